@@ -146,13 +146,11 @@ def on_chip(schedule: str, asked: Workload, ranks: int, whole: list[Any]) -> lis
     sides = "q", "kv", "kv", "q"
 
     def body(group: Any) -> list[Any]:
-        rank, sinks, place = group.rank(), whole[4:], program.group_named(group.group_name)
+        rank, sinks, name = group.rank(), whole[4:], group.group_name
         own = (program.shard(x, rank, side=s) for x, s in zip(whole, sides, strict=False))
         q, k, v, dout = (x.contiguous() for x in own)
-        out, lse, *kept = program.forward(q, k, v, *sinks, place)
-        gradients = program.backward(dout, q, k, v, out, lse, *kept, place)
-        more = [program.sink_gradient(dout, x, out, lse) for x in sinks]
-        return [out, *gradients, *more]
+        results = program.forward(q, k, v, *sinks, name)
+        return [results[0], *program.backward(dout, [q, k, v, *sinks, *results], name)]
 
     results = [*zip(*on_threads(ranks, body, 120.0)[0], strict=True)]
     joined = zip(results, ("q", "q", "kv", "kv"), strict=False)

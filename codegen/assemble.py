@@ -36,8 +36,9 @@ CODEGEN = Path(__file__).parent
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
 MARK = (
     "(?:windows|plain|backward|signed|given|bound|unequal|equal|sinks|sinkless|held|whole|heads"
-    "|free|fixed|keeping|fresh|stats|statless|many|timed|every|some"
-    "|all|keys|far|near|grouped|ungrouped|alike|apart)"
+    "|free|fixed|keeping|fresh|stats|statless|many|every|some"
+    "|all|keys|grouped|ungrouped|alike|apart"
+    "|later|direct)"
 )
 MARKED = re.compile(rf"(.*)  # ({MARK}(?: {MARK})*)")
 WIDEST = 100  # columns of a line
@@ -46,7 +47,7 @@ HEADING = "# ---- "
 IMPORTS = """\
 from collections.abc import Iterable
 from functools import cache, partial
-from typing import Any
+from typing import Any, no_type_check
 
 import jax
 import jax.numpy as jnp

@@ -158,6 +158,13 @@ class Sentence:
         return name
 
 
+def mask_expression(work: Workload) -> str:
+    """Returns the expression that `allowed` returns, "" if that names parts of it before."""
+    sentence = Sentence(work, "torch")
+    text = sentence.joined(work.mask)
+    return "" if sentence.lines else text
+
+
 def mask_function(work: Workload, target: str) -> str:
     """Prints `allowed`, and `place` for masks that need it, as a module text."""
     array = ARRAYS[target]

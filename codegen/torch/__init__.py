@@ -3,9 +3,9 @@
 from codegen.assemble import Part, assemble, parts_of
 from codegen.header import constants, docstring
 from codegen.layout_text import layout_text
-from codegen.masks import mask_function
+from codegen.masks import mask_expression, mask_function
 from codegen.programs import Program
-from codegen.reflow import reflow
+from codegen.reflow import WIDTH, reflow
 from codegen.torch import layer
 from codegen.torch.by_tables import dynamic, table
 from codegen.torch.by_tables.dynamic import tables
@@ -34,7 +34,8 @@ def written(program: Program, loops: str = "") -> str:
     layout = layout_text(program.layout, "torch", program.free)
     texts: list[str | Part] = [constants(program), layout]
     parts, marks = parts_called(program.plans, program.loops or (), loops)
-    texts += [loops, *parts] if loops else [*table.text(program), *parts_of("torch", *KERNELS)]
+    texts += [*parts_of("torch", "digest"), loops, *parts] if loops else table.text(program)
+    texts += parts_of("torch", *KERNELS) if not loops else []
     apart = "def kv_positions" in layout
     texts += table.operators(program, shapes(program, apart))
     if program.layer:
@@ -43,10 +44,20 @@ def written(program: Program, loops: str = "") -> str:
     special = program.unequal or program.work.sinks
     whole = program.free and program.backward and not special
     check = "checks/check_whole" if whole else "checks/check_rows"
-    texts += layer.parts(program) if program.layer else parts_of("torch", check, "checks/check")
+    checks = parts_of(
+        "torch", check, "checks/check", without=(), **seen(program, 4 if whole else 8)
+    )
+    texts += layer.parts(program) if program.layer else checks
     usage = layer.usage(program) if program.layer else []
     keep = [*KEEP, *["kv_positions"] * apart, *layer.KEEP * program.layer]
     return assemble(docstring(program, usage), texts, keep, program.marks | marks)
+
+
+def seen(program: Program, margin: int) -> dict[str, str]:
+    """The line of the self-check that says which keys a query sees, if it needs no function."""
+    text = mask_expression(program.work)
+    line = f"{' ' * margin}seen = ({text}).to(q.device)"
+    return {"seen": line} if text and len(line) <= WIDTH else {}
 
 
 def shapes(program: Program, apart: bool) -> str:

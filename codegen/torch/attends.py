@@ -77,12 +77,6 @@ class Attending(State):
         tile = self.added((sums, queries, kv), "rows", "cols", "band")
         return "", [*lines, *indented(head, tile)]
 
-    @cached_property
-    def sliced(self) -> bool:
-        """True if some values meet by slices that the schedule says."""
-        meetings = (m for frame in self.frames for m in self.meetings(frame))
-        return any(m.arguments(s)[:2] != (ALL, ALL) for m in meetings if m.plain for s in m.attends)
-
     def meetings(self, frame: Frame) -> list[Meeting]:
         """The rectangles of a frame, by the values that meet."""
         groups: dict[tuple[object, ...], list[Attend]] = {}
@@ -109,22 +103,19 @@ class Attending(State):
         """The lines that attend some rows to some columns, and add to sums what these see."""
         (*sums, last), queries, kv = values
         room = WIDTH - self.margin - 4
-        if self.sliced:
-            function = "add_gradient" if self.backward else "add_attention"
-            call = f"{function}({', '.join([*sums, last, queries, kv])}, {{}}, {{}}, {band})"
-            if len(call.format(rows, cols)) <= room:
-                return [call.format(rows, cols)]
-            return [f"rows, cols = {rows}, {cols}", call.format("rows", "cols")]
         inputs = f"{each(queries, rows)}, {each(kv, cols)}"
         into = ", ".join([*(each(x, rows) for x in sums), each(last, cols if sums else rows)])
         kernel = "attend_backward" if self.backward else "attend"
         adding = f"add([{into}], {{}})" if self.backward else f"merge({into}, *{{}})"
         whole = adding.format(f"{kernel}({inputs}, {band})")
-        if (rows, cols) == (ALL, ALL) and len(whole) <= room:
+        if len(whole) <= room:
             return [whole]
         lines = [f"part = {kernel}({inputs}, {band})"]
         if len(lines[0]) > room:
-            lines = [f"inputs = {inputs}", f"part = {kernel}(*inputs, {band})"]
+            seen = listed(queries, lambda x: f"{x}[:, :, {rows}]")
+            lines = [f"inputs = {seen}", f"part = {kernel}(*inputs, {each(kv, cols)}, {band})"]
+        if len(adding.format("part")) > room:
+            return [*lines, f"sums = [{into}]", "add(sums, part)"]
         return [*lines, adding.format("part")]
 
     def cases(self, meeting: Meeting, values: Values) -> Lines:
@@ -133,7 +124,7 @@ class Attending(State):
         apart = np.sum([on for *_, on in cases], axis=0).max() < 2
         for n, (s, said, on) in enumerate(cases):
             lines, asked = self.added(values, *meeting.arguments(s)), both(needed(said, left))
-            self.uses |= {"size"} if "size" in lines[0] else set()
+            self.uses |= {"size"} if "size" in "".join(lines) else set()
             if len(cases) == 1:
                 return asked, lines
             head = f"{'el' * bool(apart and n)}if {asked}:" if asked else ""

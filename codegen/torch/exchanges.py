@@ -1,12 +1,14 @@
 """Exchanges of all with all as text: gathers, all-to-alls over heads, and the sums' way back."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
+from codegen.lowered.sums import Cell
 from codegen.text import Names, expression
 from codegen.torch.holdings import listed
 from codegen.torch.messages import Messages
@@ -15,20 +17,60 @@ from planner.errors import PlanError
 from planner.loops.form import HELD, OWN, Attend, Exchange, Ints, Return, Statement
 from planner.partitions import Side
 
+Text = Callable[[str], str]
+
 
 @dataclass(frozen=True)
 class Swap:
-    """An exchange in some steps: what starts it, and the line that waits for it, in {}."""
+    """An exchange of a list of tensors in some steps, and the line in which it comes, as {}."""
 
     steps: Sequence[int]
     handle: str
-    started: str
+    tensors: str
+    sent: Text  # of one of the tensors
+    start: Text  # with what is sent
+    finish: Text  # with what was started
     line: str
+    name: str = "part"  # of what is sent, where it needs one
     before: Sequence[str] = ()
+
+    def named(self) -> "Swap":
+        """The same with a name for what is sent."""
+        named = f"{self.name} = {listed(self.tensors, self.sent)}"
+        return replace(self, tensors=self.name, sent=str, before=[*self.before, named])
+
+    def lines(self, room: int, beside: bool) -> tuple[list[str], list[str]]:
+        """The lines that start it where attends are `beside`, and those in which it comes."""
+        whole = shortened(self.brought(self.text(finished=True)), room)
+        if not beside and len(whole[-1]) <= room:
+            return [], [*self.before, *whole]
+        started = f"{self.handle} = {self.text()}"
+        if self.tensors != self.name and (not beside or len(started) > room):
+            return self.named().lines(room, beside)
+        came = shortened(self.brought(listed(self.handle, self.finish)), room)
+        return [*self.before, started], came
+
+    def brought(self, came: str) -> str:
+        """The line, with the list of what comes; a list of one is assigned without brackets."""
+        alone = re.fullmatch(r"\((\w+),\) = \{\}", self.line)
+        if alone and came.startswith("[") and " for x in " not in came:
+            return f"{alone[1]} = {came[1:-1]}"
+        return self.line.replace("{}", came)
+
+    def text(self, finished: bool = False) -> str:
+        """The list of what is started, or of what comes of it."""
+        last = self.finish if finished else str
+        return listed(self.tensors, lambda x: last(self.start(self.sent(x))))
 
 
 class Exchanges(Messages):
     """The part of a pass that exchanges, and the orders of tokens that it needs."""
+
+    direct = False  # functions return what comes, as nothing is done beside them
+
+    def wait(self, started: str) -> str:
+        """The text of what comes for a tensor."""
+        return started if self.direct else f"wait({started})"
 
     def swap(self, s: Exchange | Return, steps: Sequence[int], names: Names) -> Swap:
         """An exchange in some steps."""
@@ -38,14 +80,24 @@ class Exchanges(Messages):
         pick = ""
         if shares.every > 1:
             pick = picked(shares, names) + ".flatten(1, 2)" * (shares.every < shares.slices)
-        sent = listed(self.have.part(s.tensors, s.part), lambda x: x + pick)
         order = self.ordered(s.side, s.name, s.part.value, s.axis)
-        came = listed("wait({})", lambda x: x + order)
         function, how = ("gather", "") if shares.gathered else ("swap", "1, 2, ")
-        started = f"{function}({sent}, {how}{self.group(s.axis)})"
+        group, line = self.group(s.axis), f"{name} = {{}}"
+        if name == "dout":  # the only tensor of its list
+            line = "(dout,) = {}"
+        elif "STATS" in s.tensors and readers(self.loops, s) == {Attend}:
+            self.have.outputs.add(s.name)
+            line = f"{name} = with_output({{}})"
         self.defined.add(name)
-        line = f"{'(dout,)' if name == 'dout' else name} = {came}"
-        return Swap(steps, self.have.names.handles[s], started, line)
+        return Swap(
+            steps,
+            self.have.names.handles[s],
+            self.have.part(s.tensors, s.part),
+            lambda x: x + pick,
+            lambda x: f"{function}({x}, {how}{group})",
+            lambda x: self.wait(x) + order,
+            line,
+        )
 
     def shares(self, s: Exchange) -> Shares:
         """The heads that each rank gets; PlanError for those that several ranks get."""
@@ -53,6 +105,19 @@ class Exchanges(Messages):
         if shares.copies > 1:
             raise PlanError(f"{shares.slices} slices of heads are shared among more ranks")
         return shares
+
+    def back(self, s: Return) -> Shares:
+        """The heads of which each rank computed sums."""
+        exchange = self.loops.exchanges.get(s.name)
+        shares = self.shares(exchange) if exchange else Shares(self.held_by_all(s))
+        return shares.after(1 + s.lag.constant)
+
+    def assigned(self, cell: Cell, steps: Sequence[int]) -> bool:
+        """True if new sums are what comes, and not results of several ranks for our tokens."""
+        for s, into in self.walked.into.items():
+            if isinstance(s, Return) and cell in into.values() and cell[0] == "OUT":
+                return not self.back(s).gathered and super().assigned(cell, steps)
+        return super().assigned(cell, steps)
 
     def held_by_all(self, s: Return) -> bool:
         """True if all ranks along an axis hold the same blocks."""
@@ -100,7 +165,7 @@ class Exchanges(Messages):
             if len(names) == 1 or order == "all_at":
                 member, members = "r", "RANKS"
             elif axis == len(names) - 1:
-                member, members = f"rank - {names[axis]} + r", sizes[axis]
+                member, members = f"{names[0]} * {sizes[axis]} + r", sizes[axis]
             else:
                 member, members = "r", f"{names[1]}, RANKS, {sizes[1]}"
             each = f"positions({member}{self.of_length})"
@@ -118,29 +183,38 @@ class Exchanges(Messages):
     def swap_back(self, s: Return, steps: Sequence[int], names: Names) -> Swap:
         """An exchange of sums in some steps."""
         source, (into,) = (s.tensors[0], s.name), {*self.walked.into[s].values()}
-        exchange, before = self.loops.exchanges.get(s.name), list[str]()
-        shares = self.shares(exchange) if exchange else Shares(self.held_by_all(s))
-        shares = shares.after(1 + s.lag.constant)
+        shares, before = self.back(s), list[str]()
         order = self.ordered(s.side, s.name, self.loops.source(s), s.axis)
         order = order.replace("]", ".argsort()]")
         group, cells, results = self.group(s.axis), self.have.names.cells, s.tensors == ("OUT",)
-        name, target = cells[source], cells[into]
-        cast = not shares.gathered and (self.walked.complete(into) or shares.every > 1)
-        if cast and results:
-            before, cast = [f"{name} = {self.have.cast(source)}"], False
-        sums = listed(self.have.cast(source) if cast else name, lambda x: x + order)
-        function, how = "combine" if results else "reduce", "" if shares.gathered else "2, 1, "
-        started = f"{function if shares.gathered else 'swap'}({sums}, {how}{group})"
-        came = "{}" if shares.gathered and results else "wait({})"
+        name = sent = cells[source]
+        if not shares.gathered and (self.walked.complete(into) or shares.every > 1):
+            sent = self.have.cast(source)
+        if self.keep.names and not self.backward:
+            before = [f"{name} = {sent}"] * (sent != name) + [self.kept_line()]
+            sent = name
+        function, how = ("reduce", "") if shares.gathered else ("swap", "2, 1, ")
+        after, target = "", cells[into]
         if shares.every > 1:
             if (many := shares.slices // shares.every) > 1:
-                came = listed(came, lambda x: f"{x}.unflatten(1, ({many}, -1))")
+                after = f".unflatten(1, ({many}, -1))"
             target = listed(target, lambda x: x + picked(shares, names))
-        if self.keep.names and not self.backward:
-            before.append(self.kept_line())
-        line = f"merge(*{target}, *{came})" if results else f"add({target}, {came})"
-        line = f"{target} = {came}" if self.assigned(into, steps) else line
-        return Swap(steps, self.have.names.handles[s], started, line, before)
+        line = f"merge(*{target}, *{{}})" if results else f"add({target}, {{}})"
+        line = f"{target} = {{}}" if self.assigned(into, steps) else line
+        if shares.gathered and results:  # one part after the other
+            function, how, after = "swap", "2, 0, ", f".chunk({self.sizes[s.axis]})"
+            line = f"for part in zip(*{{}}, strict=True):\n    merge(*{target}, *part)"
+        return Swap(
+            steps,
+            self.have.names.handles[s],
+            sent,
+            lambda x: x + order,
+            lambda x: f"{function}({x}, {how}{group})",
+            lambda x: self.wait(x) + after,
+            line,
+            name,
+            before,
+        )
 
     def kept_line(self) -> str:
         """The tensors that the backward pass takes over."""
@@ -154,6 +228,12 @@ class Exchanges(Messages):
             place = "group.rank()" if axes == 1 else self.axes[axis]
             results = f"*sunk({results}, sinks.chunk({self.sizes[axis]})[{place}])"
         return f"kept = [*{queries}, *{kv}, {results}]"
+
+
+def shortened(line: str, room: int) -> list[str]:
+    """A line that is too long as two, where one of its lists gets a name."""
+    cut = re.fullmatch(r"(.*?[(*])(\[x.*? for x in (?:\w+|\([\w, ]+\))\])(, .*)", line)
+    return [f"part = {cut[2]}", f"{cut[1]}part{cut[3]}"] if cut and len(line) > room else [line]
 
 
 def entire(s: Statement) -> bool:

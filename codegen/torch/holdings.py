@@ -26,6 +26,7 @@ class Holdings:
     kept: bool = False  # the forward pass left what it exchanged under the names of what is owned
     dim: str = ""  # of results, where it is not that of queries
     used: set[str] = field(default_factory=set)  # "stats": that of our queries is sent
+    outputs: set[str] = field(default_factory=set)  # values of queries that have theirs
 
     def plain(self, side: str, name: str) -> bool:
         """True of values whose tensors have the names that a pass is given."""
@@ -48,7 +49,8 @@ class Holdings:
         """The queries of an attend: in a backward pass dout, q, out and lse."""
         if self.plain("q", name):
             return "[dout, q, out, lse]" if self.backward else "[q]"
-        return f"with_output({self.value('q', name)})" if self.backward else self.value("q", name)
+        value = self.value("q", name)
+        return f"with_output({value})" if self.backward and name not in self.outputs else value
 
     def part(self, tensors: tuple[str, ...], part: Part) -> str:
         """The list of tensors of a message."""

@@ -59,7 +59,7 @@ def gathered(side: Side, owned: Ints, blocks: Ints, domain: Domain, names: Names
     if blocks.shape[1] == len(side.chunks):
         return Origin(everything, "")
     size = SIZES[2][1]
-    members = f"range(inner, RANKS, {size})", f"range(rank - inner, rank - inner + {size})"
+    members = f"range(inner, RANKS, {size})", f"range(outer * {size}, outer * {size} + {size})"
     for axis, ranks in enumerate(members if len(names.axes) == 2 else ()):
         along_axis = np.sort(along(side.chunk[owned], domain.loops.mesh, axis), axis=1)
         if np.array_equal(along_axis, np.sort(side.chunk[blocks], axis=1)):
@@ -128,6 +128,12 @@ def step_of(plan: Plan) -> int:
         pieces_of(plan)
         return 0
     return max(steps, default=1)
+
+
+def in_order(plan: Plan) -> bool:
+    """True if each rank owns one of as many equal parts of the sequence, in their order."""
+    parts = np.array([plan.partition.q.positions(rank) for rank in range(plan.ranks)])
+    return bool((parts.ravel() == np.arange(parts.size)).all())
 
 
 def single_runs(plan: Plan, loops: Sequence[Loops]) -> bool:

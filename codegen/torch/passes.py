@@ -25,23 +25,27 @@ from planner.ir import ACCUMULATORS
 from planner.loops.form import OWN, Exchange, Return, Send, Start
 
 FORWARD = '"""Output and log-sum-exp of the local queries."""'
+RANK = r"(?<!\.)\brank\b"
 BACKWARD = '"""Gradients of the local queries, keys and values."""'
 
 
 class Pass(Attending, Exchanges):
     """The text of one pass."""
 
-    def function(self) -> list[str]:
-        """The whole function."""
+    def function(self, direct: bool) -> list[str]:
+        """The whole function; `direct`: no program attends beside exchanges."""
+        self.direct = direct
         for frame in self.frames:
             self.frame(frame)
         ending = [*self.ending()]  # it may take the last line
-        saved = "*saved" if self.have.kept else "q, k, v, out, lse, group"
-        head = f"backward(dout, {saved})"
-        sinks = ", sinks" * self.plan.workload.sinks
-        head = head if self.backward else f"forward(q, k, v{sinks}, group)"
+        sinks = ", sinks: Tensor" * self.plan.workload.sinks
+        head = f"forward(q: Tensor, k: Tensor, v: Tensor{sinks}"
+        head = "backward(dout: Tensor, saved: list[Tensor]" if self.backward else head
+        operator = f"ringloom::attention{'_backward' * self.backward}_{{digest}}"
         return [
-            f"def {head}:",
+            f'@torch.library.custom_op(f"{operator}", mutates_args=())',
+            "@no_type_check",
+            f"def {head}, name: str) -> list[Tensor]:",
             f"    {BACKWARD if self.backward else FORWARD}",
             *self.opening(),
             *self.lines,
@@ -52,17 +56,28 @@ class Pass(Attending, Exchanges):
 
     def opening(self) -> Iterator[str]:
         """Ranks, groups and sizes, as far as they are used."""
-        used, own = "\n".join(self.lines), "dout" if self.have.kept else "q"
+        own = "dout" if self.have.kept else "q"
         length = f"{own}.shape[2] * RANKS"
         order = self.order()
-        if self.have.kept:  # instead of what the rank owns
-            yield "    *_, q, k, v, out, lse, group = saved"
-        used = "\n".join([used, *(self.neighbours or ()), *order])
+        sinks = self.plan.workload.sinks
+        if self.backward:  # what was kept, instead of what the rank owns
+            before = "*_, " * self.have.kept
+            yield f"    {before}q, k, v, {'_, ' * (sinks and not before)}out, lse = saved"
+        if self.backward and sinks:
+            yield "    slope = sink_gradient(dout, *saved[3:6])"
+        if len(self.axes) == 1 and not self.neighbours:
+            self.inline_rank()
+        used = "\n".join([*self.lines, *(self.neighbours or ()), *order])
+        rank = "group.rank()" if len(self.axes) == 1 else "outer * INNER + inner"
+        places = [f"rank = {rank}"] if re.search(RANK, used) else []
+        group, used = "group_named(name)", "\n".join([used, *places])
+        if re.search(r"\bgroup\b", used):
+            yield f"    group = {group}"
+            group = "group"
         if len(self.axes) > 1:
             names = (*(f"{a}_group" for a in self.axes), *self.axes)
             named = (x if re.search(rf"\b{x}\b", used) else "_" for x in names)
-            yield f"    {', '.join(named)} = places_of(group)"
-        places = ["rank = group.rank()"] if re.search(r"(?<!\.)\brank\b", used) else []
+            yield f"    {', '.join(named)} = places_of({group})"
         if "size" in self.uses:
             k, n = self.unit, self.walked.pieces["q", OWN]
             common = gcd(k, n)
@@ -79,6 +94,15 @@ class Pass(Attending, Exchanges):
         if self.neighbours:
             yield f"    after, before = {', '.join(self.neighbours)}"
 
+    def inline_rank(self) -> None:
+        """Asks for the rank where it is read, if that is one place."""
+        read = [n for n, line in enumerate(self.lines) for _ in re.findall(RANK, line)]
+        if (
+            len(read) == 1
+            and len(line := re.sub(RANK, "group.rank()", self.lines[read[0]])) <= WIDTH
+        ):
+            self.lines[read[0]] = line
+
     def ending(self) -> Iterator[str]:
         """The results in the model's types."""
         for tensor in ACCUMULATORS[self.plan.pass_]:
@@ -86,16 +110,18 @@ class Pass(Attending, Exchanges):
                 raise PlanError(f"nothing is ever added to {tensor}, of which nobody sees anything")
         if self.backward:
             sums = (f"*{self.have.names.cells[t, OWN]}" for t in ACCUMULATORS[self.plan.pass_])
-            yield f"    return [x.to(q.dtype) for x in ({', '.join(sums)})]"
+            slopes = f"x.to(q.dtype) for x in ({', '.join(sums)})"
+            slopes = f"*({slopes}), slope" if self.plan.workload.sinks else slopes
+            yield f"    return [{slopes}]"
             return
         results, name = self.have.cast(("OUT", OWN)), self.have.names.cells["OUT", OWN]
         if self.plan.workload.sinks:
             yield f"    {name} = sunk(*{name}, sinks)"
-        elif self.walked.complete(("OUT", OWN)) and self.lines[-1].startswith(
-            f"    {name} = wait("
+        elif self.walked.complete(("OUT", OWN)) and re.match(
+            rf"    {name} = \[(wait|swap)\(", self.lines[-1]
         ):
             results = self.lines.pop().partition(" = ")[2]  # it comes in its type
-            results = f"[*{results}]" if self.keep.names else results
+            results = f"[*({results[1:-1]})]" if self.keep.names else results
         yield f"    return {results[:-1]}, *kept]" if self.keep.names else f"    return {results}"
 
     # -- frames
@@ -169,6 +195,18 @@ class Pass(Attending, Exchanges):
         groups = groupby(lines.values(), lambda line: line[0])
         return [(when, tupled([blank for _, blank in group])) for when, group in groups]
 
+    @property
+    def overlapped(self) -> bool:
+        """True if a rank attends while tensors are exchanged."""
+        return any(
+            s.when.on(t)
+            for frame in self.frames
+            for s in frame.statements
+            if isinstance(s, Exchange | Return)
+            for meeting in self.meetings(frame)
+            for t in meeting.steps
+        )
+
     def exchanges(self, frame: Frame, names: Names, meetings: list[Meeting]) -> list[list[Lines]]:
         """All with all: what everybody has, and sums back; the lines before and after attends.
 
@@ -179,23 +217,20 @@ class Pass(Attending, Exchanges):
         made = [self.swap(s, [t for t in frame.steps if s.when.on(t)], names) for s in swaps]
         busy, conflict = {t for m in meetings for t in m.steps}, False
         for n, x in enumerate(made):
+            started = x.text()
             lines = [other.line for other in made[:n] if {*other.steps} & {*x.steps}]
             taken = {name for line in lines for name in re.findall(r"(\w+)[,)]* = ", line)}
             cells = (c for c in self.have.names.cells if not self.assigned(c, frame.steps))
             new = (c for c in cells if self.walked.lasting(c)[0] & {*x.steps})
             taken |= {self.have.names.cells[cell] for cell in new}
-            conflict |= bool(taken & {*re.findall(r"\w+", x.started)})
+            conflict |= bool(taken & {*re.findall(r"\w+", started)})
         early, late = list[Lines](), list[Lines]()
         for x in made:
             when = both(times(x.steps, frame, names))
-            room = WIDTH - self.margin - 4 * bool(when)
-            first, whole = [*x.before], shortened(x.line.replace("{}", x.started), room)
             beside = conflict or bool(busy & {*x.steps})
-            if beside or len(whole[-1]) > room:
-                first += shortened(f"{x.handle} = {x.started}", room)
-                whole = shortened(x.line.replace("{}", x.handle), room)
+            first, last = x.lines(WIDTH - self.margin - 4 * bool(when), beside)
             early += [(when, first)] * beside
-            late.append((when, [*first * (not beside), *whole]))
+            late.append((when, [*first * (not beside), *last]))
         return [early, late]
 
     def start(self, s: Start) -> list[str]:
@@ -220,9 +255,3 @@ def joined(blocks: Iterable[Lines]) -> list[Lines]:
         else:
             made.append((when, lines))
     return made
-
-
-def shortened(line: str, room: int) -> list[str]:
-    """A line that is too long as two, where one of its lists gets a name."""
-    cut = re.fullmatch(r"(.*?[(*])(\[x.*? for x in (?:\w+|\([\w, ]+\))\])(, .*)", line)
-    return [f"part = {cut[2]}", f"{cut[1]}part{cut[3]}"] if cut and len(line) > room else [line]

@@ -1,6 +1,7 @@
 """The schedule of a torch program: its passes, and the functions that they share."""
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from codegen.assemble import Part, parts_of
@@ -8,7 +9,7 @@ from codegen.layout import layout_of
 from codegen.lowered.conditions import SIZES
 from codegen.lowered.keeping import Kept, kept
 from codegen.reflow import WIDTH, reflow
-from codegen.torch.origins import pieces_of, single_runs, step_of
+from codegen.torch.origins import in_order, pieces_of, single_runs, step_of
 from codegen.torch.passes import Pass
 from planner.errors import PlanError
 from planner.ir import Plan
@@ -19,6 +20,10 @@ PARTS = "passing", "merge", "kernels", "sums", "bands", "visitors"
 EVERY_RANK = {
     "on": "def exchange(x: Any, to: int, src: int, group: Any) -> Any:",
     "started": "    return dist.batch_isend_irecv(ops), sent, lambda: received",
+}
+TIMED = {  # in some steps none is sent
+    "works": "    for work in message[0] if message else ():",
+    "brought": "    return message[2]() if message else []",
 }
 ONE_RUN = {
     "tiles": "def tiles(own: range, others: range) -> list[Any]:",
@@ -50,7 +55,8 @@ def likes_function(loops: Loops, unequal: bool) -> list[str]:
     return [
         "",
         "",
-        "def outputs_like(q, k, v, group):",
+        "@forward.register_fake",
+        "def outputs_like(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> list[Tensor]:",
         '    """Tensors like all that forward returns."""',
         f"    queries, k, v = (torch.cat(x.chunk({n}, 1), 2) for x in (q, k, v))",
         "    lse, other = (x[..., :1].to(wide(x), copy=True) for x in (q, queries))",
@@ -66,7 +72,8 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
         check_form(plan, each)
     keep = kept_by_torch(plans, loops)
     passes = [Pass(plan, each, loops, keep) for plan, each in zip(plans, loops, strict=True)]
-    bodies = [each.function() for each in passes]
+    direct = not any(each.overlapped for each in passes)
+    bodies = [each.function(direct) for each in passes]
     meshes, lines = {each.mesh for each in loops if len(each.mesh) > 1}, list[str]()
     if len(meshes) > 1:
         raise PlanError("passes over different meshes")
@@ -79,15 +86,15 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
     written = "\n".join(line for body in bodies for line in body)
     if "pieces(" in written:
         lines += pieces_function(plans[0], loops, "*range(" in written)
+    for body in bodies:
+        lines += ["", "", *body]
     if keep.names:
         work = plans[0].workload
         lines += likes_function(loops[0], work.v_head_dim != work.head_dim)
-    for body in bodies:
-        lines += ["", "", *body]
     lines = reflow(lines)
     if long := [line for line in lines if len(line) > WIDTH]:
         raise PlanError(f"a line of {len(long[0])} characters: {long[0].strip()}")
-    return "\n".join(["# ---- Schedule", *lines]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def parts_called(
@@ -106,10 +113,10 @@ def parts_called(
         "" if one else "many",
         "all" if given == {1} else "keys",
     }
-    marks |= {"far" if step_of(plans[0]) > 1 else "near"} if "tiles" in dict(calls) else {""}
-    marks |= {"timed"} if " else None" in passes else {""}
+    marks |= {"later" if re.search(r"wait\((x|swap|gather|reduce)\b", passes) else "direct"}
     lines = (
-        ({} if partly else EVERY_RANK)
+        (TIMED if " else None" in passes else {})
+        | ({} if partly else EVERY_RANK)
         | (ONE_RUN if one else {})
         | (ALL_KEYS if given == {1} else {})
     )
@@ -121,19 +128,26 @@ def pieces_function(plan: Plan, loops: Sequence[Loops], several: bool) -> list[s
     step, seq = step_of(plan), ", seq" * (layout_of(plan).multiple > 0)
     by = "" if step <= 1 else ", RANKS" if step == plan.ranks else f", {step}"
     given, said, own = f"{seq[2:]}{', ' * bool(seq)}rank", "a rank", f"positions(rank{seq})"
-    each = f"range(int({{0}}[0]), int({{0}}[-1]) + 1{by})"
-    if single_runs(plan, loops):
-        body = [f"own = {own}", f"return {each.format('own')}"]
-    elif several or step:
+    each, cached = f"range(int({{0}}[0]), int({{0}}[-1]) + 1{by})", ["@cache"]
+    if several:
         given, said = given.replace("rank", "*ranks"), "ranks, in order of the sequence"
-        parts = f"x for rank in ranks for x in {own}.tensor_split({pieces_of(plan)})"
-        body = [f"own = ({f'{own} for rank in ranks' if step else parts})"]
-        body += [f"return tuple({each.format('x')} for x in sorted(own, key=lambda x: int(x[0])))"]
+        body = [
+            f"tokens = torch.cat([{own} for rank in ranks]).sort().values",
+            "runs = tokens.tensor_split(((tokens.diff() != 1).nonzero()[:, 0] + 1).tolist())",
+            f"return tuple({each.format('x')} for x in runs)",
+        ]
+    elif step and in_order(plan):
+        first, end = (f"{n} * {seq[2:] or 'SEQ'} // RANKS" for n in ("rank", "(rank + 1)"))
+        cached, body = [], [f"return range({first}, {end})"]
+    elif step:
+        body = [f"own = {own}", f"return {each.format('own')}"]
     else:
         parts = f"{own}.tensor_split({pieces_of(plan)})"
         body = [f"return tuple({each.format('x')} for x in {parts})"]
+    if step and not several and not single_runs(plan, loops):
+        body[-1] = f"return ({body[-1].removeprefix('return ')},)"
     head = [f"def pieces({given}):", f'    """The positions of the tokens on {said}."""']
-    return ["", "", "@cache", *head, *(f"    {line}" for line in body)]
+    return ["", "", *cached, *head, *(f"    {line}" for line in body)]
 
 
 def check_form(plan: Plan, loops: Loops) -> None:

@@ -65,7 +65,7 @@ class Meeting:
             return self.slice_of(parts[0]), self.slice_of(parts[1]), str(s.kind == "causal")
         if any(p.pieces is not None for p in parts):
             raise PlanError("some pieces under a mask that leaves out the diagonal")
-        return "slice(1, None)", "slice(-1)", "True"
+        return "1:", ":-1", "True"
 
     def slice_of(self, part: Part) -> str:
         """The slice of a part of a value."""
@@ -76,7 +76,12 @@ class Meeting:
         if high.modulo or high.period > 1:
             raise PlanError("pieces whose number goes around")
         first, last = (times(expression(self.in_units(e), self.names)) for e in (low, past))
-        return f"slice({last})" if first == "0" else f"slice({first}, {last})"
+        ends = first.removeprefix("0"), last
+        return (
+            ":".join(ends)
+            if all(map(str.isalnum, filter(None, ends)))
+            else " : ".join(ends).strip()
+        )
 
     def in_units(self, e: Expr) -> Expr:
         """A number of pieces, in units of so many of them."""

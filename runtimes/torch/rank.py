@@ -83,7 +83,7 @@ def ahead(
 ) -> Parts:
     """out and lse [batch, heads, tokens, 1] of q, k, v."""
     inputs = *shards(program, group.rank(), arrays), *_logits(sinks)
-    out, lse = program.forward(*inputs, program.group_named(group.group_name))[:2]
+    out, lse = program.forward(*inputs, group.group_name)[:2]
     return [to_numpy(out), to_numpy(lse)]
 
 
@@ -92,10 +92,8 @@ def back(
 ) -> Parts:
     """dq, dk, dv of q, k, v, dout, out, lse, with nothing kept from a forward pass; and dsinks."""
     q, k, v, dout, out, lse = shards(program, group.rank(), arrays)
-    place = program.group_named(group.group_name)
-    gradients = program.backward(dout, q, k, v, out, lse, place)
-    more = (program.sink_gradient(dout, x, out, lse) for x in _logits(sinks))
-    return [to_numpy(x) for x in (*gradients, *more)]
+    saved = [q, k, v, *_logits(sinks), out, lse]
+    return [to_numpy(x) for x in program.backward(dout, saved, group.group_name)]
 
 
 def _logits(sinks: Array | None) -> list[Any]:

@@ -200,9 +200,9 @@ def test_compilers_are_told_the_shapes_of_what_comes_out(schedule: str, sinks: b
     def body(group: Any) -> None:
         sided = zip(map(torch.from_numpy, arrays), ("q", "kv", "kv"), strict=True)
         inputs = *(program.shard(x, group.rank(), side=side) for x, side in sided), *logits
-        real = program.operator(*inputs, group.group_name)
+        real = program.forward(*inputs, group.group_name)
         with FakeTensorMode() as mode:
-            fake = program.operator(*map(mode.from_tensor, inputs), group.group_name)
+            fake = program.forward(*map(mode.from_tensor, inputs), group.group_name)
         told, given = ([(x.shape, x.dtype) for x in results] for results in (fake, real))
         assert told == given
 

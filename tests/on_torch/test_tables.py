@@ -146,7 +146,7 @@ def test_compiled_whole_and_saved_by_a_checkpoint_policy() -> None:
         )
 
         def policy(_: Any, called: Any, *args: Any, **kwargs: Any) -> Any:
-            kept = called == program.operator._opoverload
+            kept = called == program.forward._opoverload
             return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
         def attend(q: Any, k: Any, v: Any) -> Any:

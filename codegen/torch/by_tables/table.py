@@ -21,10 +21,12 @@ HEADING = """\
 # [from, tensor, block, finished], rectangles [query blocks, key blocks, kernel calls], and copies
 # that it needs no more; a block is [rank, rows of the shard, heads]."""
 
-# lines of `attention` that stand for those of its part
+# lines of `attention` and of `forward` that stand for those of their parts
 GROUP = "group: dist.ProcessGroup | None = None"
 PLAIN = {"head": f"def attention(q: Tensor, k: Tensor, v: Tensor, *, {GROUP}) -> Tensor:"}
 WITH_SINKS = {
+    "forward": "def forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, name: str)"
+    " -> list[Tensor]:",
     "head": f"""\
 def attention(
     q: Tensor,
@@ -37,7 +39,7 @@ def attention(
     "ad": "    if any(torch.autograd.forward_ad.unpack_dual(x).tangent"
     " is not None for x in (q, k, v, sinks)):",
     "call": "    inputs = *(x.contiguous() for x in (q, k, v, sinks)), group.group_name\n"
-    "    return operator(*inputs)[0]",
+    "    return forward(*inputs)[0]",
 }
 
 
@@ -49,7 +51,14 @@ def text(program: Program) -> list[str | Part]:
     refuse(program.forward, program.backward)
     printed, packed = print_table(program)
     before = parts_of("torch", "tables/packed") * packed
-    return [*before, printed, *parts_of("torch", *interpreter(program))]
+    signature = {"forward": WITH_SINKS["forward"]} if program.work.sinks else {}
+    run = parts_of("torch", *interpreter(program), without=(), **signature)
+    return [*before, printed, *digest(), *run]
+
+
+def digest() -> list[Part]:
+    """The name of this text; tables belong to what a group is named by."""
+    return parts_of("torch", "digest", without=("group_named",))
 
 
 def interpreter(program: Program) -> tuple[str, ...]:
@@ -58,20 +67,18 @@ def interpreter(program: Program) -> tuple[str, ...]:
 
 
 def operators(program: Program, shapes: str = "") -> list[Part]:
-    """The parts with the operators, and `attention` in front of them if no tables are given.
+    """What autograd and compilers need, and `attention` in front of it if no tables are given.
 
     `shapes`: the lines that say which ones it takes.
     """
-    dynamic, looped, sinks = program.dynamic, program.loops is not None, program.work.sinks
-    without = () if looped else ("group_named", *["attention"] * dynamic)
-    own = ("operator", "gradients") if sinks else ()
-    names = ["function", *["gradients"] * (program.backward is not None or dynamic), "likes"]
+    names = ["gradients"] * (program.backward is not None or program.dynamic)
+    names = ["sinks", *names, "likes"]
+    if program.dynamic:
+        return parts_of("torch", *names)
     grouped = " or q.shape[1] % k.shape[1]" * program.any_heads
     wrong = f"    if given != wanted{grouped} or not q.is_floating_point():"
-    lines = {"shapes": shapes, "wrong": wrong} | (WITH_SINKS if sinks else PLAIN)
-    first, *others = parts_of("torch", *names, without=(*without, *own), **lines)
-    idle = ("gradients",) * (not program.backward)
-    return [first, *parts_of("torch", "sinks", without=idle) * sinks, *others]
+    lines = {"shapes": shapes, "wrong": wrong} | (WITH_SINKS if program.work.sinks else PLAIN)
+    return parts_of("torch", "function", *names, without=(), **lines)
 
 
 def tables_of(program: Program) -> dict[str, Any]:

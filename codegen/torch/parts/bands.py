@@ -30,14 +30,10 @@ def tiles(q: tuple[range, ...], kv: tuple[range, ...]) -> list[Any]:  # :tiles
     calls = list[tuple[slice, slice, Any]]()
     rows, cols = (zip(accumulate(map(len, x), initial=0), x, strict=False) for x in (q, kv))  # many
     for (row, own), (col, others), (i0, i1, j0, j1, *ends) in product(rows, cols, BOXES):  # :boxes
-        a, b = max(i0 - own.start, 0), min(i1 - own.start, len(own))  # near
-        c, d = max(j0 - others.start, 0), min(j1 - others.start, len(others))  # near
-        last = ends[1] + own.start - others.start  # that row 0 sees  # near
-        first = ends[0] + own.start - others.start  # near windows
-        a, b = (len(range(own.start, min(i, own.stop), own.step)) for i in (i0, i1))  # far
-        c, d = (len(range(others.start, min(j, others.stop), others.step)) for j in (j0, j1))  # far
-        last = (own.start + ends[1] - others.start) // others.step  # that row 0 sees  # far
-        first = -((others.start - own.start - ends[0]) // others.step)  # far windows
+        a, b = (len(range(own.start, min(i, own.stop), own.step)) for i in (i0, i1))
+        c, d = (len(range(others.start, min(j, others.stop), others.step)) for j in (j0, j1))
+        last = (own.start + ends[1] - others.start) // own.step  # that row 0 sees
+        first = -((others.start - own.start - ends[0]) // own.step)  # windows
         b, c = min(b, d - first), max(c, a + first)  # windows
         a, d = max(a, c - last), min(d, b + last)
         edge = a + last if a + last < d - 1 else d  # all rows see the columns before it

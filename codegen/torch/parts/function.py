@@ -1,7 +1,5 @@
-"""The function to call, the shapes that it takes, and the operator behind it."""
+"""The function to call, and the shapes that it takes."""
 
-import hashlib
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +11,7 @@ from codegen.torch.parts.stubs import forward, sinks
 RANKS = 1
 
 
-# ---- The function to call, and its operators for compilers and checkpoint policies.
+# ---- The function to call.
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Any = None) -> Tensor:  # :head
@@ -34,13 +32,4 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Any = None) -> Tensor: 
         raise ValueError(f"sinks are {sinks if sinks is None else [*sinks.shape]}, not [heads]")
     if any(torch.autograd.forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):  # :ad
         raise NotImplementedError("derivatives in forward mode: there are those of backward only")
-    return operator(q.contiguous(), k.contiguous(), v.contiguous(), group.group_name)[0]  # :call
-
-
-group_named: Any = dist.distributed_c10d._resolve_process_group
-digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
-
-
-@torch.library.custom_op(f"ringloom::attention_{digest}", mutates_args=())
-def operator(q: Tensor, k: Tensor, v: Tensor, group: str) -> list[Tensor]:
-    return [*forward(q, k, v, group_named(group))]
+    return forward(q.contiguous(), k.contiguous(), v.contiguous(), group.group_name)[0]  # :call

@@ -1,17 +1,10 @@
-"""The backward pass as an operator of its own, and how autograd gets there."""
+"""How autograd gets to the backward pass."""
 
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from codegen.torch.parts.function import digest, group_named, operator
-from codegen.torch.parts.stubs import backward
-
-
-@torch.library.custom_op(f"ringloom::attention_backward_{digest}", mutates_args=())
-def gradients(dout: Tensor, saved: list[Tensor], group: str) -> list[Tensor]:
-    return [*backward(*[dout, *saved, group_named(group)])]
+from codegen.torch.parts.stubs import backward, forward, group_named
 
 
 def save(ctx: Any, inputs: Any, output: Any) -> None:
@@ -21,9 +14,9 @@ def save(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.set_materialize_grads(False)
 
 
-gradients.register_fake(lambda dout, saved, _: [*map(torch.empty_like, saved[:3])])  # sinkless
-gradients.register_fake(lambda dout, saved, _: [*map(torch.empty_like, saved[:4])])  # sinks
-operator.register_autograd(
-    lambda ctx, douts: (*gradients(douts[0].contiguous(), [*ctx.saved_tensors], ctx.group), None),
+backward.register_fake(lambda dout, saved, _: [*map(torch.empty_like, saved[:3])])  # sinkless
+backward.register_fake(lambda dout, saved, _: [*map(torch.empty_like, saved[:4])])  # sinks
+forward.register_autograd(
+    lambda ctx, douts: (*backward(douts[0].contiguous(), [*ctx.saved_tensors], ctx.group), None),
     setup_context=save,
 )

@@ -7,17 +7,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.merge import merge, wide
-
 INNER = 1
 
 
 def wait(message: Any) -> Any:
     """Wait for what a message brings; it holds what was sent until then."""
-    message = message or ([], [], list)  # none was sent  # timed
-    for work in message[0]:
+    for work in message[0]:  # :works
         work.wait()
-    return message[2]()
+    return message[2]()  # :brought
 
 
 def exchange(x: Any, to: int, src: int, group: Any, sends: Any = 1, comes: Any = 1) -> Any:  # :on
@@ -45,38 +42,33 @@ def reduction(x: Any, root: int, group: Any) -> Any:
     return works, sent, lambda: sent if group.rank() == root else []
 
 
-def swap(x: Any, split: int, join: int, group: Any) -> Any:
+def swap(x: Tensor, split: int, join: int, group: Any) -> Any:
     """Give rank i of the group part i along one axis; join what all gave us along another."""
-    sent = [torch.stack(t.chunk(group.size(), split)) for t in x]
-    received, rules = [torch.empty_like(t) for t in sent], {"group": group, "async_op": True}
-    works = [dist.all_to_all_single(*pair, **rules) for pair in zip(received, sent, strict=True)]
-    return works, sent, lambda: [torch.cat([*t], join) for t in received]
+    sent = torch.stack(x.chunk(group.size(), split))
+    received = torch.empty_like(sent)
+    work = dist.all_to_all_single(received, sent, group=group, async_op=True)  # later
+    return [work], sent, lambda: torch.cat([*received], join)  # later
+    dist.all_to_all_single(received, sent, group=group)  # direct
+    return torch.cat([*received], join)  # direct
 
 
-def gather(x: Any, group: Any) -> Any:
+def gather(x: Tensor, group: Any) -> Any:
     """The tokens of all ranks of the group, one rank after the other."""
-    n, sent, rules = group.size(), [t.contiguous() for t in x], {"group": group, "async_op": True}
-    received = [t.new_empty((n * len(t), *t.shape[1:])) for t in sent]
-    works = [dist.all_gather_into_tensor(*y, **rules) for y in zip(received, sent, strict=True)]
-    return works, sent, lambda: [torch.cat(t.chunk(n), 2) for t in received]
+    sent, received = x.contiguous(), x.new_empty((group.size() * len(x), *x.shape[1:]))
+    work = dist.all_gather_into_tensor(received, sent, group=group, async_op=True)  # later
+    return [work], sent, lambda: torch.cat(received.chunk(group.size()), 2)  # later
+    dist.all_gather_into_tensor(received, sent, group=group)  # direct
+    return torch.cat(received.chunk(group.size()), 2)  # direct
 
 
-def reduce(x: Any, group: Any) -> Any:
-    """The sums over the group of what was computed for our tokens."""
-    n, rules = group.size(), {"group": group, "async_op": True}
-    sent = [torch.cat(t.chunk(n, 2)) for t in x]
-    received = [torch.empty_like(t.chunk(n)[0]) for t in sent]
-    works = [dist.reduce_scatter_tensor(*y, **rules) for y in zip(received, sent, strict=True)]
-    return works, sent, lambda: received
-
-
-def combine(results: Any, group: dist.ProcessGroup) -> list[Tensor]:
-    """Merge what the ranks of the group computed for our tokens."""
-    outs, lses = (x.chunk(group.size()) for x in wait(swap(results, 2, 0, group)))
-    out, lse = outs[0].to(wide(outs[0])), lses[0]
-    for part, part_lse in zip(outs[1:], lses[1:], strict=True):
-        merge(out, lse, part, part_lse)
-    return [out, lse]
+def reduce(x: Tensor, group: Any) -> Any:
+    """The sum over the group of what was computed for our tokens."""
+    sent = torch.cat(x.chunk(group.size(), 2))
+    received = torch.empty_like(sent.chunk(group.size())[0])
+    work = dist.reduce_scatter_tensor(received, sent, group=group, async_op=True)  # later
+    return [work], sent, lambda: received  # later
+    dist.reduce_scatter_tensor(received, sent, group=group)  # direct
+    return received  # direct
 
 
 @cache

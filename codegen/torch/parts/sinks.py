@@ -1,26 +1,9 @@
-"""Attention with sinks: a logit per query head in each softmax, beside those of the keys.
-
-Instead of `operator` and `gradients` of other parts, under the same names.
-"""
+"""Attention with sinks: a logit per query head in each softmax, beside those of the keys."""
 
 import torch
 from torch import Tensor
 
-from codegen.torch.parts.function import digest, group_named
 from codegen.torch.parts.merge import merge, wide
-from codegen.torch.parts.stubs import backward, forward
-
-
-@torch.library.custom_op(f"ringloom::attention_{digest}", mutates_args=())
-def operator(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, group: str) -> list[Tensor]:
-    return [*forward(q, k, v, sinks, group_named(group))]
-
-
-@torch.library.custom_op(f"ringloom::attention_backward_{digest}", mutates_args=())
-def gradients(dout: Tensor, saved: list[Tensor], group: str) -> list[Tensor]:
-    q, k, v, sinks, *results = saved
-    slopes = backward(*[dout, q, k, v, *results, group_named(group)])
-    return [*slopes, sink_gradient(dout, sinks, *results[:2])]
 
 
 def sunk(out: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:

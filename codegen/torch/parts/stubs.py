@@ -13,17 +13,14 @@ def missing(*_: Any, **_named: Any) -> Any:
 
 Tensors = tuple[Tensor, ...]
 allowed: Callable[..., Tensor] = missing
-attend: Callable[..., Tensors] = missing
-attend_backward: Callable[..., Tensors] = missing
-merge: Callable[..., None] = missing
 attention: Callable[..., Tensor] = missing
 positions: Callable[..., Tensor] = missing
 shard: Callable[..., Tensor] = missing
 sinks: Any = None
 tables: Any = None
-forward: Callable[..., Tensors] = missing
-backward: Callable[..., Tensors] = missing
-outputs_like: Callable[..., list[Tensor]] = missing
+forward: Any = missing
+backward: Any = missing
+group_named: Any = missing
 compared: Callable[..., list[tuple[Tensor, Tensor]]] = missing
 example: Callable[..., Any] = missing
 load: Callable[..., Any] = missing

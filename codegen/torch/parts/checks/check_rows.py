@@ -51,7 +51,8 @@ def compared(seq: Any, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}  # sinkless
     logits = sinks.detach().double().requires_grad_()  # sinks
     for rows in own[chosen[own]].split(256):
-        seen = allowed(rows[:, None] + KV_SEQ - SEQ, torch.arange(keys)).to(q.device)  # bound
+        i, j = rows[:, None] + KV_SEQ - SEQ, torch.arange(keys)  # bound
+        seen = allowed(i, j).to(q.device)  # bound  # :seen
         seen = allowed(rows, tables).to(q.device)  # given
         parts.append(scaled_dot_product_attention(q[:, :, rows], k, v, seen, **rules))  # sinkless
         parts.append(dense_with_sinks(q[:, :, rows], k, v, seen, logits))  # sinks

@@ -25,7 +25,8 @@ def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     results = (out := attention(*ours)), *torch.autograd.grad(out, ours, shard(dout, rank))
     q, k, v = whole = [x.double().requires_grad_() for x in (q, k, v)]
     rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}
-    seen = allowed(torch.arange(seq)[:, None], torch.arange(seq)).to(q.device)
+    i, j = torch.arange(seq)[:, None], torch.arange(seq)
+    seen = allowed(i, j).to(q.device)  # :seen
     exact = torch.nn.functional.scaled_dot_product_attention(q, k, v, seen, **rules)
     wanted = exact, *torch.autograd.grad(exact, whole, dout.double())
     return [(x, shard(y, rank)) for x, y in zip(results, wanted, strict=True)]

@@ -7,10 +7,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from codegen.torch.parts.function import operator
-from codegen.torch.parts.gradients import gradients
 from codegen.torch.parts.merge import wide
-from codegen.torch.parts.stubs import allowed, positions, tables
+from codegen.torch.parts.stubs import allowed, backward, forward, positions, tables
 
 RANKS, SEQ, HEADS, KV_HEADS, HEAD_DIM, DIM, HIDDEN = 1, 1, 1, 1, 1, 1, 1
 PLAN: dict[str, Any] = {}
@@ -90,7 +88,7 @@ class DecoderLayer(torch.autograd.Function):
         kind = x.device.type
         ctx.cast = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         q, k, v = project(params, x, own_positions(x, where))
-        saved = operator(q.contiguous(), k.contiguous(), v.contiguous(), named(where))
+        saved = forward(q.contiguous(), k.contiguous(), v.contiguous(), named(where))
         ctx.save_for_backward(x, *values, *saved)
         parts = zip(x.split(rows, dim=1), saved[0].split(rows, dim=2), strict=True)
         return torch.cat([finish(params, *part) for part in parts], dim=1)
@@ -104,7 +102,7 @@ class DecoderLayer(torch.autograd.Function):
             dx, dout, after = finish_backward(params, x, saved[0], dy)
             qkv = project(params, x, own_positions(x, ctx.where))
             inputs = [y.detach().contiguous() for y in qkv]
-            slopes = gradients(dout, [*inputs, *saved], named(ctx.where))
+            slopes = backward(dout, [*inputs, *saved], named(ctx.where))
             used = [x, *(params[name] for name in names_before)]
             dx_before, *before = torch.autograd.grad(qkv, used, slopes)
         return dx + dx_before, None, *before, *after

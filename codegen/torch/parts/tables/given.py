@@ -13,8 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from codegen.torch.parts.function import operator
-from codegen.torch.parts.tables.table import forms, group_of
+from codegen.torch.parts.tables.table import forms, forward, group_of
 
 RANKS, HEADS, KV_HEADS, HEAD_DIM, FORMAT = 1, 1, 1, 1, 2
 PLAN: dict[str, Any] = {}
@@ -170,7 +169,7 @@ def attention(
     if any(torch.autograd.forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):
         raise NotImplementedError("derivatives in forward mode: there are those of backward only")
     q, k, v = (x.contiguous() for x in (q, k, v))
-    return operator(q, k, v, f"{tables.name} {group.group_name}")[0]
+    return forward(q, k, v, f"{tables.name} {group.group_name}")[0]
 
 
 def group_named(name: str) -> Any:

@@ -7,16 +7,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from codegen.torch.parts.digest import digest
 from codegen.torch.parts.kernels import attend, attend_backward
 from codegen.torch.parts.merge import merge, wide
-from codegen.torch.parts.sinks import sunk
-from codegen.torch.parts.stubs import agree
+from codegen.torch.parts.sinks import sink_gradient, sunk
+from codegen.torch.parts.stubs import agree, sinks
 from codegen.torch.parts.visitors import with_output
 
 HEAD_DIM = V_HEAD_DIM = 1
 TABLES: dict[str, Any] = {}
-
-# ---- Schedule: messages leave as the step began, attends add to sums, then what arrives adds.
 
 Place = tuple[str, int]  # a tensor and the number of a block
 Values = tuple[Tensor, ...]
@@ -108,7 +107,10 @@ class Memory(dict[Place, Values]):
 
 
 def run(memory: Memory, name: str, attend_tiles: Callable[..., None]) -> None:
-    """All steps of a pass on this rank."""
+    """All steps of a pass on this rank.
+
+    Messages leave as a step began, attends add to sums, and then what arrives is added.
+    """
     group = memory.group
     for sends, receives, attends, drops in memory.tables[name][memory.rank]:
         leaving = [(to, memory.take(tensor, n, done)) for to, tensor, n, done in sends]
@@ -206,38 +208,40 @@ def group_named(name: str) -> Any:
     return TABLES, group_of(name)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+@torch.library.custom_op(f"ringloom::attention_{digest}", mutates_args=())
+def forward(q: Tensor, k: Tensor, v: Tensor, name: str) -> list[Tensor]:  # :forward
     """Output and log-sum-exp of the local queries, and copies for the backward pass."""
-    *_, where = rest
+    where = group_named(name)
     agree(where, q.device)  # given
     memory = Memory(where, Q=(q,), KV=(k, v))
     run(memory, "FORWARD", attend_blocks)
     out, lse = memory.collect("OUT")
-    out, lse = sunk(out, lse, rest[0])  # sinks
+    out, lse = sunk(out, lse, sinks)  # sinks
     for place in memory.kept:  # sinks
         if place[0] == "OUT" and place in memory:  # sinks
             _, heads, _ = index(*memory.tables["QUERIES"][place[1]][1:])  # sinks
             part, part_lse = memory[place]  # sinks
-            memory[place] = sunk(part, part_lse, rest[0][heads])  # sinks
+            memory[place] = sunk(part, part_lse, sinks[heads])  # sinks
     kept = (x.clone() for place in memory.kept for x in memory.take(*place, True))
-    return out.to(q.dtype), lse, *kept
+    return [out.to(q.dtype), lse, *kept]
 
 
-def outputs_like(q: Tensor, k: Tensor, v: Tensor, where: Any) -> list[Tensor]:
+@forward.register_fake  # keeping
+def outputs_like(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:  # keeping
     """Tensors like all that `forward` returns."""
-    memory = Memory(where, Q=(q,), KV=(k, v))
+    memory = Memory(group_named(rest[-1]), Q=(q,), KV=(k, v))
     copies = (x for tensor, n in memory.kept for x in memory.room(tensor, n, True))
     out = q.clone()
     out = q.new_empty((*q.shape[:3], V_HEAD_DIM))  # unequal
     return [out, q[..., :1].to(wide(q), copy=True), *copies]
 
 
-def backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+@torch.library.custom_op(f"ringloom::attention_backward_{digest}", mutates_args=())
+def backward(dout: Tensor, saved: list[Tensor], name: str) -> list[Tensor]:
     """Gradients of the local queries, keys and values."""
-    *kept, where = rest
-    memory = Memory(where, Q=(q,), KV=(k, v), DOUT=(dout,), OUT=(out, lse))
+    q, k, v, out, lse, *kept = saved  # sinkless
+    q, k, v, sinks, out, lse, *kept = saved  # sinks
+    memory = Memory(group_named(name), Q=(q,), KV=(k, v), DOUT=(dout,), OUT=(out, lse))
     if not memory.tables["BACKWARD"]:  # given
         raise NotImplementedError("these tables have no backward plan")  # given
     copies = iter(kept)
@@ -245,4 +249,6 @@ def backward(
         memory[tensor, number] = tuple(next(copies) for _ in forms[tensor])
     run(memory, "BACKWARD", attend_blocks_backward)
     (dq,), (dk, dv) = memory.collect("DQ"), memory.collect("DKV")
-    return dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype)
+    slopes = [x.to(q.dtype) for x in (dq, dk, dv)]
+    slopes.append(sink_gradient(dout, sinks, out, lse))  # sinks
+    return slopes
