@@ -67,7 +67,7 @@ def interpreter(program: Program) -> tuple[str, ...]:
 
 
 def operators(program: Program, shapes: str = "") -> list[Part]:
-    """What autograd and compilers need, and `attention` in front of it if no tables are given.
+    """Parts for autograd and compilers, and `attention` in front of it if no tables are given.
 
     `shapes`: the lines that say which ones it takes.
     """

@@ -1,4 +1,4 @@
-"""What passes are registered by as operators: names of their own for each text of a program."""
+"""The name by which passes are registered as operators: another one for each text."""
 
 import hashlib
 from pathlib import Path

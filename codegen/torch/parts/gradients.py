@@ -1,4 +1,4 @@
-"""How autograd gets to the backward pass."""
+"""The way of autograd to the backward pass."""
 
 from typing import Any
 
