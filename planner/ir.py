@@ -151,7 +151,11 @@ class Node:
         return tuple(getattr(self, name) for name in self.__slots__)
 
     def only(self, rows: NDArray[Any] | slice) -> Self:
-        """Returns some of the rows."""
+        """Returns some of the rows, by their numbers or marked: bool [n]."""
+        if isinstance(rows, np.ndarray) and rows.dtype == np.bool_:
+            if rows.all():
+                return self
+            rows = chosen(rows)
         return type(self)(*(f[rows] if isinstance(f, np.ndarray) else f for f in self._fields()))
 
     @classmethod

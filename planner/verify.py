@@ -21,7 +21,7 @@ from planner.analysis.tables import Table, groups
 from planner.analysis.tiles import CELLS, Tiles, dead_edges, tiles
 from planner.columns import chosen
 from planner.errors import PlanError
-from planner.ir import INPUTS, Attend, Index, Plan
+from planner.ir import INPUTS, Index, Plan
 from planner.plans import AnyPlans, Plans
 
 DUE, ATTENDED = np.uint8(1), np.uint8(2)
@@ -104,27 +104,22 @@ def _left_by(forward: Plan, tensor: str, block: Index, rank: Index) -> NDArray[n
 def check_rectangles(plan: Plan, table: Tiles) -> None:
     """One head slice per side of a rectangle, no wholly dead block in it."""
     for number, attend in plan.attends():
-        _check_rows(plan, table, number, attend)
-
-
-def _check_rows(plan: Plan, table: Tiles, number: int, attend: Attend) -> None:
-    for side, blocks in (("q", attend.q), ("kv", attend.kv)) if not table.one_slice else ():
-        slices = plan.partition.side(side).slice
-        mixed = (blocks >= 0) & (slices[blocks] != slices[blocks.max(axis=1)][:, None])
-        if mixed.any():
-            row = int(np.argmax(mixed.any(axis=1)))
-            raise PlanError(
-                f"step {number}: rank {attend.rank[row]} attends {side} blocks of different"
-                " head slices"
-            )
-    for side, dead in zip(("q", "kv"), dead_edges(table, attend), strict=True):
-        if dead.any():
-            row, column = np.argwhere(dead)[0]
-            block = getattr(attend, side)[row, column]
-            raise PlanError(
-                f"step {number}: rank {attend.rank[row]} attends {side} block {block},"
-                " which has no live tile in that rectangle"
-            )
+        sides = ("q", attend.q), ("kv", attend.kv)
+        for side, blocks in sides if not table.one_slice else ():
+            slices = plan.partition.side(side).slice
+            mixed = (blocks >= 0) & (slices[blocks] != slices[blocks.max(axis=1)][:, None])
+            if mixed.any():
+                rank = attend.rank[np.argmax(mixed.any(axis=1))]
+                raise PlanError(
+                    f"step {number}: rank {rank} attends {side} blocks of different head slices"
+                )
+        for (side, blocks), dead in zip(sides, dead_edges(table, attend), strict=True):
+            if dead.any():
+                row, column = np.argwhere(dead)[0]
+                raise PlanError(
+                    f"step {number}: rank {attend.rank[row]} attends {side} block"
+                    f" {blocks[row, column]}, which has no live tile in that rectangle"
+                )
 
 
 def check_tiles_once(plan: Plan, table: Tiles) -> None:

@@ -148,7 +148,7 @@ class Expansion:
         else:
             raise PlanError(f"{s.name} is returned, but is what no exchange brought")
         sums = self.filled[s.side][move.src[:, None], move.blocks] & (move.blocks >= 0)
-        return move.only(np.flatnonzero(sums.any(axis=1)))
+        return move.only(np.asarray(sums.any(axis=1)))
 
     def arrive(self) -> None:
         """Makes readable what was under way."""

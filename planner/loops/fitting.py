@@ -15,8 +15,6 @@ import numpy as np
 from planner.loops.form import Expr, Guard, Ints
 from planner.loops.values import Bools
 
-MANY = 64  # pieces after which nothing regular is to be expected
-
 
 def line(
     values: Sequence[int] | Ints, modulo: int = 0, start: int = 0, periods: Sequence[int] = ()
@@ -119,7 +117,7 @@ class Sets:
         self.sizes = (*mesh, int(np.prod(mesh)))
         self.how, self.ends = boxes(on, mesh)
 
-    def piece(self, i: int, most: int) -> Piece:
+    def _piece(self, i: int, most: int) -> Piece:
         """The longest fit from the i-th step on, of at most so many steps."""
         t, alike = self.first + i, self.how[i : i + most] == self.how[i]
         if self.how[i] == 2:
@@ -141,42 +139,39 @@ class Sets:
                 said.append((axis if axis < len(self.mesh) else -1, first, last))
         return Piece(t, t + many - 1, Guard(tuple(said)), fits[2 * len(axes) :])
 
-    def simplest(self) -> list[Piece]:
+    def pieces(self) -> list[Piece] | None:
+        """The fewest pieces; None where they need a list of ranks per step."""
+        pieces, steps = self._simplest(), len(self.on)
+        if len(pieces) < 3 or sum(1 + 2 * p.guard.tabled for p in pieces) <= 3:
+            return pieces
+        fits = [line(x, n, self.first) for x, n in self.numbers]
+        if any(many < steps for many, _ in fits):
+            return pieces
+        spans = self._spans()
+        last = self.first + steps - 1
+        return [Piece(self.first, last, spans, [e for _, e in fits])] if spans else None
+
+    def _simplest(self) -> list[Piece]:
         """As few pieces as can be, and of those the simplest: two steps suggest any slope."""
         n = len(self.on)
-        if len(self.on) == (whole := self.piece(0, n)).last - self.first + 1:
+        if len(self.on) == (whole := self._piece(0, n)).last - self.first + 1:
             return [whole]
         best: dict[int, tuple[float, list[Piece]]] = {n: (0.0, [])}
         for i in reversed(range(n)):
             for most in (1, 2, n) if self.mesh[1:] else (n,):
-                piece = self.piece(i, most)
+                piece = self._piece(i, most)
                 weight, rest = best[piece.last - self.first + 1]
                 if i not in best or piece.weight + weight < best[i][0]:
                     best[i] = piece.weight + weight, [piece, *rest]
         return best[0][1]
 
-    def spans(self) -> Guard | None:
+    def _spans(self) -> Guard | None:
         """First and last steps of each rank as data; None where a rank pauses."""
         steps = [np.flatnonzero(column) for column in self.on.T]
         if any(len(s) and s[-1] - s[0] + 1 > len(s) for s in steps):
             return None
         ends = [(int(s[0]), int(s[-1])) if len(s) else (1, 0) for s in steps]
         return Guard(spans=tuple((self.first + a, self.first + b) for a, b in ends))
-
-
-def guards(
-    first: int, on: Bools, mesh: tuple[int, ...], numbers: Sequence[tuple[Ints, int]] = ()
-) -> list[Piece] | None:
-    """The fewest pieces for sets [steps, ranks] from step `first` on; None for too many."""
-    sets = Sets(first, on, mesh, numbers)
-    pieces = sets.simplest()
-    if len(pieces) < 3 or sum(1 + 2 * p.guard.tabled for p in pieces) <= 3:
-        return pieces
-    fits = [line(x, n, first) for x, n in numbers]
-    if any(many < len(on) for many, _ in fits):
-        return pieces if len(pieces) <= MANY else None
-    spans = sets.spans()
-    return [Piece(first, first + len(on) - 1, spans, [e for _, e in fits])] if spans else None
 
 
 def runs(steps: Sequence[int]) -> Iterator[list[int]]:

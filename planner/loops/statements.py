@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from planner.ir import TENSORS
-from planner.loops.fitting import Piece, guards, plane, runs
+from planner.loops.fitting import Piece, Sets, plane, runs
 from planner.loops.form import (
     Attend,
     Ends,
@@ -174,7 +174,7 @@ class Clusters:
             for item in items:  # the root takes part, without a message
                 root = item.dst if sums else item.rank
                 on[item.t - run[0], root] = True
-        return guards(run[0], on, self.mesh, numbers)
+        return Sets(run[0], on, self.mesh, numbers).pieces()
 
     def _statement(self, cluster: Cluster, piece: Piece, receiver: bool) -> Statement | None:
         guard = piece.guard if piece.guard == Guard() else replace(piece.guard, receiver=receiver)

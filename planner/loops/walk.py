@@ -75,7 +75,7 @@ class Reading(Exchanges):
         else:
             for shift in shifts:
                 by = tuple(int(x) for x in np.unravel_index(shift, mesh))
-                yield Way("shift", by), move if len(shifts) == 1 else move.only(code == shift)
+                yield Way("shift", by), move.only(code == shift)
 
     def _rooted(self, move: Move) -> Way | None:
         """All messages along one axis, from one coordinate of it, or for sums to one."""

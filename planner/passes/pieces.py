@@ -12,7 +12,7 @@ from planner.columns import by_group
 from planner.ir import Held, Index, Move, Plan, Step
 from planner.masks.mask import SideName
 from planner.partitions import Side
-from planner.passes.trim import drop_empty, only_rows
+from planner.passes.trim import drop_empty
 
 
 def per_piece(plan: Plan) -> Plan:
@@ -33,7 +33,7 @@ def per_piece(plan: Plan) -> Plan:
         if move.blocks.shape[1] == 1:
             return [move]
         whole = wider[move.side](move)
-        kept, rest = only_rows(move, whole), only_rows(move, ~whole)
+        kept, rest = move.only(whole), move.only(~whole)
         return [kept, *(_by_columns(rest, pieces[move.side](rest)) if len(rest) else ())]
 
     return _cut(plan, cut)

@@ -12,7 +12,7 @@ from planner.ir import ACCUMULATORS, Index, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 from planner.passes.pieces import brought
-from planner.passes.trim import drop_unused, filled, only_rows
+from planner.passes.trim import drop_unused, filled
 
 Moves = list[tuple[int, Move]]  # of some tensors, each with its step
 NOTHING, MIXED = 0, -1  # what came to a rank; else it is one message, by its number from 1
@@ -184,7 +184,7 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], regular: bool) -> Plan
     copies from several owners came by ways that are not known.
     """
     came = [brought(plan, held) for held in plan.start if held.tensors == tensors]
-    moves: Moves = [(-1, only_rows(move, move.src >= 0)) for move in came]
+    moves: Moves = [(-1, move.only(move.src >= 0)) for move in came]
     moves += [(number, move) for number, move in plan.moves() if move.tensors == tensors]
     useful = _users(plan, tensors[0])
     idle = [~useful[move.src, move.blocks].any(axis=1) for _, move in moves]

@@ -81,7 +81,7 @@ def _needed(plan: Plan, moves: list[Move], needed: Needed, regular: bool) -> lis
         kept = np.concatenate([a[b] for a, b in zip(labels, used, strict=True)])
         kept = distinct(kept[kept >= 0])
         used = [b | np.isin(a, kept) for a, b in zip(labels, used, strict=True)]
-    return [only_rows(move, rows) for move, rows in zip(moves, used, strict=True)]
+    return [move.only(rows) for move, rows in zip(moves, used, strict=True)]
 
 
 def _read(needed: Needed, move: Move) -> Bits:
@@ -93,11 +93,6 @@ def _read(needed: Needed, move: Move) -> Bits:
 
 def _of(needed: Needed, tensors: tuple[str, ...]) -> list[Table]:
     return [table for group, table in needed.items() if group[0] in tensors]
-
-
-def only_rows(move: Move, rows: Bits) -> Move:
-    """The messages of a move that are marked."""
-    return move if rows.all() else move.only(chosen(rows))
 
 
 def _still_held(held: Held, needed: Needed, regular: bool) -> Held:
@@ -122,7 +117,7 @@ def filled(plan: Plan) -> tuple[Plan, bool]:
         for number, sent in transfers(plan, tensor, held):
             for move, _, parts in sent:
                 rows: Bits = np.asarray((parts > 0).any(axis=1))
-                kept[number, id(move)] = only_rows(move, rows)
+                kept[number, id(move)] = move.only(rows)
         owned = owned and not away(held).size
     steps = (
         Step(step.attends, tuple(kept.get((number, id(m)), m) for m in step.moves))
