@@ -30,14 +30,13 @@ class Exchanges(Expansion):
         super().__init__(Loops(mesh, len(plan.steps), ()), plan, placed=True)
         self.mesh, self.ranks = mesh, plan.ranks
         self.steps = [step.joined() for step in plan.steps]
-        self.exchanges = list[Exchange | Return]()
+        self.exchanges, self.returns = list[Exchange](), list[Return]()
 
     def apart(self, t: int, move: Move) -> Move:
         """The messages of a step that belong to no exchange; the exchanges are noted."""
         find = self._return if move.accumulates else self._exchange
         while len(move) and (hit := find(t, move)):
             exchange, its = hit
-            self.exchanges.append(exchange)
             self.moved(exchange, t)
             move = move.only(~its)
         return move
@@ -52,20 +51,22 @@ class Exchanges(Expansion):
             on = along & (delta[:, axis] > 0)
             complete = n > 1 and on.sum() == self.ranks * (n - 1)
             if complete and (exchange := self._along(t, move.only(on), axis)):
+                self.exchanges.append(exchange)
                 return exchange, on
         return None
 
     def _return(self, t: int, move: Move) -> tuple[Return, Bools] | None:
         """Sums that go back over an exchange, or from what ranks hold to the owners."""
-        before = [s for s in self.exchanges if isinstance(s, Exchange) and s.when.first < t]
-        ways = [(s.name, s.axis) for s in reversed(before) if s.side == move.side]
+        before = (s for s in reversed(self.exchanges) if s.when.first < t)
+        ways = [(s.name, s.axis) for s in before if s.side == move.side]
         if (HELD, None) in self.values[move.side].named:
             ways += [(HELD, axis) for axis in range(len(self.mesh))]
         for name, axis in ways:
-            exchange = Return(When(t, t), name, move.tensors, axis)
-            rows = self._among(move, self.returned(exchange, t))
+            back = Return(When(t, t), name, move.tensors, axis)
+            rows = self._among(move, self.returned(back, t))
             if rows is not None:
-                return exchange, rows
+                self.returns.append(back)
+                return back, rows
         return None
 
     def _among(self, move: Move, made: Move) -> Bools | None:
@@ -95,9 +96,8 @@ class Exchanges(Expansion):
             plane(where, 0 * to, x) or Expr(axes=unit, table=tuple(x.tolist())) for x in ends.T
         )
         value, heads = groups[0][1][0].value, None if whole.all() else (low, high)
-        name = f"G{sum(isinstance(s, Exchange) for s in self.exchanges)}"
         part = Part(value.name, Expr(value.age(t)))
-        exchange = Exchange(When(t, t), name, move.tensors, part, axis, heads)
+        exchange = Exchange(When(t, t), f"G{len(self.exchanges)}", move.tensors, part, axis, heads)
         all_there = self._among(move, self.exchanged(exchange, t)[0]) is not None
         return exchange if all_there and self._read_as_one(exchange, t, value, move) else None
 
@@ -117,22 +117,22 @@ class Exchanges(Expansion):
 
     def repeated(self) -> None:
         """Let exchanges that are together one of several steps be that; returns read it by age."""
-        swaps = [s for s in self.exchanges if isinstance(s, Exchange)]
-        alike, passed_on = defaultdict[object, list[Exchange]](list), {s.part.value for s in swaps}
-        for s in swaps:
+        alike, made = defaultdict[object, list[Exchange]](list), list[Exchange]()
+        passed_on = {s.part.value for s in self.exchanges}
+        for s in self.exchanges:
             of = s.name if s.name in passed_on else [replace(e, constant=0) for e in s.heads or ()]
             alike[s.tensors, s.part, s.axis, str(of)].append(s)
-        made = list[Exchange | Return]()
         for group in alike.values():
             whole = _together(group)
             made += [whole] if whole else group
             for s in group if whole else ():
                 value = self.values[s.side].named[s.name, None]
                 value.name, value.born = group[0].name, s.when.first + 1
-        for back in (s for s in self.exchanges if isinstance(s, Return)):
-            value = self.values[back.side].named[back.name, None]
-            made.append(replace(back, name=value.name, lag=Expr(value.age(back.when.first))))
         self.exchanges = made
+        for n, back in enumerate(self.returns):
+            value = self.values[back.side].named[back.name, None]
+            lag = Expr(value.age(back.when.first))
+            self.returns[n] = replace(back, name=value.name, lag=lag)
 
 
 def _together(group: Sequence[Exchange]) -> Exchange | None:

@@ -59,7 +59,7 @@ def _cost(loops: Loops) -> float:
 
 def _loops(plan: Plan, reading: Reading, naming: Naming) -> Loops | None:
     """Returns the fewest statements under these names, None where they need lists of ranks."""
-    statements: list[Statement] = [*naming.starts, *reading.exchanges]
+    statements: list[Statement] = [*naming.starts, *reading.exchanges, *reading.returns]
     for group, items in naming.groups():
         said = Clusters(group, items, reading.mesh, reading.coordinates).best()
         if not said:
