@@ -8,8 +8,8 @@ kinds     torch programs of every kind of kernel, mask and dtype, all ranks as t
           chip: within three times it (`gpu_kinds.py`)
 busy      all ranks' tiles in turn on this chip: messages stay in memory and cost nothing, so the
           time of a rank is that of its kernels and merges
-rate      flop per second of all tiles together over that of dense flash attention of one rank's
-          work: what cutting the sequence into tiles costs
+rate      flop per second of all tiles together over that of dense attention of the whole
+          sequence, by flash kernels and by cuDNN's: what cutting it into tiles costs
 
 Results go to benchmarks/results/ with chip, date and versions. Without a GPU it says so and ends.
 """
@@ -21,7 +21,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from datetime import date
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -181,10 +181,10 @@ def busy(ranks: int, tokens: int, schedule: str, backward: bool, repeats: int) -
         return kernels.end()
 
     try:  # networks keep what was sent: each round has its own
-        rounds = [on_threads(ranks, body, 600.0)[0] for _ in range(repeats + 1)]
+        rounds = [on_threads(ranks, body, 600.0)[0] for _ in range(repeats)]
     finally:
         kernels.leave()
-    return [statistics.median(times) for times in zip(*rounds[1:], strict=True)]
+    return [statistics.median(times) for times in zip(*rounds, strict=True)]
 
 
 class Kernels:
@@ -226,6 +226,8 @@ class Kernels:
         def called(*args: Any, **kwargs: Any) -> Any:
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             with self.lock:
+                if function.__name__.startswith("attend"):
+                    function(*args, **kwargs)  # cuDNN prepares kernels at their first call
                 first.record()
                 result = function(*args, **kwargs)
                 last.record()
@@ -236,29 +238,34 @@ class Kernels:
 
 
 def rates(ranks: int, tokens: int, schedule: str, repeats: int) -> Iterator[Row]:
-    """Busy time of each rank, and the rate of all tiles over that of dense flash attention."""
+    """Busy time of each rank, and the rate of all tiles over that of dense attention."""
+    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    seq = ranks * tokens
-    whole = drawn(seq, "cuda")
+    kernels = {"flash": SDPBackend.FLASH_ATTENTION}
+    if torch.cuda.get_device_capability() >= (9, 0):
+        kernels["cuDNN"] = SDPBackend.CUDNN_ATTENTION
+    whole = drawn(ranks * tokens, "cuda")
     for backward, aim in ((False, FORWARD_AIM), (True, BOTH_AIM)):
-        what = f"{schedule}, {ranks} ranks x {tokens} tokens, " + (
-            "both" if backward else "forward"
-        )
-        times = busy(ranks, tokens, schedule, backward, repeats)
-        yield {
-            "what": f"busy, {what}: slowest / mean",
-            "value": max(times) / statistics.mean(times),
-            "milliseconds": [round(1e3 * t, 3) for t in times],
-        }
-        for name, kernel in (("flash attention", "FLASH_ATTENTION"), ("cuDNN", "CUDNN_ATTENTION")):
-            with sdpa_kernel(getattr(SDPBackend, kernel)):
-                taken = seconds(lambda: dense(whole, backward), repeats)  # noqa: B023  at once
+        passes = "both" if backward else "forward"
+        what = f"{schedule}, {ranks} ranks x {tokens} tokens, {passes}"
+        tiles, taken = dict[str, float](), dict[str, float]()
+        for name, kernel in kernels.items():
+            with sdpa_kernel(kernel):
+                times = busy(ranks, tokens, schedule, backward, min(repeats, 5))
+                taken[name] = seconds(lambda: dense(whole, backward), repeats)  # noqa: B023  at once
+            tiles[name] = sum(times)
             yield {
-                "what": f"rate over dense attention by {name}, {what}",
-                "value": taken / sum(times),
-                **({"aim": aim} if kernel == "FLASH_ATTENTION" else {}),
-                "dense_teraflop_per_second": flop(seq, backward) / taken / 1e12,
+                "what": f"busy by {name}, {what}: slowest / mean",
+                "value": max(times) / statistics.mean(times),
+                "milliseconds": [round(1e3 * t, 3) for t in times],
+            }
+        for ours, theirs in product(tiles, taken):
+            yield {
+                "what": f"rate of tiles by {ours} over dense attention by {theirs}, {what}",
+                "value": taken[theirs] / tiles[ours],
+                "aim": aim,
+                "dense_teraflop_per_second": flop(ranks * tokens, backward) / taken[theirs] / 1e12,
             }
 
 

@@ -26,15 +26,16 @@ SCALE = 0.4
 EXACT = 1e-12
 
 
-def kernels_of(mark: str, heads: str = "grouped") -> ModuleType:
-    """The kernels of programs without windows, or with them."""
-    module = ModuleType(f"kernels_{mark}")
-    exec(Part("torch/parts/kernels").text(frozenset({mark, heads, "signed"})), module.__dict__)
+def kernels_of(*marks: str) -> ModuleType:
+    """The kernels of programs with some marks."""
+    module = ModuleType(f"kernels_{'_'.join(marks)}")
+    exec(Part("torch/parts/kernels").text(frozenset({*marks, "signed"})), module.__dict__)
     return module
 
 
-kernels, windows = kernels_of("plain"), kernels_of("windows")
+kernels, windows = kernels_of("plain", "grouped"), kernels_of("windows", "grouped")
 ungrouped = [kernels_of("plain", "ungrouped"), kernels_of("windows", "ungrouped")]
+of_any_length = kernels_of("plain", "grouped", "free")
 
 
 @pytest.fixture(autouse=True)
@@ -237,6 +238,38 @@ def test_cuda_branches_give_the_shapes_and_types_of_their_inputs(
     grads = part.attend_backward(dout, q, out.float(), lse, k, v, band)
     assert [x.shape for x in grads] == [x.shape for x in (q, k, v)]
     assert {x.dtype for x in grads} <= {dtype, torch.float32}
+
+
+@pytest.mark.parametrize(("rows", "cols", "band"), [(100, 64, False), (100, 100, True)])
+@pytest.mark.parametrize("backend", ["CUDNN_ATTENTION", "FLASH_ATTENTION"])
+def test_programs_of_any_length_attend_by_cudnn_where_torch_does(
+    backend: str, rows: int, cols: int, band: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part: Any = of_any_length
+    called = list[str]()
+
+    class Noted:
+        """The operators, which say that they were called."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "_fused_sdp_choice":
+                return lambda *_, **__: getattr(torch.nn.attention.SDPBackend, backend).value
+            called.append(name)
+            return getattr(torch.ops.aten, name)
+
+    monkeypatch.setattr(part, "aten", Noted())
+    for name in ("cudnn", "cudnn_backward"):
+        kernel = getattr(part, name)
+        noted = lambda *a, of=kernel, **how: called.append("cudnn") or of(*a, **how)  # noqa: E731
+        monkeypatch.setattr(part, name, noted)
+    q, dout = (torch.empty(2, 8, rows, 64, dtype=torch.bfloat16, device="meta") for _ in range(2))
+    k, v = (torch.empty(2, 2, cols, 64, dtype=torch.bfloat16, device="meta") for _ in range(2))
+    out, lse = part.attend(q, k, v, band)
+    assert (out.shape, lse.shape) == (q.shape, (2, 8, rows, 1))
+    grads = part.attend_backward(dout, q, out.float(), lse, k, v, band)
+    assert [x.shape for x in grads] == [x.shape for x in (q, k, v)]
+    assert len(called) == 2
+    assert (set(called) == {"cudnn"}) == (backend == "CUDNN_ATTENTION")
 
 
 def test_masked_kernels_read_the_output_one_row_of_all_heads_after_the_other(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 from codegen.torch.parts.merge import padded, wide
 
@@ -21,6 +22,8 @@ on_cpu = aten._scaled_dot_product_flash_attention_for_cpu
 on_cpu_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
 efficient = aten._scaled_dot_product_efficient_attention
 efficient_backward = aten._scaled_dot_product_efficient_attention_backward
+cudnn = aten._scaled_dot_product_cudnn_attention
+cudnn_backward = aten._scaled_dot_product_cudnn_attention_backward
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
@@ -32,6 +35,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
     if q.is_cpu:
         out, lse = on_cpu(q, k, v, 0.0, band, scale=SCALE)  # plain
         out, lse = on_cpu(q, k, v, 0.0, causal, **how)  # windows
+    elif by_cudnn(q, k, v, band):  # free
+        out, lse, *_ = cudnn(q, k, v, None, True, 0.0, band, scale=SCALE)
     elif q.element_size() == 2:  # plain
         out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, band, scale=SCALE)
     elif q.element_size() == 2 and mask is None:  # windows
@@ -44,7 +49,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
         out, lse, *_ = efficient(q, k, v, None, True, 0.0, band, scale=SCALE)  # plain
         out, lse, *_ = efficient(q, k, v, mask, True, 0.0, causal, scale=SCALE)  # windows
     out = out[..., :V_HEAD_DIM]  # unequal
-    return out, lse[..., : q.shape[2], None]
+    return out, lse[:, :, : q.shape[2]].reshape(*q.shape[:3], 1)
 
 
 def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band: Any) -> Any:
@@ -55,24 +60,24 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
     rows, cols, lse = q.shape[2], k.shape[2], lse[..., 0].contiguous()  # ungrouped
     dout, q, k, v, out = (x.to(wide(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out))
     causal, (mask, how) = band is True, rules(q, k, band)  # windows
+    seed = torch.zeros((), dtype=torch.int64, device=q.device)  # of dropout, which there is not
     if q.is_cpu:
         dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, band, scale=SCALE)  # plain
         dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, **how)  # windows
+    elif by_cudnn(q, k, v, band):  # free
+        tail = out, lse[..., None], seed, seed, None, None, None, rows, cols, 0.0, band
+        dq, dk, dv = cudnn_backward(dout, q, k, v, *tail, scale=SCALE)
     elif q.element_size() == 2:  # plain
-        seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
-        dq, dk, dv = aten._scaled_dot_product_flash_attention_backward(
-            dout, q, k, v, out, lse, None, None, rows, cols, 0.0, band, seed, seed[0], scale=SCALE
-        )
+        tail = dout, q, k, v, out, lse, None, None, rows, cols, 0.0, band, seed, seed
+        dq, dk, dv = aten._scaled_dot_product_flash_attention_backward(*tail, scale=SCALE)
     elif q.element_size() == 2 and mask is None:  # windows
-        seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
         dout, q, k, v, out = (x.transpose(1, 2) for x in (dout, q, k, v, out))
-        rest = None, None, rows, cols, 0.0, causal, seed, seed[0]
+        rest = None, None, rows, cols, 0.0, causal, seed, seed
         grads = aten._flash_attention_backward(dout, q, k, v, out, lse, *rest, **how)
         dq, dk, dv = (x.transpose(1, 2) for x in grads)
     else:
         out = out.transpose(1, 2).contiguous().transpose(1, 2)  # the order it is read in  # windows
         lse = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)
-        seed = torch.zeros((), dtype=torch.int64, device=q.device)
         k, v = (x.repeat_interleave(q.shape[1] // heads, 1) for x in (k, v))  # grouped
         tail = out, lse, seed, seed, 0.0, [True, True, True, False], band is True
         dq, dk, dv, _ = efficient_backward(dout, q, k, v, None, *tail, scale=SCALE)  # plain
@@ -82,6 +87,12 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
     dq, dk = (x[..., :HEAD_DIM] for x in (dq, dk))  # unequal
     dv = dv[..., :V_HEAD_DIM]  # unequal
     return dq, dk, dv
+
+
+def by_cudnn(q: Tensor, k: Tensor, v: Tensor, band: bool) -> bool:
+    """True where PyTorch itself attends by cuDNN, as on Hopper GPUs in 16 bit."""
+    chosen = aten._fused_sdp_choice(q, k, v, None, 0.0, band, scale=SCALE, enable_gqa=True)
+    return chosen == SDPBackend.CUDNN_ATTENTION.value
 
 
 def rules(q: Tensor, k: Tensor, band: Any) -> tuple[Any, dict[str, Any]]:
