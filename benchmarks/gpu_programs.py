@@ -7,7 +7,7 @@ exact     the torch program over NCCL on one rank, and JAX programs on one devic
 kinds     torch programs of every kind of kernel, mask and dtype, all ranks as threads on this
           chip: within three times it (`gpu_kinds.py`)
 busy      all ranks' tiles in turn on this chip: messages stay in memory and cost nothing, so the
-          time of a rank is that of its kernels and merges
+          time of a rank is that of its kernels and merges; beside it what the preset predicts
 rate      flop per second of all tiles together over that of dense attention of the whole
           sequence, by flash kernels and by cuDNN's: what cutting it into tiles costs
 
@@ -34,6 +34,8 @@ from codegen import emit
 from planner.masks import Causal
 from planner.planning import plan
 from planner.workload import Workload
+from simulator.hardware import presets
+from simulator.prediction import simulate
 
 RESULTS = Path(__file__).parent / "results"
 FORWARD_AIM, BOTH_AIM = 0.90, 0.85
@@ -237,6 +239,17 @@ class Kernels:
         return called
 
 
+def predicted(ranks: int, tokens: int, schedule: str, passes: str) -> list[float]:
+    """The milliseconds of each rank by the preset of this chip; empty if there is none."""
+    import torch
+
+    chip = torch.cuda.get_device_name().lower()
+    for preset in (name for name in presets() if name in chip):
+        plans = plan(schedule, work(ranks * tokens), ranks, pass_=passes)
+        return [round(1e3 * t, 3) for t in simulate(plans, preset).busy.tolist()]
+    return []
+
+
 def rates(ranks: int, tokens: int, schedule: str, repeats: int) -> Iterator[Row]:
     """Busy time of each rank, and the rate of all tiles over that of dense attention."""
     import torch
@@ -259,6 +272,7 @@ def rates(ranks: int, tokens: int, schedule: str, repeats: int) -> Iterator[Row]
                 "what": f"busy by {name}, {what}: slowest / mean",
                 "value": max(times) / statistics.mean(times),
                 "milliseconds": [round(1e3 * t, 3) for t in times],
+                "predicted": predicted(ranks, tokens, schedule, passes),
             }
         for ours, theirs in product(tiles, taken):
             yield {

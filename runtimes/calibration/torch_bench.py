@@ -1,4 +1,4 @@
-"""A bench in torch, of the flash kernels that emitted programs call.
+"""A bench in torch, of the kernels that emitted programs call.
 
 On a CPU that is one core, timed by the thread's own clock; on a CUDA device, by its events.
 """
@@ -13,10 +13,12 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.attention
 
 from runtimes.calibration.benches import Bench, Sample
 from runtimes.machine import memory_bytes
 
+CUDNN = torch.nn.attention.SDPBackend.CUDNN_ATTENTION.value
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 
 
@@ -45,7 +47,7 @@ class TorchBench(Bench):
         return torch.randn(*shape, device=self._device).to(DTYPES[dtype])
 
     def prepare(self, sample: Sample, dtype: str) -> Callable[[], object]:
-        """Returns a function that calls the flash kernel of this device once."""
+        """Returns a function that calls the kernel of this device once."""
         heads, kv_heads = sample.heads, sample.kv_heads or sample.heads
         q = self._random(1, heads, sample.rows, sample.head_dim, dtype=dtype)
         k, v = (
@@ -54,10 +56,17 @@ class TorchBench(Bench):
         )
         rule, aten = (0.0, sample.kind == "causal"), torch.ops.aten
         if self._cuda:
-            seed = torch.zeros(2, dtype=torch.uint64, device=self._device)
-            saved: tuple[Any, ...] = None, None, sample.rows, sample.columns, *rule, seed, seed[:0]
-            forward = partial(aten._scaled_dot_product_flash_attention, q, k, v, *rule, False)
+            seed = torch.zeros((), dtype=torch.int64, device=self._device)
+            sizes = None, None, sample.rows, sample.columns
+            saved: tuple[Any, ...] = *sizes, *rule, seed, seed
+            forward = partial(aten._scaled_dot_product_flash_attention, q, k, v, *rule)
             kernel = aten._scaled_dot_product_flash_attention_backward
+            if aten._fused_sdp_choice(q, k, v, None, *rule, enable_gqa=True) == CUDNN:
+                saved = seed, seed, None, *sizes, *rule
+                forward = partial(
+                    aten._scaled_dot_product_cudnn_attention, q, k, v, None, True, *rule
+                )
+                kernel = aten._scaled_dot_product_cudnn_attention_backward
         else:
             mask, saved = _half_hidden(sample, q.dtype), rule
             forward = partial(

@@ -65,7 +65,7 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
         dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, band, scale=SCALE)  # plain
         dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, **how)  # windows
     elif by_cudnn(q, k, v, band):  # free
-        tail = out, lse[..., None], seed, seed, None, None, None, rows, cols, 0.0, band
+        tail: Any = out, lse[..., None], seed, seed, None, None, None, rows, cols, 0.0, band
         dq, dk, dv = cudnn_backward(dout, q, k, v, *tail, scale=SCALE)
     elif q.element_size() == 2:  # plain
         tail = dout, q, k, v, out, lse, None, None, rows, cols, 0.0, band, seed, seed
@@ -91,7 +91,7 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
 
 def by_cudnn(q: Tensor, k: Tensor, v: Tensor, band: bool) -> bool:
     """True where PyTorch itself attends by cuDNN, as on Hopper GPUs in 16 bit."""
-    chosen = aten._fused_sdp_choice(q, k, v, None, 0.0, band, scale=SCALE, enable_gqa=True)
+    chosen: int = aten._fused_sdp_choice(q, k, v, None, 0.0, band, scale=SCALE, enable_gqa=True)
     return chosen == SDPBackend.CUDNN_ATTENTION.value
 
 
