@@ -92,7 +92,7 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
 def by_cudnn(q: Tensor, k: Tensor, v: Tensor, band: bool) -> bool:
     """True where PyTorch itself attends by cuDNN, as on Hopper GPUs in 16 bit."""
     chosen: int = aten._fused_sdp_choice(q, k, v, None, 0.0, band, scale=SCALE, enable_gqa=True)
-    return chosen == SDPBackend.CUDNN_ATTENTION.value
+    return chosen == int(SDPBackend.CUDNN_ATTENTION.value)
 
 
 def rules(q: Tensor, k: Tensor, band: Any) -> tuple[Any, dict[str, Any]]:
