@@ -143,14 +143,14 @@ def bare(source: str) -> Iterator[str] | list[str]:
 # ---- length: causal, 8 ranks, both passes, blank lines and comments included
 
 BUDGETS = {  # torch; JAX for all platforms, for one
-    "ring": (285, 460, 360),
-    "striped": (285, 460, 360),
-    "zigzag": (285, 460, 360),
-    "burst": (285, 460, 360),
-    "ulysses": (285, 460, 360),
-    "allgather": (285, 460, 360),
-    "balanced": (320, 500, 400),
-    "usp:ulysses=2": (320, 500, 400),
+    "ring": (300, 460, 360),
+    "striped": (300, 460, 360),
+    "zigzag": (300, 460, 360),
+    "burst": (300, 460, 360),
+    "ulysses": (300, 460, 360),
+    "allgather": (300, 460, 360),
+    "balanced": (340, 500, 400),
+    "usp:ulysses=2": (340, 500, 400),
 }
 NOT_KERNEL = 240
 LARGE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16"}
@@ -170,6 +170,7 @@ def test_a_regular_program_is_as_long_as_one_by_hand(schedule: str) -> None:
 
 
 LONGEST = 340
+LONGER_FREE = {"mesh2d": 348}  # four kinds of exchange
 LONGER = {"balanced": 345, "head-chunks": 347, "llama3": 347, "ulysses-gather": 365}  # windows
 USUAL: list[rl.Mask] = [
     *(rl.Full(), rl.Causal(), rl.Window(4096), rl.Window(4096, 512), rl.Prefix(1000)),
@@ -184,7 +185,8 @@ def test_regular_torch_programs_are_short(schedule: str, mask: rl.Mask) -> None:
     work = rl.Workload(seq=2**16, mask=mask, **LARGE)
     source = rl.emit(rl.plan(schedule, work, 8, pass_="both"), "torch")
     free = isinstance(mask, rl.Full | rl.Causal)
-    most = LONGEST if free else LONGER.get(schedule.partition(":")[0], LONGEST)
+    longer = LONGER_FREE if free else LONGER
+    most = longer.get(schedule.partition(":")[0], LONGEST)
     assert "as tables" in " ".join(source.split()) or lines(source) <= most
 
 
