@@ -133,7 +133,7 @@ class Text:
         """The body of `positions`: some pieces, one stripe in so many, or ranges that are data."""
         if isinstance(form, Ranges):
             each = f"{self.arange('*r')} for r in {'KV_' * keys}RANGES[rank]"
-            yield f"return {self.own(form, f'{self.cat}([{self.arange(0)}, *({each})])')}"
+            yield f"return {self.own(form, self.cat(f'{self.arange(0)}, *({each})'))}"
             return
         rank, groups = "rank", "RANKS"
         if form.members > 1:
@@ -149,7 +149,7 @@ class Text:
             each = ", ".join(self.own(form, f"pieces[{n}]") for n in (rank, last))
             if form.members > 1:
                 each = f"{self.own(form, 'pieces[i]')} for i in ({rank}, {last})"
-            yield f"return {self.cat}([{each}])"
+            yield f"return {self.cat(each)}"
             return
         if form.pieces:
             own = f"{self.split(tokens, groups)}[{rank}]"
@@ -161,14 +161,14 @@ class Text:
     def arange(self, arguments: object) -> str:
         return f"{'torch' if self.torch else 'np'}.arange({arguments})"
 
-    @property
-    def cat(self) -> str:
-        return "torch.cat" if self.torch else "np.concatenate"
+    def cat(self, parts: str) -> str:
+        return f"{'torch.cat' if self.torch else 'np.concatenate'}([{parts}])"
 
     def split(self, whole: str, parts: object) -> str:
         """Nearly equal parts, the first ones longer."""
-        split = "{}.tensor_split({})" if self.torch else "np.array_split({}, {})"
-        return split.format(whole, parts)
+        return (
+            f"{whole}.tensor_split({parts})" if self.torch else f"np.array_split({whole}, {parts})"
+        )
 
     def own(self, form: Form, whole: str) -> str:
         """The part of a rank of a piece, of a stripe or of ranges, padded where it has to be."""
@@ -220,7 +220,7 @@ class Text:
             yield f"    own = {BY_SIDE}"
         given = "rank" if self.padded else "rank, whole.shape[axis]"
         each = f"{'own' if self.apart else 'positions'}({given}) for rank in range(RANKS)"
-        yield f"    order = {self.cat}([{each}])"
+        yield f"    order = {self.cat(each)}"
         if self.padded:
             yield "    return whole.take(np.argsort(order)[(order < 0).sum() :], axis)"
         elif self.torch:

@@ -16,8 +16,7 @@ from codegen.lowered.conditions import Domain
 from codegen.lowered.keeping import Kept
 from codegen.lowered.owners import owner
 from codegen.lowered.shares import Shares
-from codegen.lowered.sums import seen
-from codegen.lowered.walk import Walk
+from codegen.lowered.walk import Walk, seen
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan, result

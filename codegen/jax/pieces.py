@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from codegen.jax.cases import Case, Slice
-from codegen.lowered.sums import Rectangles, seen
+from codegen.lowered.walk import Rectangles, seen
 from codegen.text import Names, affine
 from planner.errors import PlanError
 from planner.ir import Plan

@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from codegen.lowered.sums import Cell
 from codegen.lowered.variables import input_spans, named, sum_spans
-from codegen.lowered.walk import Walk
+from codegen.lowered.walk import Cell, Walk
 from codegen.text import numbered
 from planner.errors import PlanError
 from planner.ir import TENSORS, Pass

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from codegen.lowered.sums import Cell
-from codegen.lowered.walk import Walk
+from codegen.lowered.walk import Cell, Walk
 from planner.errors import PlanError
 from planner.loops.form import (
     OWN,

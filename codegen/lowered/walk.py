@@ -1,19 +1,21 @@
 """walk(plan, loops)   runs a loop form once over the blocks: where sums are added and sent from.
 
-Sums for the blocks of a value are in a cell of the value's name. PlanError is raised where they
-would be left behind or meet others.
+A *cell* is what a program keeps running sums in: (tensor, value), the sums of one tensor for the
+blocks of one value. In the cell of a value that travels is what the next message takes along.
+PlanError is raised where sums would be left behind or meet others.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen.lowered.sums import Cell, Rectangles, plain
+from codegen.text import Flags
+from planner.analysis.tiles import LIVE, tiles
 from planner.columns import flat, twice
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Move, Plan
@@ -32,7 +34,9 @@ from planner.loops.form import (
     Statement,
 )
 from planner.loops.values import Copies, same
+from planner.partitions import Partition
 
+Cell = tuple[str, str]  # tensor, value
 Handing = Send | Return  # statements that may move sums
 Places = tuple[Ints, Ints]  # ranks [n] and blocks [n]
 Moment = tuple[dict[Handing, Move], list[tuple[Attend, list[str | None]]]]
@@ -78,6 +82,36 @@ def _spans(s: Statement, walked: "Walk") -> Iterator[Statement]:
         walked.targets[part] = {t: targets[t] for t in span}
         walked.attended[part] = {t: attended[t] for t in span}
         yield part
+
+
+@dataclass(frozen=True)
+class Rectangles:
+    """The rectangles of an attend in a step: on which ranks [n], and their blocks [n, w].
+
+    `tables` have all blocks of the two values [ranks, pieces, heads].
+    """
+
+    rank: Ints
+    q: Ints
+    kv: Ints
+    tables: tuple[Ints, Ints]
+
+    @property
+    def rows(self) -> tuple[Ints, Ints]:
+        """All pieces of both values, in their order, as blocks of any heads."""
+        q, kv = (x[:, :, 0].take(self.rank, axis=0) for x in self.tables)
+        return q, kv
+
+    def attended(self, sides: Partition, rows: tuple[Ints, Ints]) -> Flags:
+        """Of pairs of pieces, blocks of any heads [n, a] and [n, b], those that are attended."""
+        q, kv = (
+            np.array(
+                [np.isin(side.chunk[x], side.chunk[y[y >= 0]]) for x, y in zip(*both, strict=True)],
+                np.bool_,
+            ).reshape(both[0].shape)
+            for side, *both in ((sides.q, rows[0], self.q), (sides.kv, rows[1], self.kv))
+        )
+        return np.asarray(q[:, :, None] & kv[:, None, :])
 
 
 class Walk(Expansion):
@@ -321,3 +355,14 @@ def source(s: Handing) -> Cell:
     if len({(p.value, p.lag) for p in s.parts}) > 1:
         raise PlanError(f"sums of {' + '.join(p.value for p in s.parts)} go together")
     return s.tensors[0], s.parts[0].value
+
+
+def plain(s: Attend) -> bool:
+    """True if nothing has to be cut out of a rectangle: it has no gaps, and a shape with a name."""
+    return s.kind in ("full", "causal", "strict") and len(s.q) == len(s.kv) == 1
+
+
+def seen(plan: Plan, rows: tuple[Ints, Ints]) -> Flags:
+    """Which pairs of pieces, blocks of any heads [n, a] and [n, b], the mask lets meet."""
+    q, kv = plan.partition.q.chunk[rows[0]], plan.partition.kv.chunk[rows[1]]
+    return np.asarray(tiles(plan).chunk_kinds[q[:, :, None], kv[:, None, :]] & LIVE, np.bool_)

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from codegen.lowered.conditions import Domain, both, needed, times
-from codegen.lowered.sums import Cell
+from codegen.lowered.walk import Cell
 from codegen.reflow import WIDTH
 from codegen.torch.frames import Frame
 from codegen.torch.holdings import listed

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from codegen.lowered.sums import Cell
-from codegen.lowered.walk import Walk
+from codegen.lowered.walk import Cell, Walk
 from codegen.reflow import WIDTH
 from codegen.torch.variables import Variables
 from planner.errors import PlanError

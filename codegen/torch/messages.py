@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from codegen.lowered.sums import Cell
+from codegen.lowered.walk import Cell
 from codegen.reflow import WIDTH
 from codegen.torch.state import State, indented
 from codegen.torch.transfers import Transfer

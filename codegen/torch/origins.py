@@ -8,8 +8,7 @@ import numpy as np
 from codegen.layout import layout_of
 from codegen.lowered.conditions import SIZES, Domain
 from codegen.lowered.owners import along, owner
-from codegen.lowered.sums import Rectangles, seen
-from codegen.lowered.walk import Walk
+from codegen.lowered.walk import Rectangles, Walk, seen
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import Plan

@@ -10,7 +10,7 @@ from math import gcd
 
 from codegen.lowered.conditions import Condition, Domain, conditions, together
 from codegen.lowered.shares import head_of
-from codegen.lowered.sums import plain
+from codegen.lowered.walk import plain
 from codegen.text import Flags, Names, expression
 from planner.errors import PlanError
 from planner.loops.form import Attend, Expr, Part

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from codegen.lowered.conditions import SIZES, Domain, active_bounds, both, conditions, needed, times
-from codegen.lowered.sums import Cell
-from codegen.lowered.walk import Walk
+from codegen.lowered.walk import Cell, Walk
 from codegen.text import Names, expression
 from planner.errors import PlanError
 from planner.loops.form import Expr, Loops, Root, Send, Shift

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from codegen.lowered.sums import Cell
 from codegen.lowered.variables import Value, input_spans, named, sum_spans
-from codegen.lowered.walk import Walk
+from codegen.lowered.walk import Cell, Walk
 from codegen.text import numbered
 from codegen.torch.frames import Frame
 from planner.loops.form import HELD, OWN, Exchange, Loops, Part, Return, Send, Start, inside

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from codegen.lowered.conditions import Domain, both, bounds, conditions, needed, on_arrays, times
 from codegen.lowered.owners import owner
-from codegen.lowered.sums import Cell
 from codegen.lowered.variables import Span, input_spans, named
-from codegen.lowered.walk import Walk, settled, walk
+from codegen.lowered.walk import Cell, Walk, settled, walk
 from codegen.text import Names, numbered
 from planner.columns import flat
 from planner.errors import PlanError
