@@ -3,8 +3,8 @@
 An import under its own name is how Python says that a name is for others to use.
 """
 
-from codegen.emitting import emit as emit
-from codegen.emitting import tables as tables
+from codegen import emit as emit
+from codegen import tables as tables
 from planner.errors import PlanError as PlanError
 from planner.errors import RingloomError as RingloomError
 from planner.files import load as load

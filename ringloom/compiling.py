@@ -10,8 +10,8 @@ from threading import RLock
 from types import ModuleType
 from typing import Unpack
 
+from codegen import emit
 from codegen.digest import digest
-from codegen.emitting import emit
 from codegen.programs import Options
 from planner.disk import writing
 from planner.errors import RingloomError

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from codegen.emitting import emit
+from codegen import emit
 from codegen.programs import PLATFORMS, TARGETS
 from ringloom.cli.options import is_file, max_calls_option, plans_of, source_options
 from ringloom.cli.output import TYPED, show, typed_command, write

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from codegen.emitting import save_tables, tables
+from codegen import save_tables, tables
 from codegen.programs import TARGETS
 from ringloom.cli.options import is_file, max_calls_option, plans_of, source_options, workload
 from ringloom.cli.output import show

@@ -7,7 +7,7 @@ import pytest
 
 PRELOADED = (
     "pytest",
-    "codegen.emitting",
+    "codegen",
     "planner.planning",
     "runtimes.torch.launch",
     "torch.distributed.fsdp",

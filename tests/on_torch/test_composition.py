@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from codegen import emit
-from codegen.emitting import save_tables, tables
+from codegen import emit, save_tables, tables
 from planner.masks import Causal
 from planner.planning import plan
 from planner.workload import Workload

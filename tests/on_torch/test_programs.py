@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen.emitting import emit, tables
+from codegen import emit, tables
 from dense_attention import assert_dense
 from loop_schedules import FOREIGN, foreign_pair
 from planner.ir import Held, Move, Step

@@ -28,7 +28,7 @@ QUESTIONS = {
     "What can no schedule beat?": "simulator/bounds.py:lower_bound",
     "How many bytes does a rank hold at most?": "simulator/memory.py:memory",
     "Where do the programs for torch merge partial results?": "codegen/torch/parts/merge.py:merge",
-    "Where is a program written?": "codegen/emitting.py:emit",
+    "Where is a program written?": "codegen/__init__.py:emit",
     "Where is dense attention, with which all is compared?": "runtimes/reference/dense.py:forward",
     "Where does a run count as exact?": "runtimes/validation.py:Check.exact",
     "Where does `compare` say why one schedule is slower?": "ringloom/advice.py:why",
