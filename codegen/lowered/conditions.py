@@ -57,7 +57,7 @@ class Domain:
 class Condition:
     """Comparisons that all hold where `holds` says: [steps, ranks].
 
-    `text` is for one rank, `comparisons` are for arrays of ranks; none where arrays cannot ask.
+    `text` is for one rank, `comparisons` are for arrays of ranks.
     """
 
     text: str
@@ -128,13 +128,11 @@ def bounds(
 ) -> Iterator[Condition]:
     """The conditions on a rank's coordinates; where nothing is `known` they may say anything."""
     asked = np.ones(domain.shape, bool) if known is None else np.broadcast_to(known, domain.shape)
+    if guard.spans or (guard.ranks and len(names.axes) > 1):
+        raise PlanError("a list of ranks on a mesh, or first and last steps of each rank")
     if guard.ranks:
-        if len(names.axes) > 1:
-            raise PlanError("a list of ranks on a mesh")
-        on = domain.table(lambda _, x: np.isin(x[:, -1], guard.ranks)).astype(bool)
-        yield Condition(f"{names.axes[0]} in {guard.ranks}", (), on)
-    if guard.spans:
-        raise PlanError("first and last steps of each rank")
+        each = " | ".join(f"({names.axes[0]} == {rank})" for rank in guard.ranks)
+        yield _said(domain, names, f"{names.axes[0]} in {guard.ranks}", each)
     for bound in guard.bounds:
         meant = domain.table(Guard((bound,)).at).astype(bool)
         for text, *comparisons in _guesses(bound, domain, names):
@@ -210,7 +208,5 @@ def both(said: Sequence[Condition]) -> str:
 
 def on_arrays(said: Sequence[Condition]) -> str:
     """The text of all conditions together for arrays of ranks; "" for none."""
-    if not all(c.comparisons for c in said):
-        raise PlanError("a condition that is a list of ranks")
     texts = [text for c in said for text in c.comparisons]
     return texts[0] if len(texts) == 1 else " & ".join(f"({text})" for text in texts)

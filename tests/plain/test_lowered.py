@@ -111,14 +111,15 @@ def test_a_condition_that_holds_anyway_is_not_asked() -> None:
     assert both(needed(said[:1], everywhere)) == ""
 
 
-def test_what_arrays_cannot_ask_is_refused() -> None:
+def test_ranks_that_are_listed_are_asked_for_along_one_axis() -> None:
     domain, names = Domain(Loops((8,), 8, ()), (0,)), Names(("rank",))
     said = [*bounds(Guard(ranks=(1, 5)), domain, names)]
     assert both(said) == "rank in (1, 5)"
-    with pytest.raises(PlanError, match="list of ranks"):
-        on_arrays(said)
+    assert np.flatnonzero(domain.evaluate(on_arrays(said), names)).tolist() == [1, 5]
     with pytest.raises(PlanError, match="first and last steps of each rank"):
         list(bounds(Guard(spans=((0, 1),) * 8), domain, names))
+    with pytest.raises(PlanError, match="list of ranks on a mesh"):
+        list(bounds(Guard(ranks=(1, 5)), domain, Names(("outer", "inner"))))
 
 
 # ---- sums
