@@ -8,7 +8,7 @@ import numpy as np
 
 from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
-from codegen.lowered.sums import Cell
+from codegen.lowered.walk import Cell
 from codegen.text import Names, expression
 from codegen.torch.holdings import listed
 from codegen.torch.messages import Messages
