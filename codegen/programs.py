@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict, TypeVar, Unpack
 
-from codegen.digest import digest
 from codegen.layout import Layout, layout_of
 from codegen.masks import boxes
 from planner.errors import PlanError, unknown
@@ -79,11 +78,6 @@ class Program:
         return self.forward.ranks
 
     @property
-    def name(self) -> str:
-        """The name of the plan: to be printed in the header and in PLAN, nowhere else."""
-        return self.forward.name
-
-    @property
     def free(self) -> bool:
         """True if the program takes any length that `layout.multiple` divides."""
         return self.loops is not None and self.layout.multiple > 0
@@ -148,11 +142,6 @@ class Program:
             ("alike", "apart"): self.layout.alike,
         }
         return frozenset(pair[not holds] for pair, holds in either.items())
-
-    @property
-    def digest(self) -> str:
-        """The hash of its plans."""
-        return digest(self.plans)
 
     def as_tables(self, reason: str) -> "Program":
         """The same as a table program, because its loops cannot be printed."""

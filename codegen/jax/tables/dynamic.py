@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from codegen import masks
 from codegen.assemble import Part, parts_of
+from codegen.digest import digest
 from codegen.jax.parts.tables.dynamic_calls import calls_of
 from codegen.jax.tables import program as table
 from codegen.jax.tables.slots import Tables
@@ -113,5 +114,5 @@ def spans_of(side: Side, offset: int) -> NDArray[np.int64]:
 
 def identity(program: Program) -> int:
     """A number that tells the tables of this program from those of others."""
-    text: str = f"{program.digest} {program.max_calls}"
+    text: str = f"{digest(program.plans)} {program.max_calls}"
     return int(sha256(text.encode()).hexdigest()[:7], 16)
