@@ -109,28 +109,25 @@ def run(hops, rows, state, attend, axis):
     (moves, tiles), rank = rows, lax.axis_index(axis)
     cuts = sorted({0, len(moves)}.union(*({h.steps.start, h.steps.stop} for h in hops)))
     for a, b in pairwise(cuts):
-        active = [h for h in hops if a in h.steps]
-        step = partial(run_step, hops=active, senders=senders(active, moves[a:b]), attend=attend)
+        active = [*with_pairs([h for h in hops if a in h.steps], moves[a:b])]
         own = (jnp.asarray(x[a:b])[:, rank] for x in (moves, tiles))
-        state, _ = lax.scan(partial(step, axis=axis), state, tuple(own))
+        state, _ = lax.scan(partial(run_step, active, attend, axis), state, tuple(own))
     return state
 
 
-def senders(hops, moves):
-    """The ranks that send anything by each hop in steps of slots [steps, ranks, numbers]."""
-    ranks, at = [], 0
+def with_pairs(hops, moves):
+    """Hops, each with its pairs of ranks of which one sends, in slots [steps, ranks, numbers]."""
+    at = 0
     for hop in hops:
         sent = (moves[:, :, at : at + hop.width] < NOWHERE).any((0, 2))
-        ranks.append(np.flatnonzero(sent).tolist())
+        yield hop, [(r, (r + hop.by) % RANKS) for r in np.flatnonzero(sent).tolist()]
         at += 2 * hop.width * len(hop.tensors)
-    return ranks
 
 
-def run_step(state, row, hops, senders, attend, axis):
+def run_step(hops, attend, axis, state, row):
     """One step: what is sent leaves first, then tiles are attended, then all arrives."""
     (slots, tiles), arriving = row, []
-    for (_, tensors, by, width, finished), ranks in zip(hops, senders, strict=True):
-        pairs = [(r, (r + by) % RANKS) for r in ranks]
+    for (_, tensors, _, width, finished), pairs in hops:
         for name in tensors:
             leave, arrive, slots = slots[:width], slots[width : 2 * width], slots[2 * width :]
             blocks = taken(state, name, leave)
@@ -189,35 +186,31 @@ def begin(arrays, sizes, rank, held=()):
 
 
 def places(side, rank):
-    """Where in its shard the tokens of a rank's own blocks are, a large number for nowhere."""
+    """Where in its shard the tokens of a rank's own blocks are, NOWHERE for none."""  # whole
+    """Where in its shard a rank's own blocks are: heads and tokens, NOWHERE for none."""  # heads
     own = jnp.asarray(side.own)[rank]
     tokens = jnp.asarray(side.tokens)[own]
-    return jnp.where((own[:, None] >= 0) & (tokens >= 0), tokens, NOWHERE)
+    tokens = jnp.where((own[:, None] >= 0) & (tokens >= 0), tokens, NOWHERE)
+    return tokens  # whole
+    first, count = jnp.asarray(side.heads)[own].T[..., None]  # heads
+    n = jnp.arange(side.heads[:, 1].max())  # heads
+    heads = jnp.where((own[:, None] >= 0) & (n < count), first + n, NOWHERE)  # heads
+    return heads[:, :, None], tokens[:, None]  # heads
 
 
 def from_shard(x, side, rank):
     """The blocks that a rank owns, of its shard [batch, heads, tokens, width]."""
     blocks = x.at[:, :, places(side, rank)].get(mode="fill", fill_value=0)  # whole
     return jnp.moveaxis(blocks, 2, 0)  # whole
-    at = head_places(side, rank)[:, :, None], places(side, rank)[:, None]  # heads
-    return jnp.moveaxis(x.at[:, *at].get(mode="fill", fill_value=0), 1, 0)  # heads
+    return jnp.moveaxis(x.at[:, *places(side, rank)].get(mode="fill", fill_value=0), 1, 0)  # heads
 
 
 def into_shard(blocks, like, side, rank):
     """The shard of a rank, from the first of some slots, which hold the blocks that it owns."""
-    at = places(side, rank)  # whole
-    at = head_places(side, rank)[:, :, None], places(side, rank)[:, None]  # heads
+    at = places(side, rank)
     shard = jnp.zeros((*like.shape[:3], blocks.shape[-1]), blocks.dtype)
     return shard.at[:, :, at].set(jnp.moveaxis(blocks[: len(at)], 0, 2), mode="drop")  # whole
     return shard.at[:, *at].set(jnp.moveaxis(blocks[: len(at[0])], 0, 1), mode="drop")  # heads
-
-
-def head_places(side, rank):
-    """The heads of the blocks that a rank owns [blocks, most heads], a large number for none."""
-    own = jnp.asarray(side.own)[rank]
-    first, count = jnp.asarray(side.heads)[own].T[..., None]
-    n = jnp.arange(side.heads[:, 1].max())
-    return jnp.where((own[:, None] >= 0) & (n < count), first + n, NOWHERE)
 
 
 def kv_heads_of(i, j):
