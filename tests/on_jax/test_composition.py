@@ -112,8 +112,11 @@ def test_exchanges_of_heads_bring_what_is_read_and_nothing_else() -> None:
     def loss(q: Array, k: Array, v: Array) -> Array:
         return module.attention(q, k, v, mesh=mesh).sum()
 
-    both = jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(q, k, v).jaxpr
-    assert count(both, "all_to_all") == 8  # q, k, v, out; dout, dq, dk, dv
+    saved = "attention_out", "attention_lse", "attention_kept"
+    policy = jax.checkpoint_policies.save_only_these_names(*saved)
+    for function in (loss, jax.checkpoint(loss, policy=policy)):
+        both = jax.make_jaxpr(jax.grad(function, (0, 1, 2)))(q, k, v).jaxpr
+        assert count(both, "all_to_all") == 8  # q, k, v, out; dout, dq, dk, dv
 
 
 def test_arrays_that_do_not_fit_are_refused_with_both_shapes() -> None:
