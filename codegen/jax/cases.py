@@ -148,9 +148,21 @@ def _choice(on: Flags, active: Flags, at: Ints) -> tuple[int, Expr, Expr]:
     raise PlanError("rectangles whose shapes follow no coordinate")
 
 
-def condition(case: Case, names: Names, on: Domain, known: Flags) -> str:
-    """When a device has the case, as text; "" if always where `known` holds."""
-    return on_arrays(needed([*bounds(case.guard, on, names, known)], known))
+def conditions_of(group: Group, names: Names, on: Domain) -> list[str]:
+    """When a device has each case and none before, as text; nothing for a last one of all others.
+
+    Raises PlanError for conditions that are not the plan's.
+    """
+    made, rest = list[str](), np.ones_like(group.cases[0].active)
+    for case in group.cases:
+        left = rest & ~case.active
+        said = needed([*bounds(case.guard, on, names, rest)], rest) if left.any() else []
+        text = on_arrays(said)
+        if not np.array_equal(on.evaluate(text, names) & rest, case.active):
+            raise PlanError(f"a condition that is not the plan's: {text}")
+        made += [text] if left.any() else []
+        rest = left
+    return made
 
 
 Call = tuple[str, list[str]]  # a function, arguments
@@ -169,18 +181,11 @@ def switched(
 
     `bases`: what the cases add to. `closures`: lambdas may stand there, of what a loop assigns.
     """
-    texts, rest = list[str](), np.ones_like(group.cases[0].active)
-    for case in group.cases:
-        texts.append(condition(case, names, on, rest))
-        rest = rest & ~case.active
-    exhaustive = not rest.any()
-    if exhaustive:
-        texts[-1] = ""
-    check(group, texts, names, on)
-    reads = " ".join([*texts, *bases, *(f"{head} {arguments}" for head, arguments in calls)])
-    if exhaustive and len(calls) == 1:
+    conditions = conditions_of(group, names, on)
+    exhaustive = len(conditions) < len(group.cases)
+    reads = " ".join([*conditions, *bases, *(f"{head} {arguments}" for head, arguments in calls)])
+    if not conditions:
         return [f"{targets} = {called(calls[0])}"], reads
-    conditions = texts[:-1] if exhaustive else texts
     if closures:
         same = ", ".join(bases)
         same = same if same.startswith("nothing(") else f"({same})"
@@ -220,12 +225,3 @@ def function(made: Call) -> str:
     """Returns the function of a call, with its keyword arguments."""
     words = [made[0], *(a for a in made[1] if "=" in a)]
     return words[0] if len(words) == 1 else f"partial({', '.join(words)})"
-
-
-def check(group: Group, texts: Sequence[str], names: Names, on: Domain) -> None:
-    """Raise PlanError unless the conditions, as they are read one by one, give the cases."""
-    rest = np.ones_like(group.cases[0].active)
-    for case, text in zip(group.cases, texts, strict=True):
-        if not np.array_equal(on.evaluate(text, names) & rest, case.active):
-            raise PlanError(f"a condition that is not the plan's: {text}")
-        rest = rest & ~case.active

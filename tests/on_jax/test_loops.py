@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from codegen import emit
-from codegen.jax.cases import check, groups
+from codegen.jax.cases import conditions_of, groups
 from codegen.jax.hops import Hops
 from codegen.jax.runs import Block, Op, Run, lines, runs
 from codegen.jax.schedule import named, print_loops
@@ -51,6 +51,7 @@ CASES: list[tuple[str, int, Workload]] = [
     ("bidirectional", 4, replace(WORK, mask=Full())),
     *((s, 8, WORK) for s in ("double-ring", "double-ring:node=2", "mesh2d")),
     *((s, 8, replace(WORK, mask=Full())) for s in ("double-ring", "mesh2d", "double-ring:node=2")),
+    ("mesh2d", 8, replace(WORK, kv_seq=128)),  # of the last of several cases nothing is said
     ("startrail", 4, replace(WORK, mask=Full())),
     *(("llama3", p, replace(HEADS, mask=mask)) for p in (3, 4) for mask in (Causal(), Full())),
     *(("llama3", 4, w) for w in (replace(HEADS, mask=Window(20, 0)), replace(HEADS, heads=32))),
@@ -131,7 +132,7 @@ def test_messages_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyP
         hops.call(send, "q", names)
 
 
-def test_conditions_that_are_not_the_plans_are_refused() -> None:
+def test_conditions_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loops = program("zigzag", 8, WORK).loops
     assert loops
     forward = plan("zigzag", WORK, 8)
@@ -142,9 +143,10 @@ def test_conditions_that_are_not_the_plans_are_refused() -> None:
     ours, theirs = ("rank < step", "rank <= step")
     if group.cases[0].rows == (0, 1, 2):
         ours, theirs = ("rank >= step", "rank > step")
-    check(group, [ours, ""], names, on)
+    assert conditions_of(group, names, on) == [ours]
+    monkeypatch.setattr("codegen.jax.cases.on_arrays", lambda _: theirs)
     with pytest.raises(PlanError, match="not the plan's"):
-        check(group, [theirs, ""], names, on)
+        conditions_of(group, names, on)
 
 
 def test_two_messages_that_bring_one_value_at_once_are_refused() -> None:
