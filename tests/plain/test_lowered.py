@@ -234,6 +234,13 @@ def test_sums_that_are_added_elsewhere_do_not_reach_their_owners() -> None:
         Counted(made, loops, walked).check()
 
 
+def test_sums_for_a_part_of_what_they_are_added_to_are_refused() -> None:
+    """Rank 1 sends sums for one piece of keys of rank 0, where they would be added to both."""
+    made = plan("group-cast:layout=zigzag", LONG, 2, pass_="backward")
+    with pytest.raises(PlanError, match="DKV arrives for other values than it is of"):
+        walk(made, recover(made))
+
+
 @pytest.mark.parametrize(("name", "ranks"), [("ring", 4), ("double-ring", 8), ("balanced", 5)])
 def test_the_owner_of_a_value_is_who_has_its_blocks(name: str, ranks: int) -> None:
     made = plan(name, LONG, ranks)
