@@ -22,7 +22,7 @@ from codegen.torch.state import Lines, State, indented, tupled
 from codegen.torch.tiles import ALL, Meeting, unit_of
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
-from planner.loops.form import OWN, Attend, Moves
+from planner.loops.form import OWN, Attend
 
 Values = tuple[list[str], str, str]  # sums, queries and keys, as text
 
@@ -45,11 +45,11 @@ class Attending(State):
             meeting = replace(meeting, domain=Domain(self.loops, meeting.steps))
             when = both(times(meeting.steps, frame, meeting.names))
         self.margin += 4 * bool(when)
-        asked, lines = self.meet(meeting, frame)
+        asked, lines = self.meet(meeting)
         self.margin -= 4 * bool(when)
         return when or asked, lines
 
-    def meet(self, meeting: Meeting, frame: Frame) -> Lines:
+    def meet(self, meeting: Meeting) -> Lines:
         """The lines that attend."""
         (q, kv), pick = meeting.values, self.pick(meeting)
         sums = [self.have.names.cells[self.cell(meeting, t)] for t in ACCUMULATORS[self.plan.pass_]]
@@ -58,10 +58,8 @@ class Attending(State):
             lines = [f"own = [x{pick} for x in (*{sums[0]}, {queries[1:-1]})]"]
             many = 1 if self.backward else 2
             sums[0], queries = f"own[:{many}]", f"own[{many}:]"
-        elif queries.startswith("with_output") and (self.stays(q, frame) or not meeting.plain):
+        elif queries.startswith("with_output") and not meeting.plain:
             lines, queries = [f"visitors = {queries}"], "visitors"
-            if self.stays(q, frame):  # the same ones in all steps
-                self.lines.insert(self.outside, f"    {lines.pop()}")
         if meeting.plain:
             asked, body = self.cases(meeting, (sums, queries, kv))
             body = indented(f"if {asked}:", body) if lines and asked else body
@@ -94,11 +92,6 @@ class Attending(State):
         attends = [s for s in self.loops.statements if isinstance(s, Attend)]
         return unit_of(attends, self.walked.pieces)
 
-    def stays(self, value: str, frame: Frame) -> bool:
-        """True if a loop reads queries that nothing in it brings."""
-        moves = (s for s in frame.statements if isinstance(s, Moves) and not s.sums)
-        return frame.loop and value not in {s.name for s in moves}
-
     def added(self, values: Values, rows: str, cols: str, band: str) -> list[str]:
         """The lines that attend some rows to some columns, and add to sums what these see."""
         (*sums, last), queries, kv = values
@@ -115,7 +108,8 @@ class Attending(State):
             seen = listed(queries, lambda x: f"{x}[:, :, {rows}]")
             lines = [f"inputs = {seen}", f"part = {kernel}(*inputs, {each(kv, cols)}, {band})"]
         if len(adding.format("part")) > room:
-            return [*lines, f"sums = [{into}]", "add(sums, part)"]
+            lines.append(f"sums = [{into}]")
+            adding = "add(sums, {})" if self.backward else "merge(*sums, *{})"
         return [*lines, adding.format("part")]
 
     def cases(self, meeting: Meeting, values: Values) -> Lines:

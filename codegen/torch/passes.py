@@ -145,7 +145,6 @@ class Pass(Attending, Exchanges):
         before += self.expected(moves)
         begun = self.begin(frame, names, before)
         self.paste(tupled(before))
-        self.outside = len(self.lines)
         if frame.loop:
             self.write(f"for step in range({names.count(len(frame.steps))}):")
             self.margin += 4

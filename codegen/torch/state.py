@@ -34,7 +34,6 @@ class State:
         self.of_length = ", seq" * (layout_of(plan).multiple > 0)  # that positions are given
         self.lines: list[str] = []
         self.margin = 4
-        self.outside = 0  # the line at which the loop begins that is printed
         self.uses: set[str] = set()  # names that the function begins with
         self.orders: dict[str, int] = {}  # of what exchanges bring, and `tokens` in order: axis
         self.started = dict[Send, str]()  # messages that are under way
