@@ -11,13 +11,11 @@ from types import ModuleType
 from typing import Unpack
 
 from codegen import emit
-from codegen.digest import digest
 from codegen.programs import Options
 from planner.disk import writing
 from planner.errors import RingloomError
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
-from planner.version import VERSION
 
 NAME = "ringloom_program"
 IMPORTING = RLock()  # no thread gets a module that another one has begun to import
@@ -26,16 +24,15 @@ IMPORTING = RLock()  # no thread gets a module that another one has begun to imp
 def compile(plans: AnyPlans, target: str, **options: Unpack[Options]) -> ModuleType:
     """The emitted program of a forward plan, or of a (forward, backward) pair, as a module.
 
-    Its file, `module.__file__`, is kept in the user's cache and taken from there by later calls
-    with the same plans, options and version of ringloom. Raises PlanError as `emit` does, and
-    RingloomError where the file cannot be written.
+    Its file, `module.__file__`, is kept in the user's cache; later calls that emit the same text
+    share it and, within a process, the module. Raises PlanError as `emit` does, and RingloomError
+    where the file cannot be written.
     """
-    given = ensure_verified(plans)
-    key = repr((VERSION, given.name, target, sorted(options.items())))
-    name = "_".join([NAME, target, digest(given), hashlib.sha256(key.encode()).hexdigest()[:8]])
+    text = emit(ensure_verified(plans), target, **options)
+    name = "_".join([NAME, target, hashlib.sha256(text.encode()).hexdigest()[:16]])
     path = cache() / f"{name}.py"
-    if not path.is_file():
-        write(path, emit(given, target, **options))
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write(path, text)
     return module(name, path)
 
 
@@ -51,8 +48,8 @@ def write(path: Path, text: str) -> None:
     """Write a file, whole or not at all; raises RingloomError where it cannot be written."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            file.write(text)
+        with NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
         os.replace(file.name, path)
