@@ -140,3 +140,39 @@ def test_a_distance_that_changes_every_other_step_is_no_formula_of_the_step() ->
     assert move.peers(replace(names, at=5)) == ("(rank + 3) % RANKS", "(rank - 3) % RANKS")
     with pytest.raises(PlanError, match="changes in rounds"):
         move.peers(names)
+
+
+# ---- what keeps programs short
+
+SMALL: dict[str, Any] = {"heads": 8, "kv_heads": 4, "head_dim": 4, "dtype": "float64"}
+
+
+def printed(schedule: str, work: Workload, ranks: int) -> tuple[Plans, str]:
+    """The plans of a schedule, and their program."""
+    plans = plan(schedule, work, ranks, pass_="both")
+    return plans, write(program_of(plans, "torch"))
+
+
+@pytest.mark.parametrize("schedule", ["ulysses", "allgather", "ulysses-gather"])
+def test_collectives_return_what_comes_where_nothing_is_done_meanwhile(schedule: str) -> None:
+    plans, source = printed(schedule, Workload(seq=32, mask=Causal(), **SMALL), 4)
+    assert not re.search(r"async_op|wait\(", source)
+    assert_exact(load(source), plans)
+
+
+def test_pieces_of_several_ranks_that_follow_one_another_are_attended_as_one() -> None:
+    plans, source = printed("ulysses-gather", Workload(seq=64, mask=Window(9), **SMALL), 8)
+    program = load(source)
+    assert program.pieces(*range(4)) == (range(16), range(48, 64))
+    assert_exact(program, plans)
+
+
+@pytest.mark.parametrize("schedule", ["zigzag", "usp:ulysses=2", "llama3"])
+def test_lists_that_make_a_line_long_have_names(
+    schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codegen.torch.attends.WIDTH", 50)
+    plans, source = printed(schedule, Workload(seq=32, mask=Causal(), **SMALL), 4)
+    for line in ("inputs = ", "merge(*sums, *part)", "add(sums, part)"):
+        assert line in source
+    assert_exact(load(source), plans)
