@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from codegen.layout import layout_of
 from codegen.programs import Program
-from codegen.tables.steps import last_reads, shared_heads, steps
+from codegen.steps import last_reads, shared_heads, steps
 from codegen.torch import write
 from codegen.torch.by_tables import dynamic, table
 from command_line import CommandLine

@@ -5,12 +5,14 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import codegen
 import ringloom as rl
 from codegen.digest import digest
 from codegen.header import plan_literal
@@ -212,3 +214,9 @@ def test_a_program_of_one_rank_takes_any_length_too(target: str) -> None:
 def test_cases_that_exclude_each_other_in_some_steps_of_a_loop_only_are_tables() -> None:
     plan = rl.plan("bidirectional:layout=contiguous", replace(WORK, mask=rl.Causal()), 8)
     assert "exclude each other in some steps" in rl.emit(plan, "jax").replace("\n", " ")
+
+
+def test_what_codegen_is_asked_for_has_no_name_of_a_module_in_it() -> None:
+    """Importing such a module would put it in the place of the function."""
+    for name in codegen.__all__:
+        assert find_spec(f"codegen.{name}") is None

@@ -9,7 +9,7 @@ from codegen.assemble import Part, parts_of
 from codegen.jax.tables.slots import Numbers, Tables, tables
 from codegen.programs import Program
 from codegen.reflow import reflow
-from codegen.tables.steps import blocks as blocks_of
+from codegen.steps import blocks as blocks_of
 from planner.partitions import Side
 
 WIDTH = 100

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codegen.tables.steps import refuse
+from codegen.steps import refuse
 from planner.analysis.liveness import lifetimes
 from planner.analysis.messages import reaches_owner
 from planner.analysis.tiles import tiles

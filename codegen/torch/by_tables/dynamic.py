@@ -8,7 +8,7 @@ from codegen.assemble import Part, assemble, parts_of
 from codegen.header import constants, docstring
 from codegen.masks import boxes
 from codegen.programs import Program
-from codegen.tables.steps import Arrays, refuse
+from codegen.steps import Arrays, refuse
 from codegen.torch import layer
 from codegen.torch.by_tables import table
 from planner.partitions import Side
@@ -49,7 +49,7 @@ def tables(program: Program) -> Arrays:
     scale              what scores are multiplied by
     mask               [n, 6]  boxes i0 <= i < i1, j0 <= j < j1, low <= j - i <= high, aligned
     q_order, q_sizes   positions rank after rank, and how many each rank has; kv_ the same of keys
-    steps              JSON of `codegen.tables.steps`, in bytes
+    steps              JSON of `codegen.steps`, in bytes
     """
     refuse(program.forward, program.backward)
     work, sides = program.work, program.forward.partition

@@ -12,7 +12,7 @@ from typing import Any
 
 from codegen.assemble import Part, parts_of
 from codegen.programs import Program
-from codegen.tables.steps import blocks, kept, refuse, steps
+from codegen.steps import blocks, kept, refuse, steps
 
 WIDTH = 100
 LINES = 60  # of tables that are printed as lists
