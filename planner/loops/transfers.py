@@ -68,14 +68,14 @@ class Transfers:
     mesh: tuple[int, ...]
     known: list[Transfer] = field(default_factory=list)
 
-    def name(
-        self, t: int, tensors: tuple[str, ...], way: Way, sources: set[str], used: set[str]
-    ) -> str:
-        """The name for messages of step t that read these names; `used` are taken in this step."""
-        free = [x for x in self.known if x.tensors == tensors and x.name not in used]
+    def name(self, t: int, tensors: tuple[str, ...], way: Way, sources: set[str]) -> str:
+        """The name for messages of step t that read these names; of each name a step has one."""
+        free = [x for x in self.known if x.tensors == tensors and x.last < t]
         costs = [x.cost(t, way, sources, self.mesh) for x in free]
         if not costs or min(costs) == NEVER:
-            transfer = Transfer(self._new(), tensors, way, t, sources)
+            again, letter = divmod(len(self.known), len(NAMES))  # A, B, ..., Z, A1, B1, ...
+            name = f"{NAMES[letter]}{again or ''}"
+            transfer = Transfer(name, tensors, way, t, sources)
             self.known.append(transfer)
         else:
             transfer = free[costs.index(min(costs))]
@@ -83,7 +83,6 @@ class Transfers:
                 steps = zip(way.by, transfer.way.by, way.sizes(self.mesh), strict=True)
                 transfer.change = tuple((a - b) % n for a, b, n in steps)
             transfer.way, transfer.last, transfer.sources = way, t, sources
-        used.add(transfer.name)
         return transfer.name
 
     def rooted(self, t: int, tensors: tuple[str, ...]) -> bool:
@@ -91,11 +90,6 @@ class Transfers:
         return any(
             x.way.kind == "root" and x.tensors == tensors and x.last == t - 1 for x in self.known
         )
-
-    def _new(self) -> str:
-        """A, B, ..., Z, A1, B1, ..."""
-        again, letter = divmod(len(self.known), len(NAMES))
-        return f"{NAMES[letter]}{again or ''}"
 
 
 def find_mesh(moves: Iterable[tuple[Ints, Ints]], ranks: int) -> tuple[int, ...]:

@@ -48,9 +48,8 @@ class Reading(Exchanges):
 
     def _step(self, t: int, step: Step) -> None:
         for move in step.moves:
-            used = set[str]()
             for way, part in self._ways(t, self.apart(t, move)):
-                name = self._sent(t, way, part, used)
+                name = self._sent(t, way, part)
                 if move.accumulates:
                     self.added.append((move.side, part.dst, part.blocks))
                 else:
@@ -86,7 +85,7 @@ class Reading(Exchanges):
             return None
         return Way("root", (int(roots[0]),), int(axes[0]))
 
-    def _sent(self, t: int, way: Way, move: Move, used: set[str]) -> str:
+    def _sent(self, t: int, way: Way, move: Move) -> str:
         """Note the records of these messages, and return their name.
 
         Of sums with what they are added into, unless that has no one name.
@@ -96,7 +95,7 @@ class Reading(Exchanges):
         groups = self._read(*reads[: 1 + move.accumulates])
         groups.sort(key=lambda group: -len(group[0]))
         names = {cut.value.name for _, cuts in groups for cut in cuts if cut.role == "send"}
-        name = self.transfers.name(t, move.tensors, way, names, used)
+        name = self.transfers.name(t, move.tensors, way, names)
         for at, cuts in groups:
             if sum(cut.role == "into" for cut in cuts) > 1:
                 cuts = tuple(cut for cut in cuts if cut.role == "send")
