@@ -79,9 +79,9 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
         out = out.transpose(1, 2).contiguous().transpose(1, 2)  # the order it is read in  # windows
         lse = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)
         k, v = (x.repeat_interleave(q.shape[1] // heads, 1) for x in (k, v))  # grouped
-        tail = out, lse, seed, seed, 0.0, [True, True, True, False], band is True
-        dq, dk, dv, _ = efficient_backward(dout, q, k, v, None, *tail, scale=SCALE)  # plain
-        dq, dk, dv, _ = efficient_backward(dout, q, k, v, mask, *tail, scale=SCALE)  # windows
+        last = out, lse, seed, seed, 0.0, [True, True, True, False], band is True
+        dq, dk, dv, _ = efficient_backward(dout, q, k, v, None, *last, scale=SCALE)  # plain
+        dq, dk, dv, _ = efficient_backward(dout, q, k, v, mask, *last, scale=SCALE)  # windows
         dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))  # grouped
     dq = dq * SIGN  # signed
     dq, dk = (x[..., :HEAD_DIM] for x in (dq, dk))  # unequal
