@@ -15,6 +15,7 @@ Results go to benchmarks/results/ with chip, date and versions. Without a GPU it
 """
 
 import argparse
+import gc
 import importlib.metadata
 import json
 import statistics
@@ -182,8 +183,11 @@ def busy(ranks: int, tokens: int, schedule: str, backward: bool, repeats: int) -
             program.backward(dout, [q, k, v, *results], group.group_name)
         return kernels.end()
 
-    try:  # networks keep what was sent: each round has its own
-        rounds = [on_threads(ranks, body, 600.0)[0] for _ in range(repeats)]
+    rounds = list[list[float]]()
+    try:
+        for _ in range(repeats):  # networks keep what was sent: each round has its own
+            gc.collect()
+            rounds.append(on_threads(ranks, body, 600.0)[0])
     finally:
         kernels.leave()
     return [statistics.median(times) for times in zip(*rounds, strict=True)]

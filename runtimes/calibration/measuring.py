@@ -27,7 +27,7 @@ MASKED = (256, 512), (512, 1024)
 ON_CPU = (1, 64), (4, 64), (2, 128), (4, 32)  # heads, head_dim
 ON_GPU = (16, 128), (16, 64), (64, 128)
 LARGER = 4  # times as many rows and columns on a GPU
-MERGED = 4096, 8, 64  # rows, heads, head_dim
+MERGED = {"cpu": (4096, 8, 64), "cuda": (8192, 32, 128), "numpy": (4096, 8, 64)}  # rows, heads, dim
 COPIED = 1 << 27  # bytes
 PRODUCT = {"cpu": 768, "cuda": 8192, "numpy": 768}
 KINDS = "bfloat16", "float16", "tf32", "float32", "float64"
@@ -63,7 +63,7 @@ def measure(kind: str, quick: bool, track: Track) -> Measurement:
     runs = [product(on), *(on.prepare(sample, on.dtype) for sample in wanted)]
     multiplied, *seconds = medians(on, runs, ROUNDS[on.kind][quick], track)
     del runs
-    copied, merged = medians(on, [on.copying(COPIED), on.merging(*MERGED)], 9)
+    copied, merged = medians(on, [on.copying(COPIED), on.merging(*MERGED[on.kind])], 9)
     bandwidth = 2 * COPIED / copied
     messages, link = _messages(on)
     others = [dtype for dtype in KINDS if dtype != on.dtype]
@@ -137,7 +137,7 @@ def flop(on: Bench) -> float:
 
 def _merge_bytes(on: Bench) -> float:
     """Bytes that a fused merge reads and writes: accumulator and partial output, with lse."""
-    rows, heads, d = MERGED
+    rows, heads, d = MERGED[on.kind]
     narrow = 2 if on.dtype == "bfloat16" else 4
     return float(rows * heads * (2 * 4 * (d + 1) + narrow * d + 4))
 

@@ -57,6 +57,12 @@ def test_a_curve_is_found_from_its_rates(tmax: float, half: float, sizes: list[i
     assert fit.worst_error < 1e-4
 
 
+def test_merges_on_gpus_take_far_longer_than_their_launches() -> None:
+    gpu: Any = SimpleNamespace(kind="cuda", dtype="bfloat16")
+    fastest, launches = 8e12, 5 * 2e-6  # bytes/s of a memory, seconds of the kernels of a merge
+    assert measuring._merge_bytes(gpu) / fastest > 4 * launches
+
+
 def test_the_published_curve_of_a_kernel_is_found() -> None:
     """FlashAttention-3, forward, H100, d 128, full: 669 TF S / (S + 209) within 2.9%."""
     sizes, rates = (512, 1024, 2048, 4096, 8192, 16384), (467, 565, 625, 638, 646, 648)
