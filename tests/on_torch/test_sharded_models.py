@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 import ringloom as rl
-from on_torch.test_transformers import ONE_AT_A_TIME, VOCABULARY, emitted, text
 from planner.errors import RingloomError
 
 torch = pytest.importorskip("torch")
@@ -13,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from rank_threads import in_threads  # noqa: E402  only where torch is
 from runtimes import huggingface  # noqa: E402  only where transformers is
+from tiny_llama import ONE_AT_A_TIME, VOCABULARY, emitted, text  # noqa: E402
 
 
 def test_layers_that_mix_tokens_without_attention_are_refused_on_several_ranks() -> None:
