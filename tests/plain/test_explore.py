@@ -54,7 +54,7 @@ def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
     for choices in (SMALL, replace(SMALL, schedule="balanced", ranks=5, pass_="forward")):
         show(view, choices)
         case = compared(choices).cases[0]
-        plans = [plan for plan, _ in case.passes]
+        plans = case.plans
         bars, held = bars_of(case.prediction), usage(case.prediction)
         assert held is not None
         np.testing.assert_array_equal(view.timeline.source.data["right"], bars.end * 1e3)
