@@ -143,7 +143,7 @@ class Walk(Expansion):
         self._cut = {(s.q[0].value, s.kv[0].value) for s in cut}
         self._full = dict[Cell, NDArray[np.bool_]]()  # where sums are: [ranks, slices of heads]
         self._here = defaultdict[Cell, list[Places]](list)  # what was added, and not taken yet
-        self._leaving = defaultdict[Cell, dict[int, Places]](dict)  # what messages take in a step
+        self._leaving = defaultdict[Cell, dict[int, list[Copies]]](dict)  # by messages of a step
         self.tables = self._tables({HELD})
         for t, moment in enumerate([self._moment(t) for t in range(loops.steps)]):
             self._add_up(t, moment)
@@ -181,8 +181,7 @@ class Walk(Expansion):
         for cell, copies in sent.items():
             if twice(np.concatenate([rank for rank, _ in copies])):
                 raise PlanError(f"step {t}: a rank sends sums of one value in several messages")
-            rank, block = (np.concatenate(x) for x in zip(*(flat(*x) for x in copies), strict=True))
-            self._leaving[cell][t] = rank, block
+            self._leaving[cell][t] = copies
         attends = [self._rectangles(s, t) for s in active if isinstance(s, Attend)]
         self.arrive()
         self._tables(set())
@@ -229,7 +228,8 @@ class Walk(Expansion):
         """True if messages take all of these sums in a step, but for those of who owns them."""
         if t not in self._leaving[cell]:
             return True  # all go back over an exchange
-        (src, sent), side = self._leaving[cell][t], self.plan.side(cell[0])
+        copies, side = (flat(*x) for x in self._leaving[cell][t]), self.plan.side(cell[0])
+        src, sent = (np.concatenate(x) for x in zip(*copies, strict=True))
         stays = ~np.isin(rank, src) & (side.owners[block] == rank)
         return bool((stays | np.isin(rank * len(side) + block, src * len(side) + sent)).all())
 
@@ -243,8 +243,8 @@ class Walk(Expansion):
         holders = np.flatnonzero(full.any(axis=1))
         self.holders[cell].setdefault(t, holders)
         full[:] = False
-        sending, _ = self._leaving[cell].get(t, (holders, holders))
-        left = holders[~np.isin(holders, sending)]
+        sending = [rank for rank, _ in self._leaving[cell].get(t, [(holders, holders)])]
+        left = holders[~np.isin(holders, np.concatenate(sending))]
         if len(left):  # what never left: these ranks own it
             self.kept[cell] = t
             self._add((cell[0], OWN), left, whole=True)
