@@ -77,14 +77,17 @@ class Attending(State):
 
     def meetings(self, frame: Frame) -> list[Meeting]:
         """The rectangles of a frame, by the values that meet."""
-        groups: dict[tuple[object, ...], list[Attend]] = {}
+        groups: dict[tuple[str, str, frozenset[Cell]], list[Attend]] = {}
         for s in frame.statements:
             if isinstance(s, Attend):
                 cells = (c for to in self.walked.targets[s].values() for c in to.values())
                 key = s.q[0].value, s.kv[0].value, frozenset(cells)
                 groups.setdefault(key, []).append(s)
-        names, unit = self.named(frame), self.unit
-        return [Meeting(tuple(s), frame, names, unit) for s in groups.values()]
+        names, pieces = self.named(frame), self.walked.pieces
+        return [
+            Meeting(tuple(s), frame, names, (pieces["q", q], pieces["kv", kv]), self.unit)
+            for (q, kv, _), s in groups.items()
+        ]
 
     @cached_property
     def unit(self) -> int:

@@ -25,6 +25,7 @@ class Meeting:
     attends: tuple[Attend, ...]
     domain: Domain
     names: Names
+    pieces: tuple[int, int]  # of the two values
     unit: int = 1  # pieces in `size` tokens
 
     @property
@@ -62,13 +63,14 @@ class Meeting:
         """
         parts = s.q[0], s.kv[0]
         if s.kind != "strict":
-            return self.slice_of(parts[0]), self.slice_of(parts[1]), str(s.kind == "causal")
+            rows, cols = map(self.slice_of, parts, self.pieces)
+            return rows, cols, str(s.kind == "causal")
         if any(p.pieces is not None for p in parts):
             raise PlanError("some pieces under a mask that leaves out the diagonal")
         return "1:", ":-1", "True"
 
-    def slice_of(self, part: Part) -> str:
-        """The slice of a part of a value."""
+    def slice_of(self, part: Part, pieces: int) -> str:
+        """The slice of a part of a value of so many pieces."""
         if part.pieces is None:
             return ALL
         low, high = part.pieces
@@ -76,7 +78,7 @@ class Meeting:
         if high.modulo or high.period > 1:
             raise PlanError("pieces whose number goes around")
         first, last = (times(expression(self.in_units(e), self.names)) for e in (low, past))
-        ends = first.removeprefix("0"), last
+        ends = first.removeprefix("0"), last * (past != Expr(pieces))
         return (
             ":".join(ends)
             if all(map(str.isalnum, filter(None, ends)))
