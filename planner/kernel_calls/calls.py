@@ -5,8 +5,8 @@
     window   row r sees the columns r + lo..r + hi
     masked   rows under an explicit mask, at most 512 of them
 
-No row of a full, causal or window call sees nothing. A rectangle whose diagonal is one straight
-line, however many blocks it goes through, is a triangle; one of few ranges is cut in closed form
+No row of a full, causal or window call sees nothing. Under a causal mask the same blocks on
+both sides are one triangle, however many they are. A rectangle of few ranges is cut in closed form
 (`runs`); one whose positions interleave in many is cut into strips of rows (`strips`).
 """
 
@@ -16,7 +16,6 @@ from itertools import chain, pairwise
 import numpy as np
 
 from planner.kernel_calls.runs import Call, ascend, band_calls, runs
-from planner.kernel_calls.straight import straight
 from planner.kernel_calls.strips import strip_calls
 from planner.masks.regions import FAR, Ints
 from planner.partitions import Ranges, merge
@@ -33,12 +32,30 @@ def rectangle_calls(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> l
     block's ascending.
     """
     rows, columns = in_turn(q), in_turn(kv)
-    if boxes.tolist() == CAUSAL and (calls := straight(rows, columns)) is not None:
-        return calls
+    if boxes.tolist() == CAUSAL:
+        rows, columns = _closed_up(rows, columns)
     if len(rows) * len(columns) <= MOST:
         return band_calls(runs(rows), runs(columns), boxes.tolist())
     q, kv = ([(*x,)] if ascend(x) else side for x, side in ((rows, q), (columns, kv)))
     return list(_strips(q, kv, boxes))
+
+
+def _closed_up(*sides: list[range]) -> Sequence[list[range]]:
+    """Closes gaps without positions of either side, where that leaves one range of each.
+
+    By whole steps, so the order of positions, which is all that a causal mask reads, stays.
+    """
+    parts = sorted({*sides[0], *sides[1]}, key=lambda part: part.start)
+    steps = {part.step for part in parts if len(part) > 1} or {1}
+    if len(steps) > 1 or not all(map(ascend, sides)):
+        return sides
+    (step,), free, shift, closed = steps, 0, 0, dict[range, Ranges]()
+    for part in parts:
+        shift += max(0, (part.start - shift - free) // step * step)
+        closed[part] = (range(part.start - shift, part.stop - shift, step),)
+        free = max(free, closed[part][0][-1] + 1)
+    joined = [in_turn([closed[part] for part in side]) for side in sides]
+    return joined if all(len(side) == 1 for side in joined) else sides
 
 
 def in_turn(blocks: Sequence[Ranges]) -> list[range]:
