@@ -50,7 +50,7 @@ class DiscreteEvent:
         clock, rows = self._clock, self._rows = Clock(), tasks(costs, speed)
         self._prologue: list[float] = (costs.prologue / speed).tolist()
         room = scenario.room(plan)
-        self._buffers = Buffers(plan, rows, room) if room is not None else None
+        self._buffers = Buffers(plan.ranks, rows, room) if room is not None else None
         told = self._resume, self._buffers
         self._transfers = Transfers(clock, rows.messages, traffic, scenario, *told)
         calls, messages = len(self._rows.calls.rank), len(self._rows.messages.src)
@@ -119,7 +119,7 @@ class DiscreteEvent:
             yield end
         self._call_end[call] = end
         if self._buffers:
-            self._buffers.count_down(self._buffers.reads[call])
+            self._buffers.read(calls.needs[call])
             self._transfers.room(rank)
         if self._scenario.late and call == step.calls[0]:
             self._launch(step)

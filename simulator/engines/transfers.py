@@ -137,7 +137,7 @@ class Transfers:
         """Free the buffer: the last byte has left the last link."""
         now = self.end[message] = self._clock.now
         if self._buffers:
-            self._buffers.count_down(self._buffers.sends[message])
+            self._buffers.read(self._messages.needs[message])
             self.room(self._messages.src[message])
         alpha = self._paths[self._pair[message]].alpha
         if alpha:

@@ -203,6 +203,12 @@ def test_a_full_ring_with_one_buffer_each_is_stuck_and_says_where() -> None:
     assert simulate(plan("ring", FULL, 4), A100, buffers=2).makespan > 0
 
 
+def test_copies_that_the_forward_pass_left_take_no_receive_buffer() -> None:
+    one = plan("usp:ulysses=2:ring=2", FULL, 4, pass_="backward")
+    assert any("KV" in held.tensors for held in one.start)
+    assert simulate(one, A100, buffers=1).makespan * ROUNDING >= simulate(one, A100).makespan
+
+
 @given(plans(), machines)
 def test_the_buffers_that_a_plan_states_are_enough(one: Plan, machine: Hardware) -> None:
     prediction = simulate(one, machine, buffers="plan")
