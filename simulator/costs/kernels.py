@@ -56,10 +56,12 @@ class Kernels:
         rate = hardware.peak(work.dtype) * hardware.efficiency(pass_, mean_dim)
         # Of one (query, key) pair of one head on long blocks, all batch rows together.
         self.seconds_per_pair = flop * work.batch / rate
-        self._per_byte = hardware.of_kernels("traffic", pass_) / hardware["memory.bandwidth"]
-        self.launch, self._host = (hardware.of_kernels(n, pass_) for n in ("launch", "host"))
-        self._masked = hardware.of_kernels("masked", pass_)
-        self._causal = hardware.of_kernels("causal", pass_)
+        self._per_byte = hardware.option("attention.traffic", pass_) / hardware["memory.bandwidth"]
+        self.launch, self._host = (
+            hardware.option(f"attention.{n}", pass_) for n in ("launch", "host")
+        )
+        self._masked = hardware.option("attention.masked", pass_)
+        self._causal = hardware.option("attention.causal", pass_)
         self._at_once = hardware.option("attention.blocks")
         self._per_row, self._per_column = traffic_per_token(pass_, work)
         self.tile = hardware.tile_for(max(work.head_dim, work.v_head_dim))  # queries, keys

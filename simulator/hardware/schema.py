@@ -87,23 +87,23 @@ RATIO = Unit("ratio", least=1.0)
 PART = Unit("share of the chip", most=0.95, zero=True)
 TIMES = Unit("times the traffic to memory", zero=True)
 SWITCH = Unit("0 or 1", most=1, whole=True, zero=True)
-# What a file may leave out, and what then holds; None: the tile stands in for it, or nothing does.
+# What a file may leave out, and what then holds; of tokens 0: as the tile.
 # The backward pass may have its own; without, it is as in the forward pass.
-OWN: dict[str, tuple[Unit, float | None]] = {
+OWN: dict[str, tuple[Unit, float]] = {
     "traffic": (TIMES, 0.0),
     "host": (SECONDS, 0.0),
     "head_half": (Unit("head_dim", zero=True), 0.0),
-    "skip_q": (TOKENS, None),
-    "skip_kv": (TOKENS, None),
+    "skip_q": (TOKENS, 0.0),
+    "skip_kv": (TOKENS, 0.0),
     "causal": (RATIO, 1.0),
     "masked": (RATIO, 1.0),
 }
 OPTIONAL = {
     **{f"attention.{name}": kind for name, kind in OWN.items()},
-    **{f"attention.backward_{name}": (unit, None) for name, (unit, _) in OWN.items()},
-    "attention.backward_launch": (SECONDS, None),
+    **{f"attention.backward_{name}": kind for name, kind in OWN.items()},
+    "attention.backward_launch": (SECONDS, 0.0),
     "attention.blocks": (Unit("blocks", whole=True, zero=True), 0.0),
-    "attention.narrow_tile_q": (TOKENS, None),
+    "attention.narrow_tile_q": (TOKENS, 0.0),
     "attention.split": (SWITCH, 0.0),
     "node.axes": (Unit("axes", most=6, whole=True, zero=True), 0.0),
     "node.wrap": (Unit("ranks", least=1, whole=True), 1.0),
@@ -186,23 +186,19 @@ class Hardware:
         off = 1.05 if constant.calibrated else 1.5
         return unit.clip(constant.value / off), unit.clip(constant.value * off)
 
-    def option(self, key: str) -> float:
-        """Return an optional constant, or what holds without it, if anything does."""
-        default = OPTIONAL[key][1] if key in OPTIONAL else None
-        return self[key] if key in self.constants or default is None else default
+    def option(self, key: str, pass_: Pass = "forward") -> float:
+        """Return a constant, the backward pass's own where it has one, or what holds without it."""
+        own = key.replace("attention.", f"attention.{pass_}_")
+        given = [self[name] for name in (own, key) if name in self.constants]
+        return given[0] if given else OPTIONAL[key][1]
 
     def peak(self, dtype: str) -> float:
         """Return the matrix flop/s of one rank for inputs of a dtype."""
         return self[f"peak.{dtype}"]
 
-    def of_kernels(self, name: str, pass_: Pass) -> float:
-        """Return a constant that a backward pass may have of its own: launch or one of `OWN`."""
-        own, both = _names(name, pass_)
-        return self[own] if own in self.constants else self.option(both)
-
     def efficiency(self, pass_: Pass, head_dim: float = REFERENCE_DIM) -> float:
         """Return the share of the peak that attention kernels reach on long blocks."""
-        half = self.of_kernels("head_half", pass_)
+        half = self.option("attention.head_half", pass_)
         other = (1 + half / REFERENCE_DIM) / (1 + half / head_dim)
         return min(1.0, self[f"attention.{pass_}"] * other)
 
@@ -213,14 +209,14 @@ class Hardware:
 
     def tile_for(self, head_dim: int) -> tuple[int, int]:
         """Return the kernel tile for heads of so many elements."""
-        key = "attention.narrow_tile_q" if head_dim <= NARROW else "attention.tile_q"
-        return int(self[key]) if key in self.constants else self.tile[0], self.tile[1]
+        rows = int(self.option("attention.narrow_tile_q")) if head_dim <= NARROW else 0
+        return rows or self.tile[0], self.tile[1]
 
     def skips(self, tile: tuple[int, int], pass_: Pass = "forward") -> tuple[int, int]:
         """Return queries and keys of what causal calls skip, for kernels of some tile."""
         rows, columns = (
-            next((int(self[key]) for key in _names(name, pass_) if key in self.constants), size)
-            for name, size in zip(("skip_q", "skip_kv"), tile, strict=True)
+            int(self.option(f"attention.skip_{side}", pass_)) or size
+            for side, size in zip(("q", "kv"), tile, strict=True)
         )
         return rows, columns
 
@@ -242,7 +238,3 @@ class Hardware:
         """Return the hardware with other values of some constants, which count as uncalibrated."""
         new = {key: Constant(float(value), source, False) for key, value in values.items()}
         return Hardware(self.name, {**self.constants, **new})
-
-
-def _names(name: str, pass_: Pass) -> tuple[str, str]:
-    return f"attention.{pass_}_{name}", f"attention.{name}"

@@ -116,8 +116,12 @@ def test_what_an_older_file_leaves_out_has_no_effect() -> None:
     known = hardware("h100").constants
     old = Hardware("old", {key: known[key] for key in UNITS})
     assert all(not old.option(key) or old.option(key) == 1 for key in OPTIONAL if key in DEFAULTS)
-    assert old.of_kernels("traffic", "forward") == old.of_kernels("traffic", "backward") == 0
-    assert old.of_kernels("launch", "backward") == old["attention.launch"]
+    assert (
+        old.option("attention.traffic", "forward")
+        == old.option("attention.traffic", "backward")
+        == 0
+    )
+    assert old.option("attention.launch", "backward") == old["attention.launch"]
     assert old.efficiency("forward", 64) == old.efficiency("forward") == old["attention.forward"]
     assert old.tile_for(64) == old.skips(old.tile) == old.tile
     assert [link.share for link in old.links] == [0, 0]
@@ -126,9 +130,13 @@ def test_what_an_older_file_leaves_out_has_no_effect() -> None:
 def test_a_backward_pass_may_have_its_own_kernels() -> None:
     own = {"launch": 1e-3, "causal": 1.5, "skip_q": 32, "head_half": 0}
     machine = hardware("h100").changed({f"attention.backward_{key}": v for key, v in own.items()})
-    launches = [machine.of_kernels("launch", pass_) for pass_ in ("backward", "forward")]
+    launches = [machine.option("attention.launch", pass_) for pass_ in ("backward", "forward")]
     assert launches[0] == 1e-3 > launches[1]
-    assert machine.of_kernels("causal", "backward") == 1.5 > machine.of_kernels("causal", "forward")
+    assert (
+        machine.option("attention.causal", "backward")
+        == 1.5
+        > machine.option("attention.causal", "forward")
+    )
     assert (machine.skips((64, 64)), machine.skips((64, 64), "backward")) == ((64, 64), (32, 64))
     assert machine.efficiency("backward", 64) == machine.efficiency("backward", 128)
 

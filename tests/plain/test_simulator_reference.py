@@ -167,7 +167,7 @@ class Reference:
         own, both = DTYPES[work.dtype], work.head_dim + work.v_head_dim
         row = own * (both + back * work.head_dim) + max(4, own) * (1 + back)
         moved = work.batch * (rows * row + columns * own * both * (1 + back) / work.group)
-        exposed = self.machine.of_kernels("traffic", self.plan.pass_)
+        exposed = self.machine.option("attention.traffic", self.plan.pass_)
         return float(exposed * moved / self.machine["memory.bandwidth"])
 
     def total(self, calls: int, pairs: float, blocks: int, moved: float, heads: int) -> float:
@@ -177,7 +177,7 @@ class Reference:
         if at_once and blocks and heads:
             each = blocks * heads * self.plan.workload.batch / calls
             seconds *= np.ceil(each / at_once) * at_once / each
-        launches = self.machine.of_kernels("launch", self.plan.pass_) * calls
+        launches = self.machine.option("attention.launch", self.plan.pass_) * calls
         return float(max(self.machine["attention.host"] * calls, launches + seconds))
 
     def split(self, qs: list[Block], kvs: list[Block]) -> float:
