@@ -28,7 +28,8 @@ def read(
 ) -> Content:
     """Returns what `parse` makes of a file of at most `largest` bytes; .gz is unpacked.
 
-    Raises RingloomError, one line that begins with `what`, for whatever reading or parsing raises.
+    Raises RingloomError, one line that begins with `what`, for whatever reading or parsing raises;
+    an error of a kind of its own where parsing raised it.
     """
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
@@ -38,7 +39,8 @@ def read(
         return parse(content)
     except FAILURES as error:
         why = " ".join((getattr(error, "strerror", None) or str(error)).split())
-        raise RingloomError(f"{what}: {why[:200]}") from None
+        kind = type(error) if isinstance(error, RingloomError) else RingloomError
+        raise kind(f"{what}: {why[:200]}") from None
 
 
 def parse_table(path: Path, content: bytes) -> Any:

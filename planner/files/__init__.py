@@ -6,7 +6,6 @@ checked by the constructor it goes to, and the verifier sees the plan before any
 
 import gzip
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -16,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.analysis.partial_sums import absent_sums
-from planner.disk import from_json, writing
-from planner.errors import PlanError, RingloomError
+from planner.disk import from_json, read, writing
+from planner.errors import PlanError
 from planner.files.runs import LONG, expanded, length, runs_of
 from planner.ir import Attend, Held, Move, Node, Plan, Step
 from planner.partitions import Block, Ints, Partition, Side, check_places
@@ -86,20 +85,7 @@ def save(plans: AnyPlans, path: str | Path) -> None:
 
 def load(path: str | Path) -> Plan | Plans:
     """Read and verify a plan file; raises PlanError for an invalid one, RingloomError for none."""
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(LARGEST + 1)
-        if data[:2] == b"\x1f\x8b":
-            data = zlib.decompressobj(31).decompress(data, LARGEST + 1)
-        if len(data) > LARGEST:
-            raise PlanError(f"{path}: more than {LARGEST} bytes of plan")
-        return loads(data.decode())
-    except OSError as error:
-        raise RingloomError(f"{path}: cannot be read: {error.strerror}") from None
-    except (zlib.error, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: not a readable plan file ({error})") from None
-    except PlanError as error:
-        raise PlanError(f"{path}: {error}") from None
+    return read(Path(path), lambda content: loads(content.decode()), str(path), LARGEST)
 
 
 def _document_in(document: Json) -> Plan | Plans:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from planner.disk import read
 from planner.errors import PlanError, RingloomError
-from planner.masks.mask import MASKS, Mask
+from planner.masks.mask import MASKS, And, Mask, Or
 from planner.parse import brief
 
+PAIRS = {pair.sign: pair for pair in (And, Or)}
 LARGEST_FILE = 64 * 2**20
 MOST_WORDS, MOST_NESTED = 500, 50
 SINKS = "sinks are no mask: give --sinks, or Workload(..., sinks=True)"
@@ -42,7 +43,7 @@ def parse(text: str) -> Mask:
             f"at most {MOST_WORDS} and {MOST_NESTED}"
         )
     words.reverse()
-    mask = _either(words)
+    mask = _joined(words)
     if words:
         raise PlanError(
             f"{brief(words[-1])} is unexpected after {brief(str(mask))}; join by & or |"
@@ -56,19 +57,12 @@ def forms() -> str:
     return ", ".join(sorted(every, key=lambda form: not form.isidentifier()))
 
 
-def _either(words: list[str]) -> Mask:
-    mask = _both(words)
-    while words and words[-1] == "|":
-        words.pop()
-        mask = mask | _both(words)
-    return mask
-
-
-def _both(words: list[str]) -> Mask:
+def _joined(words: list[str], binds: int = 0) -> Mask:
+    """Reads masks that signs join which bind tighter than that."""
     mask = _term(words)
-    while words and words[-1] == "&":
-        words.pop()
-        mask = mask & _term(words)
+    while words and words[-1] in PAIRS and PAIRS[words[-1]].binds > binds:
+        pair = PAIRS[words.pop()]
+        mask = pair(mask, _joined(words, pair.binds))
     return mask
 
 
@@ -77,11 +71,11 @@ def _term(words: list[str]) -> Mask:
         raise PlanError(f"a mask is missing at the end; masks: {forms()}")
     word = words.pop()
     if word == "(":
-        mask = _either(words)
+        mask = _joined(words)
         if not words or words.pop() != ")":
             raise PlanError("a parenthesis is not closed")
         return mask
-    if word in (")", "&", "|"):
+    if word == ")" or word in PAIRS:
         raise PlanError(f"a mask is missing before {word!r}; masks: {forms()}")
     return _word(word)
 

@@ -88,7 +88,7 @@ def test_a_small_file_that_unpacks_to_a_huge_one_is_refused(
     monkeypatch.setattr(files, "LARGEST", 1000)
     bomb = tmp_path / "bomb.json.gz"
     bomb.write_bytes(gzip.compress(b" " * 10_000))
-    with pytest.raises(PlanError, match="more than 1000 bytes of plan"):
+    with pytest.raises(RingloomError, match="the file is larger than 1000 bytes"):
         rl.load(bomb)
 
 
@@ -252,13 +252,13 @@ def test_a_pair_whose_backward_pass_starts_from_what_was_not_left_is_refused() -
 
 
 def test_a_file_that_is_absent_or_not_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RingloomError, match=r"nowhere.json: cannot be read: No such file"):
+    with pytest.raises(RingloomError, match=r"nowhere.json: No such file"):
         rl.load(tmp_path / "nowhere.json")
     with pytest.raises(RingloomError, match=r"cannot write .*: Is a directory"):
         rl.save(PLAN, tmp_path)
     (tmp_path / "noise.json").write_bytes(bytes(range(256)))
-    with pytest.raises(PlanError, match="not a readable plan file"):
+    with pytest.raises(RingloomError, match=r"noise.json: .* can't decode"):
         rl.load(tmp_path / "noise.json")
     (tmp_path / "cut.json.gz").write_bytes(gzip.compress(files.dumps(PLAN).encode())[:-40])
-    with pytest.raises(PlanError, match="not a"):
+    with pytest.raises(RingloomError, match=r"cut.json.gz: Compressed file ended"):
         rl.load(tmp_path / "cut.json.gz")
