@@ -10,12 +10,14 @@ import faulthandler
 import multiprocessing
 import multiprocessing.connection
 import pickle
+import signal
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
@@ -99,8 +101,8 @@ def in_processes(
             f"{ranks} processes of torch take {need}, this machine has {room}: the numpy backend "
             "runs any number of ranks in one"
         )
+    serve("torch", "torch.distributed", __name__)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", __name__])
     with tempfile.TemporaryDirectory(prefix="ringloom-") as folder:
         Path(folder, "program.py").write_text(source, encoding="utf-8")
         for number, array in enumerate(arrays):
@@ -122,10 +124,23 @@ def in_processes(
         return [pickle.loads(file.read_bytes()) for file in files]
 
 
+def serve(*imported: str) -> None:
+    """Have the server that forks ranks, with these modules; Ctrl-C goes to this process alone."""
+    forkserver.set_forkserver_preload([*imported])
+    resource_tracker.ensure_running()  # which the server needs, and which lets Ctrl-C in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _worker(
     folder: str, ranks: int, names: list[str], deadline: float, body: Body, rank: int
 ) -> None:
     """One rank; an error goes to a file, and so does where it is shortly before the deadline."""
+    if not Path(folder).exists():  # the run ended while the server was still getting ready
+        return
     timeout = max(0.1, deadline - time.monotonic())
     with Path(folder, f"stack-{rank}.txt").open("w", encoding="utf-8") as stack:
         faulthandler.dump_traceback_later(0.8 * timeout, file=stack)

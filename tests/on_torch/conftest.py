@@ -1,8 +1,5 @@
 """One server that forks all processes of tests: what they need was imported there, once."""
 
-import multiprocessing
-from multiprocessing import forkserver
-
 import pytest
 
 PRELOADED = (
@@ -19,5 +16,6 @@ PRELOADED = (
 @pytest.fixture(scope="session")
 def forked() -> None:
     """The server runs; whoever asks for others to be imported comes too late."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload([*PRELOADED])
-    forkserver.ensure_running()
+    from runtimes.torch.launch import serve
+
+    serve(*PRELOADED)

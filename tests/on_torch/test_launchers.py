@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -73,6 +74,11 @@ def is_killed(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[
     return attend(program, group, arrays)
 
 
+def is_interrupted(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
+    os.kill(os.getpid(), signal.SIGINT)
+    return attend(program, group, arrays)
+
+
 def sleeps(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
     time.sleep(600)
     return attend(program, group, arrays)
@@ -96,6 +102,12 @@ def test_a_rank_that_fails_ends_the_run(how: Any) -> None:
 def nobody_is_left() -> None:
     left = multiprocessing.active_children()
     assert not [child.pid for child in left if child.is_alive()]
+
+
+def test_ctrl_c_is_for_the_process_that_began_the_ranks_and_shows_no_traceback_of_theirs() -> None:
+    source = emit(plan("ring", SMALL, 2), "torch")
+    assert len(in_processes(source, 2, draw(SMALL, 0)[:3], is_interrupted, 60.0)) == 2
+    nobody_is_left()
 
 
 def test_a_rank_that_stalls_ends_the_run_in_time() -> None:
