@@ -11,12 +11,13 @@ from codegen.jax.exchanges import Exchanges, numbers
 from codegen.jax.hops import Hops, Steps
 from codegen.jax.pieces import Slices, tiling
 from codegen.jax.runs import Op
-from codegen.jax.values import Key, values
+from codegen.jax.values import values
 from codegen.lowered.conditions import Domain
 from codegen.lowered.keeping import Kept
 from codegen.lowered.owners import owner
 from codegen.lowered.shares import Shares
-from codegen.lowered.walk import Walk, seen
+from codegen.lowered.variables import Value
+from codegen.lowered.walk import Cell, Walk, seen
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan, result
@@ -49,17 +50,16 @@ class Attends:
     exchanges: Exchanges
     stats: bool  # True if (lse, delta) travel, and not the output
     kept: Kept
-    defined: set[Key] = field(default_factory=set)
-    written: dict[Key, Steps] = field(default_factory=dict)
+    defined: set[Cell] = field(default_factory=set)
+    written: dict[Cell, Steps] = field(default_factory=dict)
     positions: dict[str, str] = field(default_factory=dict)  # of tokens: name -> value
-    started: dict[Key, str] = field(default_factory=dict)  # values of this step: what they start as
+    started: dict[Value, str] = field(default_factory=dict)  # of this step: what values start as
 
     def __post_init__(self) -> None:
         self.forward = self.plan.pass_ == "forward"
         self.made = values(
             self.loops, self.plan.pass_, self.walked, self.kept.names if self.forward else ()
         )
-        self.tensors: dict[str, str] = {TENSORS[t].side: t for t in ACCUMULATORS[self.plan.pass_]}
         both = [self.plan.partition.side(side) for side in ("q", "kv")]
         self.uneven = not all(even(side, self.plan.ranks) for side in both)
         self.slices = Slices(both[0].sizes.max() == both[1].sizes.max())
@@ -74,47 +74,49 @@ class Attends:
             return False
         return self.exchanges.whole(self.kept.q, self.loops)
 
-    def groups(self, steps: Sequence[int], cells: tuple[Key, ...] = ()) -> list[Group]:
+    def groups(self, steps: Sequence[int], cells: tuple[Cell, ...] = ()) -> list[Group]:
         """The attends of some steps, if told so only those that add to these sums."""
-        made = groups(self.loops, self.walked, self.made, steps, [*self.tensors], self.uneven)
+        tensors = ACCUMULATORS[self.plan.pass_]
+        made = groups(self.loops, self.walked, self.made, steps, tensors, self.uneven)
         return [group for group in made if group.cells == (cells or group.cells)]
 
     def slice_ops(self, attends: Sequence[Group]) -> Iterator[Op]:
         """Names for the pieces that attends need."""
         for case in (case for group in attends for case in group.cases):
-            q, kv = self.made.inputs[case.q], f"{self.made.inputs[case.kv]}[0]"
+            q, kv = self.made.inputs["q", case.q], f"{self.made.inputs['kv', case.kv]}[0]"
             q = q if self.forward else f"{q}[0]"
             for name, value in self.slices.definitions(case, q, kv):
                 yield self.assign(name, value)
 
-    def fresh(self, cell: Key) -> bool:
+    def fresh(self, cell: Cell) -> bool:
         """True for sums that a message takes along in the next step, all of them."""
-        exchange = self.loops.exchanges.get(cell[0])
+        exchange = self.loops.exchanges.get(cell[1])
         if exchange and exchange.again:
-            return not self.walked.lasting((self.tensors[cell[1]], cell[0]))[1]
-        return cell in self.made.sent and cell not in self.made.returned
+            return not self.walked.lasting(cell)[1]
+        return cell in self.made.sent
 
-    def starts(self, cell: Key, steps: Steps) -> bool:
+    def starts(self, cell: Cell, steps: Steps) -> bool:
         """True if what is added next to these sums, in some steps, is the first."""
         before = {*steps} & {*self.written.get(cell, ())}
         if before and self.fresh(cell) and before != {*steps}:
             raise PlanError("sums that begin in some of the steps in which something is added")
         return not before and (self.fresh(cell) or cell not in self.defined)
 
-    def write(self, cells: tuple[Key, ...], steps: Steps) -> None:
+    def write(self, cells: tuple[Cell, ...], steps: Steps) -> None:
         """Note that something is added to sums."""
         self.defined |= {*cells}
         self.written |= {cell: (*self.written.get(cell, ()), *steps) for cell in cells}
 
-    def zero(self, cell: Key, case: Case | None = None) -> str:
+    def zero(self, cell: Cell, case: Case | None = None) -> str:
         """Sums that nothing has been added to."""
-        value = (case.q if cell[1] == "q" else case.kv) if case else cell
-        name = self.input(value) if case or value[0] in self.loops.exchanges else ""
+        side, value = TENSORS[cell[0]].side, cell[1]
+        value = (case.q if side == "q" else case.kv) if case else value
+        name = self.input(side, value) if case or value in self.loops.exchanges else ""
         if self.forward:
             return f"nothing({name or 'q'})"
-        if cell[1] == "kv":
+        if side == "kv":
             return f"zeros({name or '(k, v)'})"
-        return f"zeros({name}[0])" if name and value[0] != OWN else "zeros(q)"
+        return f"zeros({name}[0])" if name and value != OWN else "zeros(q)"
 
     def attend(self, group: Group, steps: Steps, names: Names, closures: bool) -> Iterator[Op]:
         """One call, or one per case of which a device has one; `closures`: as in `switched`."""
@@ -144,28 +146,28 @@ class Attends:
         (cell, *others), slices = group.cells, len(self.plan.partition.q.slices)
         q, head = group.cases[0].q, group.cases[0].head or Expr()
         alike = all((case.q, case.head) == (q, head) for case in group.cases)
-        if not alike or q[0] != OWN or (result(self.plan.pass_), OWN) in self.walked.again:
+        if not alike or q != OWN or (result(self.plan.pass_), OWN) in self.walked.again:
             raise PlanError("attends of several slices of heads")
-        shares, part, made = Shares(True, head, slices, slices), (SOME, "q"), self.made
+        shares, part, made = Shares(True, head, slices, slices), (cell[0], SOME), self.made
         words = made.sums[cell].split(", ")
         self.made = replace(
             made,
-            inputs=made.inputs | {part: "part_q" if self.forward else "part"},
+            inputs=made.inputs | {("q", SOME): "part_q" if self.forward else "part"},
             sums=made.sums | {part: ", ".join(f"part_{word}" for word in words)},
         )
         self.defined.discard(part)
         self.written.pop(part, None)
-        x = made.inputs[q] if self.forward else "x"
+        x = made.inputs["q", OWN] if self.forward else "x"
         picked = f"some_heads({x}, {numbers(shares, names)})"
         if not self.forward:
-            picked = f"tuple({picked} for x in {made.inputs[q]})"
-        yield self.assign(self.made.inputs[part], picked)
-        cases = tuple(replace(case, q=part, head=None) for case in group.cases)
+            picked = f"tuple({picked} for x in {made.inputs['q', OWN]})"
+        yield self.assign(self.made.inputs["q", SOME], picked)
+        cases = tuple(replace(case, q=SOME, head=None) for case in group.cases)
         yield from self.attend(Group((part, *others), cases), steps, names, closures)
         came, self.made = self.made.sums[part], made
         yield self.put(cell, came, shares, names)
 
-    def tiles(self, case: Case, cells: tuple[Key, ...], steps: Steps) -> Op:
+    def tiles(self, case: Case, cells: tuple[Cell, ...], steps: Steps) -> Op:
         """A loop over tiles of one shape; PlanError where ranks have none."""
         attended = self.walked.attended[case.statements[0]]
         if self.uneven or self.stats or len(case.statements) > 1:
@@ -174,7 +176,7 @@ class Attends:
         if len(made) > 1:
             raise PlanError("tiles that change with the step")
         ((ends, diagonal),) = made
-        q, kv = self.input(case.q), self.input(case.kv)
+        q, kv = self.input("q", case.q), self.input("kv", case.kv)
         start = f"({', '.join(self.base(cell, case, steps) for cell in cells)})"
         start = start[1:-1] if start.startswith("(nothing(") else start
         self.write(cells, steps)
@@ -184,11 +186,11 @@ class Attends:
         arguments = [meet, start, q, kv, "ends", *["diagonal=False"] * (not diagonal)]
         return self.assign(sums, f"over_tiles({', '.join(arguments)})")
 
-    def input(self, value: Key) -> str:
+    def input(self, side: str, value: str) -> str:
         """The variable of an input; in the step in which it starts, that of what it starts as."""
-        return self.started.get(value, self.made.inputs[value])
+        return self.started.get((side, value), self.made.inputs[side, value])
 
-    def base(self, cell: Key, case: Case, steps: Steps) -> str:
+    def base(self, cell: Cell, case: Case, steps: Steps) -> str:
         """Returns the sums that an attend adds to."""
         return self.zero(cell, case) if self.starts(cell, steps) else self.made.sums[cell]
 
@@ -196,7 +198,7 @@ class Attends:
         self, case: Case, group: Group, first: bool, steps: Steps, names: Names
     ) -> tuple[str, list[str]]:
         """The name of the function and its arguments."""
-        q, kv = self.input(case.q), self.input(case.kv)
+        q, kv = self.input("q", case.q), self.input("kv", case.kv)
         way = "" if self.forward else "_backward"
         bases = [self.base(cell, case, steps) for cell in group.cells]
         bases = [
@@ -232,7 +234,7 @@ class Attends:
         seq = ", seq" * self.exchanges.program.free  # as long as the arrays are
         apart = self.exchanges.program.layout.kv != self.exchanges.program.layout.q
         of = "keys_of" if side == "kv" and apart else "tokens_of"
-        value = (case.q if side == "q" else case.kv)[0].replace(SOME, OWN)
+        value = (case.q if side == "q" else case.kv).replace(SOME, OWN)
         held = {HELD: self.kept.q if side == "q" else self.kept.kv}
         if exchange := (self.loops.exchanges | held).get(value):
             every, order = "jnp.arange(RANKS)", self.exchanges.order(exchange, self.loops)
@@ -256,7 +258,7 @@ class Attends:
 
     # ---- assignments
 
-    def put(self, cell: Key, came: str, shares: Shares, names: Names) -> Op:
+    def put(self, cell: Cell, came: str, shares: Shares, names: Names) -> Op:
         """Sums that are all there are, or those of some heads beside others."""
         name, first = self.made.sums[cell], cell not in self.defined
         self.defined.add(cell)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from codegen.jax.values import Key, Values
+from codegen.jax.values import Values
 from codegen.lowered.conditions import Domain, bounds, needed, on_arrays
 from codegen.lowered.shares import head_of
-from codegen.lowered.walk import Walk
+from codegen.lowered.walk import Cell, Walk
 from codegen.reflow import WIDTH
 from codegen.text import Flags, Names
 from planner.errors import PlanError
@@ -24,8 +24,8 @@ LEFT_OPEN = ("end", "other", "any")  # kinds that say nothing about all tiles
 class Case:
     """A rectangle of pieces: which, of what kind, where it is computed, and how that is said."""
 
-    q: Key
-    kv: Key
+    q: str  # the names of both values
+    kv: str
     rows: Slice
     cols: Slice
     kind: str
@@ -39,7 +39,7 @@ class Case:
 class Group:
     """Cases that exclude each other and add to the same sums."""
 
-    cells: tuple[Key, ...]
+    cells: tuple[Cell, ...]
     cases: tuple[Case, ...]
 
     @property
@@ -53,17 +53,17 @@ def groups(
     walked: Walk,
     made: Values,
     steps: Sequence[int],
-    sides: Sequence[str],
+    tensors: Sequence[str],
     padded: bool = False,
 ) -> list[Group]:
     """The attends that run in these steps; `padded`: pieces are, so that all take a mask."""
-    open_groups: list[tuple[tuple[Key, ...], list[Case]]] = []
+    open_groups: list[tuple[tuple[Cell, ...], list[Case]]] = []
     again = any(s.again for s in loops.exchanges.values())
     for s in loops.statements:
         on = [t for t in steps if s.when.on(t)]
         if not isinstance(s, Attend) or not on:
             continue
-        cells = tuple(made.cells[s, side] for side in sides)
+        cells = tuple(made.cells[s, tensor] for tensor in tensors)
         for case in _cases(s, loops, walked, steps, padded):
             for other, cases in open_groups:
                 apart = not any((case.active & c.active).any() for c in cases)
@@ -100,8 +100,8 @@ def _joined(cases: list[Case]) -> list[Case]:
 def _cases(s: Attend, loops: Loops, walked: Walk, steps: Sequence[int], padded: bool) -> list[Case]:
     """A statement as cases of fixed pieces, or of whole values if these take a mask."""
     at = loops.coordinates()
-    q, kv = (s.q[0].value, "q"), (s.kv[0].value, "kv")
-    widths = [walked.width(*reversed(value)) for value in (q, kv)]
+    q, kv = s.q[0].value, s.kv[0].value
+    widths = walked.width("q", q), walked.width("kv", kv)
     shape = widths[0], widths[0], widths[1], widths[1]
     codes = np.full((len(steps), len(at)), -1)
     for i, t in enumerate(steps):

@@ -9,9 +9,9 @@ from codegen.jax.attends import Attends
 from codegen.jax.cases import Group
 from codegen.jax.hops import Steps, everybody, is_stepwise, sends_inputs
 from codegen.jax.runs import Block, Op, Run
-from codegen.jax.values import Key
 from codegen.lowered.conditions import Domain, both, times
 from codegen.lowered.variables import inputs_read
+from codegen.lowered.walk import Cell
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.loops.expand import pairs
@@ -39,7 +39,7 @@ class Pass(Attends):
     def opening(self) -> Iterator[Op]:
         """Names for what a device owns."""
         for side in ("kv",) if self.forward else ("kv", "q"):
-            name = self.made.inputs.get((OWN, side))
+            name = self.made.inputs.get((side, OWN))
             held = side == "q" and self.kept.q
             if name and not held and not self.only_exchanged(side):
                 yield self.assign(name, self.own(side))
@@ -62,7 +62,7 @@ class Pass(Attends):
         if not self.forward:
             held = ["held_q", "held_out", "held_lse"] * bool(self.kept.q)
             return [*held, *["held_kv"] * bool(self.kept.kv)]
-        names = [self.made.inputs[s.name, s.side] for s in (self.kept.q, self.kept.kv) if s]
+        names = [self.made.inputs[s.side, s.name] for s in (self.kept.q, self.kept.kv) if s]
         if self.kept.q:
             (cell,) = self.made.back([self.kept.q.name])
             names[1:1] = self.made.sums[cell].split(", ")
@@ -110,14 +110,14 @@ class Pass(Attends):
         cells = [cell for group in self.groups(run.steps) for cell in group.cells]
         for s in run.statements:
             if isinstance(s, Send) and s in self.made.taken:
-                cells.append(self.made.cells[s, s.side])
+                cells.append(self.made.cells[s, s.tensors[0]])
                 cells += [self.made.taken[s]] * (run.kind == "unrolled")
             if isinstance(s, Return):
                 parted = self.walked.parted & {*self.walked.into[s].values()}
-                cells += [self.made.cells[s, s.side]] * bool(parted)
+                cells += [self.made.cells[s, s.tensors[0]]] * bool(parted)
         taken = set(self.made.taken.values()) if run.kind == "unrolled" else set()
         for cell in dict.fromkeys(cells):
-            within = self.loops.exchanges.get(cell[0]) in run.statements  # there they begin
+            within = self.loops.exchanges.get(cell[1]) in run.statements  # there they begin
             if cell in self.defined or within or (cell not in taken and self.fresh(cell)):
                 continue
             if not self.in_use(self.made.sums[cell], run):
@@ -143,10 +143,10 @@ class Pass(Attends):
                 yield from self.at(run, steps, self.start(s, run))
         attends = [(g, self.when(g, run)) for g in self.groups(run.steps)]
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
-        late = dict[tuple[Key, str], Steps]()
+        late = dict[tuple[Cell, str], Steps]()
         for s, steps in active:
             if isinstance(s, Send) and s.sums:
-                cell, taken = self.made.cells[s, s.side], self.made.taken[s]
+                cell, taken = self.made.cells[s, s.tensors[0]], self.made.taken[s]
                 if taken not in self.defined and run.kind == "straight":
                     continue  # what the plan sends stays with its owner here
                 text = self.message(s, run, steps, self.once(run, steps, names))
@@ -164,8 +164,8 @@ class Pass(Attends):
         if before:
             yield from _in_order([*self.returns(run, back, names)])
         for cell in dict.fromkeys(cell for group, _ in attends for cell in group.cells):
-            if self.loops.exchanges.get(cell[0]) in run.statements and not self.fresh(cell):
-                first, _ = self.walked.lasting((self.tensors[cell[1]], cell[0]))
+            if self.loops.exchanges.get(cell[1]) in run.statements and not self.fresh(cell):
+                first, _ = self.walked.lasting(cell)
                 begun = tuple(t for t in run.steps if t in first)
                 yield from self.at(run, begun, [self.assign(self.made.sums[cell], self.zero(cell))])
                 self.defined.add(cell)
@@ -224,11 +224,11 @@ class Pass(Attends):
 
     def start(self, s: Start, run: Run) -> Iterator[Op]:
         """A name for a value from here on, or from the next step on if that is no loop's."""
-        name, source = (self.made.inputs[v, s.side] for v in (s.name, s.part.value))
+        name, source = (self.made.inputs[s.side, v] for v in (s.name, s.part.value))
         if s.part.pieces or s.part.heads:
             raise PlanError("a value that starts as some pieces of another")
         if run.kind == "straight":
-            self.started[s.name, s.side] = source
+            self.started[s.side, s.name] = source
         if name != source:
             yield self.assign(name, source)
 
@@ -252,7 +252,7 @@ class Pass(Attends):
             if np.isin(holders.get(t, more[:0]), more).any():
                 raise PlanError("sums that only some ranks send on")
 
-    def arrive(self, cell: Key, text: str, steps: Steps) -> Iterator[Op]:
+    def arrive(self, cell: Cell, text: str, steps: Steps) -> Iterator[Op]:
         """Add what arrives to sums, or let it be the sums."""
         name, first = self.made.sums[cell], self.starts(cell, steps)
         self.write((cell,), steps)
@@ -261,7 +261,7 @@ class Pass(Attends):
         elif ", " in name:
             more = text if ", " in text and "(" not in text else f"*{text}"
             yield self.assign(name, f"merge({name}, {more})")
-        elif cell[1] == "q":
+        elif cell[0] == "DQ":
             yield self.assign(name, f"{name} + {text}")
         else:
             yield self.assign(name, f"jax.tree.map(jnp.add, {name}, {text})")
@@ -270,13 +270,13 @@ class Pass(Attends):
         """Send inputs; what arrives has its name from the next step on."""
         if len(s.parts) > 1 or s.parts[0].pieces or s.parts[0].heads:
             raise PlanError("messages of some pieces of a value")
-        source, name = self.input((s.parts[0].value, s.side)), self.made.inputs[s.name, s.side]
+        source, name = self.input(s.side, s.parts[0].value), self.made.inputs[s.side, s.name]
         yield self.assign(name, self.hops.call(s, source, names))
 
     def exchange(self, s: Exchange, names: Names) -> Iterator[Op]:
         """Exchange inputs along an axis of the mesh."""
         side = s.side
-        source, name = self.input((s.part.value, side)), self.made.inputs[s.name, side]
+        source, name = self.input(side, s.part.value), self.made.inputs[side, s.name]
         owned = s.part.value == OWN and self.only_exchanged(side)
         if owned and not (self.forward and side == "q"):
             source = f"({self.own(side)})"
@@ -289,7 +289,7 @@ class Pass(Attends):
 
     def bring_back(self, s: Return, names: Names) -> Iterator[Op]:
         """Let sums go back over an exchange."""
-        cell = self.made.cells[s, s.side]
+        cell = self.made.cells[s, s.tensors[0]]
         source = self.made.sums[self.made.taken[s]]
         exchange = self.loops.exchanges.get(s.name, self.kept.kv)
         if exchange is None:

@@ -138,7 +138,7 @@ def test_conditions_that_are_not_the_plans_are_refused(monkeypatch: pytest.Monke
     forward = plan("zigzag", WORK, 8)
     _, walked = walk(forward, loops[0])
     made, names = values(loops[0], "forward", walked), named(loops[0])
-    (group,) = groups(loops[0], walked, made, (1, 2, 3), ("q",))
+    (group,) = groups(loops[0], walked, made, (1, 2, 3), ("OUT",))
     on = Domain(loops[0], (1, 2, 3))
     ours, theirs = ("rank < step", "rank <= step")
     if group.cases[0].rows == (0, 1, 2):

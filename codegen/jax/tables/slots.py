@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codegen.steps import refuse
+from codegen.steps import kept, refuse
 from planner.analysis.liveness import lifetimes
 from planner.analysis.messages import reaches_owner
 from planner.analysis.tiles import tiles
@@ -37,6 +37,9 @@ COLUMNS = {
     "backward": ("Q", "DOUT", "STATS", "KV", "DQ", "DKV"),
 }  # of a tile, behind its two blocks
 Keep = dict[str, list[list[int]]]  # tensor -> for each rank the blocks that it holds
+Blocks = dict[int, list[int]]  # of each sender
+Route = tuple[tuple[str, ...], int, bool]  # tensors, how far they go, and if sums are finished
+Messages = dict[Route, Blocks]  # of a step, those of one route together
 
 
 class Hop(NamedTuple):
@@ -77,13 +80,10 @@ def tables(forward: Plan, backward: Plan | None) -> tuple[Tables, ...]:
 def held_by(plan: Plan) -> Keep:
     """Returns the blocks that each rank holds from the start beside its own."""
     held: Keep = {}
-    for node in plan.start:
-        own = plan.partition.side(node.side).owners
-        for tensor in set(node.tensors) - {"OUT"}:
-            blocks = held.setdefault(tensor, [[] for _ in range(plan.ranks)])
-            for block, rank in zip(*(x.tolist() for x in node.flat()), strict=True):
-                if own[block] != rank and block not in blocks[rank]:
-                    blocks[rank].append(block)
+    for rank, copies in enumerate(kept(plan, plan.ranks)):
+        for tensor, block in copies:
+            if tensor != "OUT" and plan.side(tensor).owners[block] != rank:
+                held.setdefault(tensor, [[] for _ in range(plan.ranks)])[rank].append(block)
     return held
 
 
@@ -110,23 +110,6 @@ class Store:
         """Give a slot away, unless it is a fixed one."""
         if self.at.get(block, 0) >= self.fixed:
             heappush(self.free, self.at.pop(block))
-
-
-@dataclass
-class Sent:
-    """A hop of one step: the blocks of each sender, and for each tensor slots of each rank."""
-
-    tensors: tuple[str, ...]
-    by: int
-    finished: bool
-    blocks: dict[int, list[int]]
-    leave: dict[str, Numbers]
-    arrive: dict[str, Numbers]
-
-    @property
-    def alike(self) -> tuple[tuple[str, ...], int, bool, tuple[int, ...]]:
-        """Returns the traits that hops of several steps share if they are one."""
-        return self.tensors, self.by, self.finished, tuple(sorted(self.blocks))
 
 
 class Placement:
@@ -157,11 +140,12 @@ class Placement:
 
     def tables(self) -> Tables:
         """The tables of the pass."""
-        moments = [self.moment(number) for number in range(len(self.plan.steps))]
+        messages = enumerate(map(self.messages, range(len(self.plan.steps))))
+        alike = groupby(messages, key=lambda m: [(key, *sorted(m[1][key])) for key in m[1]])
+        sections = tuple(self.section(dict(steps)) for _, steps in alike)
         kept = {name: self.kept(name) for name in self.keep}
         sizes = {name: max(s.size for s in stores) for name, stores in self.stores.items()}
-        alike = groupby(moments, key=lambda moment: [sent.alike for sent in moment[0]])
-        return Tables(sizes, kept, tuple(section([*steps]) for _, steps in alike))
+        return Tables(sizes, kept, sections)
 
     def kept(self, tensor: str) -> Numbers:
         """The slots of what the backward pass asks for."""
@@ -174,20 +158,30 @@ class Placement:
                 " does not leave it"
             ) from None
 
-    def moment(self, step: int) -> tuple[list[Sent], Numbers]:
-        """The hops and tiles of a step, in the order in which the program does it."""
-        sent = self.hops(step)
-        for hop in sent:
-            hop.leave |= {name: self.leave(hop, name) for name in hop.tensors}
+    def section(self, steps: dict[int, Messages]) -> Section:
+        """Steps with the same hops, each hop as wide as its largest message."""
+        hops = dict[Route, Hop]()
+        for route in next(iter(steps.values())):
+            width = max(len(blocks) for sent in steps.values() for blocks in sent[route].values())
+            hops[route] = Hop(*route[:2], width, route[2])
+        rows = (self.row(step, [(hops[x], sent[x]) for x in hops]) for step, sent in steps.items())
+        moves, tiles = zip(*rows, strict=True)
+        return Section((*hops.values(),), [*moves], [*tiles])
+
+    def row(self, step: int, sent: list[tuple[Hop, Blocks]]) -> tuple[Numbers, Numbers]:
+        """The slots and tiles of a step, in the order in which the program does it."""
+        each = [(name, hop, blocks) for hop, blocks in sent for name in hop.tensors]
+        left = [self.leave(*message) for message in each]
         tiles = self.tiles(step)
         self.forget(step)
-        for hop in sent:
-            hop.arrive |= {name: self.arrive(hop, name, step) for name in hop.tensors}
-        return sent, tiles
+        came = [self.arrive(*message, step) for message in each]
+        both = [slots for pair in zip(left, came, strict=True) for slots in pair]
+        ranks = range(self.plan.ranks)
+        return [[n for slots in both for n in slots[rank]] for rank in ranks], tiles
 
-    def hops(self, step: int) -> list[Sent]:
-        """The messages of a step, those of one distance together; STATS go where OUT could stay."""
-        hops: dict[tuple[tuple[str, ...], int, bool], dict[int, list[int]]] = defaultdict(dict)
+    def messages(self, step: int) -> Messages:
+        """The blocks that ranks send in a step; STATS go where OUT could stay."""
+        messages: Messages = defaultdict(dict)
         for move in self.plan.steps[step].moves:
             alone = self.left and "DOUT" in move.tensors and "STATS" not in move.tensors
             tensors = (*move.tensors, *["STATS"] * alone)
@@ -196,19 +190,18 @@ class Placement:
                 *(x.tolist() for x in (move.src, move.dst, move.blocks, finished)), strict=True
             )
             for src, dst, blocks, done in rows:
-                sent = hops[tensors, (dst - src) % self.plan.ranks, done].setdefault(src, [])
+                sent = messages[tensors, (dst - src) % self.plan.ranks, done].setdefault(src, [])
                 sent += [block for block in blocks if block >= 0]
-        return [Sent(*key, blocks, {}, {}) for key, blocks in sorted(hops.items())]
+        return dict(sorted(messages.items()))
 
-    def leave(self, hop: Sent, tensor: str) -> Numbers:
+    def leave(self, tensor: str, hop: Hop, sent: Blocks) -> Numbers:
         """The slots of what is sent; sums leave theirs."""
-        slots: Numbers = [[] for _ in range(self.plan.ranks)]
-        for rank, blocks in hop.blocks.items():
+        slots = [[-1] * hop.width for _ in range(self.plan.ranks)]
+        for rank, blocks in sent.items():
             store = self.stores[tensor][rank]
-            slots[rank] = [store.at.get(block, -1) for block in blocks]
-            if TENSORS[tensor].accumulates:
-                for block in blocks:
-                    store.leave(block)
+            slots[rank][: len(blocks)] = [store.at.get(block, -1) for block in blocks]
+            for block in blocks if TENSORS[tensor].accumulates else ():
+                store.leave(block)
         return slots
 
     def tiles(self, step: int) -> Numbers:
@@ -232,27 +225,13 @@ class Placement:
                 for block in [b for b in store.at if self.last[name][rank, b] <= step]:
                     store.leave(block)
 
-    def arrive(self, hop: Sent, tensor: str, step: int) -> Numbers:
+    def arrive(self, tensor: str, hop: Hop, sent: Blocks, step: int) -> Numbers:
         """The slots of what arrives; copies that nobody reads have none."""
-        slots: Numbers = [[] for _ in range(self.plan.ranks)]
-        for src, blocks in hop.blocks.items():
+        slots = [[-1] * hop.width for _ in range(self.plan.ranks)]
+        for src, blocks in sent.items():
             rank = (src + hop.by) % self.plan.ranks
-            store = self.stores[tensor][rank]
-            for block in blocks:
-                read = TENSORS[tensor].accumulates or self.last[tensor][rank, block] > step
-                slots[rank].append(store.take(block) if read else -1)
+            store, last = self.stores[tensor][rank], self.last.get(tensor)
+            for n, block in enumerate(blocks):
+                if last is None or last[rank, block] > step:  # sums, and copies that are read
+                    slots[rank][n] = store.take(block)
         return slots
-
-
-def section(moments: list[tuple[list[Sent], Numbers]]) -> Section:
-    """Steps with the same hops, each hop as wide as its largest message."""
-    hops = list[Hop]()
-    moves: list[Numbers] = [[[] for _ in tiles] for _, tiles in moments]
-    for sent in zip(*(sent for sent, _ in moments), strict=True):
-        width = max(len(blocks) for s in sent for blocks in s.blocks.values())
-        hops.append(Hop(sent[0].tensors, sent[0].by, width, sent[0].finished))
-        for step, row in zip(sent, moves, strict=True):
-            for slots in (x[name] for name in step.tensors for x in (step.leave, step.arrive)):
-                for rank, given in enumerate(slots):
-                    row[rank] += given + [-1] * (width - len(given))
-    return Section(tuple(hops), moves, [tiles for _, tiles in moments])
