@@ -20,14 +20,15 @@ from planner.ir import Move, Plan, Step
 from simulator.network.topology import Topology
 
 Trees = Sequence[Sequence[int]]  # of each source, the rank before each rank
-Row = tuple[tuple[str, ...], bytes, int, int]  # tensors, blocks, source, destination
 
 
 def relayed(plan: Plan, topology: Topology) -> Plan:
-    """Return the plan with blocks passed on along the topology's trees, where it has any."""
-    if topology.tree is None or not any(map(_fans, plan.steps)):
+    """Return the plan with blocks passed on along the topology's routes, where it has any."""
+    if (route := topology.route) is None or not any(map(_fans, plan.steps)):
         return plan
-    trees = tuple(tuple(topology.tree(rank)) for rank in range(plan.ranks))
+    ranks = range(plan.ranks)
+    ways = ((route(src, dst, True) for dst in ranks) for src in ranks)
+    trees = [[int(way[max(0, len(way) - 2)]) for way in of_source] for of_source in ways]
     steps = (part for step in plan.steps for part in _passed_on(step, trees))
     return replace(plan, steps=tuple(steps))
 
@@ -39,9 +40,14 @@ def _fans(step: Step) -> bool:
 
 
 def _passed_on(step: Step, trees: Trees) -> Iterator[Step]:
-    """Yield a step's messages tree level by tree level, then its attends."""
-    levels = (_levels(step, trees, sums) for sums in (False, True))
-    steps = [Step((), tuple(_moves([*a, *b]))) for a, b in zip_longest(*levels, fillvalue=[])]
+    """Yield messages level by level, copies from the root and sums to it, then attends."""
+    moves = Step((), step.moves).joined().moves
+    copies, sums = (
+        [*zip_longest(*(_levels(move, trees) for move in moves if move.accumulates == kind))]
+        for kind in (False, True)
+    )
+    levels = zip_longest(copies, reversed(sums), fillvalue=())
+    steps = [Step((), tuple(filter(None, (*a, *b)))) for a, b in levels]
     if len(steps) < 2:
         yield step
     else:
@@ -49,30 +55,29 @@ def _passed_on(step: Step, trees: Trees) -> Iterator[Step]:
         yield Step(step.attends, steps[-1].moves)
 
 
-def _levels(step: Step, trees: Trees, sums: bool) -> list[list[Row]]:
-    """Sort messages by the level of their tree: from the root for copies, to it for sums."""
-    groups = defaultdict[tuple[tuple[str, ...], bytes, int], list[Row]](list)
-    for move in (move for move in step.moves if move.accumulates == sums):
-        columns = map(bytes, move.blocks), move.src.tolist(), move.dst.tolist()
-        for blocks, src, dst in zip(*columns, strict=True):
-            root = dst if sums else src
-            groups[move.tensors, blocks, root].append((move.tensors, blocks, src, dst))
-    levels = defaultdict[int, list[Row]](list)
-    for (_, _, root), rows in groups.items():
-        for depth, row in _tree(root, rows, trees, sums):
-            levels[depth].append(row)
-    order = sorted(levels, reverse=sums)
-    return [levels[depth] for depth in order]
+def _levels(move: Move, trees: Trees) -> Iterator[Move]:
+    """Yield messages by the level of their tree, from the root on."""
+    sums, groups = move.accumulates, defaultdict[tuple[bytes, int], list[int]](list)
+    root, end = (move.dst, move.src) if sums else (move.src, move.dst)
+    for row, key in enumerate(zip(map(bytes, move.blocks), root.tolist(), strict=True)):
+        groups[key].append(row)
+    near, depth = root.copy(), np.zeros(len(move), np.intp)
+    for (_, source), rows in groups.items():
+        depth[rows], near[rows] = _tree(source, end[rows].tolist(), trees[source])
+    order = np.concatenate([*groups.values()])
+    for level in sorted({*depth.tolist()}):
+        rows = order[depth[order] == level]
+        ways = (end[rows], near[rows]) if sums else (near[rows], end[rows])
+        yield Move(move.tensors, move.blocks[rows], *ways)
 
 
-def _tree(root: int, rows: list[Row], trees: Trees, sums: bool) -> Iterator[tuple[int, Row]]:
-    """Yield (depth, message) of messages that share a root; a relay is an end of one of them."""
-    before, ends = trees[root], {row[2] if sums else row[3]: row for row in rows}
-    depths = {root: 0}
+def _tree(root: int, ends: list[int], before: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return of each end its depth, and the end above it, which relays, or the root."""
+    depths, relays = {root: 0}, {root, *ends}
 
     def above(rank: int) -> int:
         parent = before[rank]
-        while parent != root and parent not in ends:
+        while parent not in relays:
             parent = before[parent]
         return parent
 
@@ -81,17 +86,4 @@ def _tree(root: int, rows: list[Row], trees: Trees, sums: bool) -> Iterator[tupl
             depths[rank] = depth(above(rank)) + 1
         return depths[rank]
 
-    for rank, (tensors, blocks, _, _) in ends.items():
-        ways = (rank, above(rank)) if sums else (above(rank), rank)
-        yield depth(rank), (tensors, blocks, *ways)
-
-
-def _moves(rows: list[Row]) -> Iterator[Move]:
-    """Yield the messages as moves, those of equal tensors and width together."""
-    kinds = defaultdict[tuple[tuple[str, ...], int], list[Row]](list)
-    for row in rows:
-        kinds[row[0], len(row[1])].append(row)
-    for (tensors, _), same in kinds.items():
-        blocks = np.array([np.frombuffer(row[1], np.int32) for row in same])
-        src, dst = ([row[end] for row in same] for end in (2, 3))
-        yield Move(tensors, blocks, src, dst)
+    return [*map(depth, ends)], [*map(above, ends)]

@@ -125,7 +125,7 @@ class Routes:
             if not isinstance(middle, int) and self.graph.has_edge(middle, dst):
                 return [src, middle, dst]
         if self.topology.route:
-            places = self.topology.route(src, dst)
+            places = self.topology.route(src, dst, False)
             if all(map(self.graph.has_edge, places[:-1], places[1:])):
                 return places
         return self._shortest(src, dst)

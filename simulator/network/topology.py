@@ -38,9 +38,9 @@ class Topology:
     """A networkx graph of places; its edges carry `bandwidth` and may carry `alpha` and `share`.
 
     An undirected graph has every link both ways. `relays`: ranks pass on what is not theirs, as
-    TPUs and rings do and GPUs behind a switch do not. `route(src, dst)` gives the places that a
-    message passes while no link on its way is cut; without, messages take the fewest hops.
-    `tree(src)` gives the rank from which each rank has what `src` sends to many (see `relays`).
+    TPUs and rings do and GPUs behind a switch do not. `route(src, dst, among)` gives the places
+    that a message passes while no link on its way is cut, or one `among` many of its source, which
+    go along a tree (see `relays`); without, messages take the fewest hops.
     `divisions` give groups of ranks with few links between them: a word for a group, and the group
     of each place that is in one. Raises RingloomError for missing ranks and for links that make no
     sense.
@@ -50,9 +50,8 @@ class Topology:
     ranks: int
     graph: nx.DiGraph
     relays: bool = True
-    route: Callable[[int, int], list[Place]] | None = None
+    route: Callable[[int, int, bool], list[Place]] | None = None
     divisions: tuple[tuple[str, Mapping[Place, int]], ...] = ()
-    tree: Callable[[int], list[int]] | None = None
 
     def __repr__(self) -> str:
         return f"<Topology {self.name}: {self.ranks} ranks, {self.graph.number_of_edges()} links>"
@@ -64,22 +63,15 @@ class Topology:
         """
         if sorted(places) != list(range(self.ranks)):
             raise RingloomError(f"a placement holds each of 0 to {self.ranks - 1} once")
-        numbers = {place: rank for rank, place in enumerate(places)}
         rank: dict[Place, Place] = {place: rank for rank, place in enumerate(places)}
-        route, tree = self.route, self.tree
+        route = self.route
 
-        def along(src: int, dst: int) -> list[Place]:
+        def along(src: int, dst: int, among: bool) -> list[Place]:
             assert route is not None
-            return [rank.get(place, place) for place in route(places[src], places[dst])]
-
-        def parents(src: int) -> list[int]:
-            assert tree is not None
-            before = tree(places[src])
-            return [numbers[before[place]] for place in places]
+            return [rank.get(place, place) for place in route(places[src], places[dst], among)]
 
         return replace(
             self,
-            tree=parents if tree else None,
             graph=nx.relabel_nodes(self.graph, rank),
             route=along if route else None,
             divisions=tuple(
@@ -230,8 +222,8 @@ def grid(hardware: Hardware, shape: tuple[int, ...], wrap: int = 1) -> Topology:
                 join(graph, _rank(place, shape), _rank(after, shape), link)
     name = "torus:" + "x".join(map(str, shape))
     divisions = tuple(("half", half) for half, n in zip(halves, shape, strict=True) if n > 1)
-    route, tree = partial(_along_axes, shape, closed), partial(_tree, shape, closed)
-    return Topology(name, len(graph), graph, route=route, divisions=divisions, tree=tree)
+    route = partial(_along_axes, shape, closed)
+    return Topology(name, len(graph), graph, route=route, divisions=divisions)
 
 
 @kind("pod")
@@ -277,11 +269,15 @@ def _rank(place: Iterable[int], shape: Sequence[int]) -> int:
 
 
 def _along_axes(
-    shape: tuple[int, ...], closed: tuple[bool, ...], src: int, dst: int, first: int = 0
+    shape: tuple[int, ...], closed: tuple[bool, ...], src: int, dst: int, among: bool
 ) -> list[Place]:
-    """Return the places from one to another, axis by axis from axis number `first` on."""
+    """Return the places from one to another, axis by axis.
+
+    Of messages `among` many, sources begin with different axes, so that all links are used alike.
+    """
     at, end = (list(map(int, np.unravel_index(rank, shape))) for rank in (src, dst))
     places: list[Place] = [src]
+    first = sum(at) % len(shape) if among else 0
     for axis in (*range(first, len(shape)), *range(first)):
         length, away = shape[axis], end[axis] - at[axis]
         ahead = away % length
@@ -291,16 +287,6 @@ def _along_axes(
             at[axis] += 1 if away > 0 else -1
             places.append(_rank(at, shape))
     return places
-
-
-def _tree(shape: tuple[int, ...], closed: tuple[bool, ...], src: int) -> list[int]:
-    """Return the place before each one on its way from `src`.
-
-    Sources begin with different axes, so that all links are used alike.
-    """
-    first = sum(map(int, np.unravel_index(src, shape))) % len(shape)
-    ways = (_along_axes(shape, closed, src, dst, first) for dst in range(math.prod(shape)))
-    return [int(way[-2]) if len(way) > 1 else src for way in ways]
 
 
 # ---- words, files and graphs
