@@ -80,14 +80,6 @@ def areas(region: Region, q: Sequence[Ranges], kv: Sequence[Ranges]) -> Ints:
     return total
 
 
-def kinds(areas: Ints, q_sizes: Ints, kv_sizes: Ints) -> NDArray[np.int8]:
-    """Returns 0 where a tile is empty, 1 partial, 2 full; areas and result [len(q), len(kv)]."""
-    kinds = (areas > 0).astype(np.int8)
-    for row, area, size in zip(kinds, areas, q_sizes, strict=True):
-        row += (area > 0) & (area == size * kv_sizes)
-    return kinds
-
-
 def sizes(sets: Sequence[Ranges]) -> Ints:
     """Counts the positions of each set, int64 [len(sets)]."""
     return np.array([sum(len(r) for r in ranges) for ranges in sets], np.int64)

@@ -15,14 +15,13 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from planner.errors import RingloomError
 from planner.masks import Mask
-from planner.masks.areas import areas, kinds
+from planner.masks.areas import areas
 from planner.masks.regions import Ints
 from planner.masks.slices import covering
 from planner.workload import Workload
 
 Bools = NDArray[np.bool_]
 Rule = Callable[[Tensor, Tensor], Any]  # (query positions, key positions) -> allowed, elementwise
-PARTIAL, FULL = 1, 2
 
 
 def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") -> BlockMask:
@@ -36,8 +35,8 @@ def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") ->
     )
     aligned = [(range(r.start + work.offset, r.stop + work.offset),) for r in q]
     inside = areas(work.mask.region(), aligned, [(r,) for r in kv])
-    table = kinds(inside, np.full(len(q), block_size), np.full(len(kv), block_size))
-    tables = (x for kind in (PARTIAL, FULL) for x in _ordered(table == kind, device))
+    full = inside == block_size**2
+    tables = (x for marked in ((inside > 0) & ~full, full) for x in _ordered(marked, device))
     rule = rule_of(work.mask, range(min(0, work.offset), work.kv_seq), device)
 
     def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Any:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from planner.errors import PlanError
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Window
 from planner.masks import areas as module
-from planner.masks.areas import areas, kinds, sizes
+from planner.masks.areas import areas
 from planner.masks.regions import Region, overlaps
 from strategies import masks, range_sets
 
@@ -98,17 +98,6 @@ def test_many_boxes_against_stripes_are_counted_by_a_product(
     pieces = mask.region().pieces
     assert module._boxes_worth_multiplying(pieces, module.runs(q), module.runs(kv)).sum() > 8
     np.testing.assert_array_equal(areas(mask.region(), q, kv), counted(mask, q, kv))
-
-
-@given(st.data(), lengths)
-def test_kinds_agree_with_counting(data: st.DataObject, seq: int) -> None:
-    mask = data.draw(masks(seq, seq))
-    q, kv = (data.draw(st.lists(range_sets(seq), min_size=1, max_size=3)) for _ in "qk")
-    result = kinds(areas(mask.region(), q, kv), sizes(q), sizes(kv))
-    tiles = [[mask.allowed(positions(i), positions(j)) for j in kv] for i in q]
-    expected = [[0 if not t.any() else 2 if t.all() else 1 for t in row] for row in tiles]
-    assert result.dtype == np.int8
-    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("layout", [slabs, stripes])
