@@ -42,7 +42,8 @@ from in_memory.threads import on_threads
 from planner.planning import plan
 from planner.workload import Workload
 from runtimes.arrays import draw
-from runtimes.torch.rank import load, shards
+from runtimes.emitted import load
+from runtimes.torch.rank import shards
 
 HEADS, HEAD_DIM = 8, 64
 PUBLIC_LIMIT, BUSY_LIMIT = 0.45, 1.1

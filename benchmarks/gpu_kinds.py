@@ -142,7 +142,7 @@ def on_chip(schedule: str, asked: Workload, ranks: int, whole: list[Any]) -> lis
     """The results of a torch program, its ranks as threads, put together."""
     from in_memory.distributed import installed
     from in_memory.threads import on_threads
-    from runtimes.torch.rank import load
+    from runtimes.emitted import load
 
     program = installed(load(emit(plan(schedule, asked, ranks, pass_="both"), "torch")))
     sides = "q", "kv", "kv", "q"

@@ -109,7 +109,7 @@ def exact_torch(seq: int, schedule: str) -> Iterator[Row]:
     import torch
     import torch.distributed as dist
 
-    from runtimes.torch.rank import load
+    from runtimes.emitted import load
 
     dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29511", rank=0, world_size=1)
     program = load(emit(plan(schedule, work(seq), 1, pass_="both"), "torch"))
@@ -169,7 +169,7 @@ def busy(ranks: int, tokens: int, schedule: str, backward: bool, repeats: int) -
 
     from in_memory.distributed import installed
     from in_memory.threads import on_threads
-    from runtimes.torch.rank import load
+    from runtimes.emitted import load
 
     pair = plan(schedule, work(ranks * tokens), ranks, pass_="both")
     program = installed(load(emit(pair, "torch")))

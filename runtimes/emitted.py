@@ -1,12 +1,20 @@
 """Programs that are emitted to be run, with or without a forward plan to begin with."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import RLock
+from types import ModuleType
 
 import numpy as np
 
 from codegen import emit
 from planner.analysis.tiles import tiles
+from planner.disk import writing
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.passes.trim import trim
 from planner.plans import Plans
@@ -18,6 +26,38 @@ RESULTS = {
     "forward": ("q", "q"),
     "backward": ("q", "kv", "kv"),
 }
+LOADING = RLock()  # no thread gets a module that another one has begun to run
+
+
+def load(source: str, folder: Path | None = None) -> ModuleType:
+    """Returns an emitted program as a module, one for each text: it registers its operators once.
+
+    Its file is kept in the folder, or without one as long as this process runs. Raises
+    RingloomError where it cannot be written.
+    """
+    digest = sha256(source.encode()).hexdigest()[:16]
+    name = f"{'ringloom_program' if folder else 'emitted'}_{digest}"
+    path = (folder or Path(_folder().name)) / f"{name}.py"
+    with LOADING:
+        if name not in sys.modules:
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(source, encoding="utf-8")
+            program = ModuleType(name)
+            program.__file__ = str(path)
+            sys.modules[name] = program  # torch.compile looks there for the functions of a module
+            try:
+                exec(compile(source, path, "exec"), program.__dict__)
+            except BaseException:
+                del sys.modules[name]
+                raise
+        return sys.modules[name]
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    """Returns the files of this process's programs."""
+    return TemporaryDirectory(prefix="ringloom-programs-")
 
 
 def source_of(plans: Plans, target: str) -> str:

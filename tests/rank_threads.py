@@ -18,7 +18,7 @@ from in_memory.distributed import installed
 from in_memory.network import Network
 from in_memory.threads import on_threads
 from planner.plans import Plans
-from runtimes import backends
+from runtimes import backends, emitted
 from runtimes.arrays import Array, draw
 from runtimes.torch import launch, rank
 from runtimes.torch.rank import Body, Parts
@@ -27,7 +27,7 @@ from shards import in_order
 
 def load(source: str) -> ModuleType:
     """An emitted program that takes groups in memory."""
-    return installed(rank.load(source))
+    return installed(emitted.load(source))
 
 
 def as_threads(source: str, ranks: int, arrays: Any, body: Body, timeout: float) -> list[Parts]:

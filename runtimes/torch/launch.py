@@ -30,9 +30,9 @@ import torch.distributed as dist
 from planner.errors import RingloomError
 from planner.plans import Plans
 from runtimes.arrays import Array, dtype_of
-from runtimes.emitted import RESULTS, source_of
+from runtimes.emitted import RESULTS, load, source_of
 from runtimes.machine import RankError, ended, memory_bytes
-from runtimes.torch.rank import BODIES, Body, Parts, load, to_numpy, to_torch
+from runtimes.torch.rank import BODIES, Body, Parts, to_numpy, to_torch
 
 Launch = Callable[[str, int, tuple[Array, ...], Body, float], list[Parts]]
 TIMEOUT = 300.0  # seconds
@@ -104,12 +104,11 @@ def in_processes(
     serve("torch", "torch.distributed", __name__)
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory(prefix="ringloom-") as folder:
-        Path(folder, "program.py").write_text(source, encoding="utf-8")
         for number, array in enumerate(arrays):
             plain = array.dtype.kind in "fiu"  # bfloat16 is none of numpy's own, which it can load
             np.save(Path(folder, f"input-{number}.npy"), array if plain else array.view(np.int16))
         names = [array.dtype.name for array in arrays]
-        what = folder, ranks, names, time.monotonic() + timeout, body
+        what = folder, source, ranks, names, time.monotonic() + timeout, body
         workers: list[BaseProcess] = [
             context.Process(target=_worker, args=(*what, rank), daemon=True)
             for rank in range(ranks)
@@ -136,7 +135,7 @@ def serve(*imported: str) -> None:
 
 
 def _worker(
-    folder: str, ranks: int, names: list[str], deadline: float, body: Body, rank: int
+    folder: str, source: str, ranks: int, names: list[str], deadline: float, body: Body, rank: int
 ) -> None:
     """One rank; an error goes to a file, and so does where it is shortly before the deadline."""
     if not Path(folder).exists():  # the run ended while the server was still getting ready
@@ -145,7 +144,7 @@ def _worker(
     with Path(folder, f"stack-{rank}.txt").open("w", encoding="utf-8") as stack:
         faulthandler.dump_traceback_later(0.8 * timeout, file=stack)
         try:
-            _live(Path(folder), rank, ranks, names, timeout, body)
+            _live(Path(folder), source, rank, ranks, names, timeout, body)
         except BaseException:
             Path(folder, f"error-{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
             raise
@@ -154,7 +153,7 @@ def _worker(
 
 
 def _live(
-    folder: Path, rank: int, ranks: int, names: list[str], timeout: float, body: Body
+    folder: Path, source: str, rank: int, ranks: int, names: list[str], timeout: float, body: Body
 ) -> None:
     """Meet the others, run the program, leave the results in the folder."""
     torch.set_num_threads(max(1, torch.get_num_threads() // ranks))
@@ -169,8 +168,7 @@ def _live(
         np.load(folder / f"input-{number}.npy", mmap_mode="c").view(dtype_of(name))
         for number, name in enumerate(names)
     ]
-    program = load((folder / "program.py").read_text(encoding="utf-8"))
-    parts = body(program, dist.group.WORLD, arrays)
+    parts = body(load(source), dist.group.WORLD, arrays)
     (folder / f"parts-{rank}.pickle").write_bytes(pickle.dumps(parts))
     dist.barrier()
     dist.destroy_process_group()

@@ -5,12 +5,7 @@ ahead       forward(q, k, v): out and lse
 back        backward(dout, q, k, v, out, lse): dq, dk, dv
 """
 
-import sys
 from collections.abc import Callable, Sequence
-from functools import cache
-from hashlib import sha256
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -22,25 +17,6 @@ from runtimes.emitted import SIDES
 
 Parts = list[Array]  # what a rank has of each result
 Body = Callable[..., Parts]  # of a program, a group, arrays and perhaps sinks
-
-
-@cache
-def load(source: str) -> ModuleType:
-    """Returns an emitted program as a module, one for each text: it registers its operator once."""
-    name = f"emitted_{sha256(source.encode()).hexdigest()[:16]}"
-    path = Path(_folder().name, f"{name}.py")
-    path.write_text(source, encoding="utf-8")
-    program = ModuleType(name)
-    program.__file__ = str(path)
-    sys.modules[name] = program  # torch.compile looks there for the functions of a module
-    exec(compile(source, path, "exec"), program.__dict__)
-    return program
-
-
-@cache
-def _folder() -> TemporaryDirectory[str]:
-    """Returns the files of this process's programs."""
-    return TemporaryDirectory(prefix="ringloom-programs-")
 
 
 def to_torch(array: Array) -> Any:

@@ -21,7 +21,7 @@ from planner.workload import Workload
 
 torch = pytest.importorskip("torch")
 
-from runtimes.torch.rank import load  # noqa: E402  only where torch is
+from runtimes.emitted import load  # noqa: E402  only where torch is
 
 RANKS, SEQ, DIM, BATCH = 4, 22, 16, 2
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 4
