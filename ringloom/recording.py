@@ -4,7 +4,7 @@ The timeline has the form of predicted ones, so it can be drawn, counted and wri
 way, and a report lays the one over the other.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,9 @@ from planner.ir import Plan
 from planner.partitions import Ints
 from planner.plans import AnyPlans
 from runtimes import backends
-from runtimes.recording.events import Event, Kind
+from runtimes.recording.events import Events, Kind
 from simulator.chrome_trace import save_trace, trace
 from simulator.timeline import Floats, Rows, Run, Timeline, work
-
-Times = dict[tuple[Kind, int, int, int], tuple[float, float]]  # kind, rank, step, number
 
 
 class Recording(Run):
@@ -63,7 +61,7 @@ def record(
     if not rest:
         return results, first
     (second,) = rest
-    begins = [min(event.start for event in events) for _, events in passes if events]
+    begins = [min(events.values())[0] for _, events in passes if events]
     if len(begins) == 2:
         first = replace(first, makespan=begins[1] - begins[0])
     whole = replace(
@@ -76,7 +74,7 @@ def record(
     return results, whole
 
 
-def _one(plan: Plan, events: list[Event], backend: str) -> Recording:
+def _one(plan: Plan, events: Events, backend: str) -> Recording:
     times = timeline(plan, events)
     return Recording(
         name=plan.name,
@@ -88,31 +86,27 @@ def _one(plan: Plan, events: list[Event], backend: str) -> Recording:
     )
 
 
-def timeline(plan: Plan, events: Iterable[Event]) -> Timeline:
+def timeline(plan: Plan, events: Events) -> Timeline:
     """Returns the timeline of a run, row by row of the plan, from the first event on.
 
     Raises RingloomError unless every attend and both ends of every message have an event.
     """
-    events = list(events)
-    begin = min((event.start for event in events), default=0.0)
-    times: Times = {
-        (e.kind, e.rank, e.step, e.number): (e.start - begin, e.end - begin) for e in events
-    }
+    begin, _ = min(events.values(), default=(0.0, 0.0))
+    events = {key: (start - begin, end - begin) for key, (start, end) in events.items()}
     finish = np.zeros(plan.ranks)
-    for (_, rank, _, _), (_, end) in times.items():
+    for (_, rank, _, _), (_, end) in events.items():
         finish[rank] = max(finish[rank], end)
-    rows = tuple(_rows(plan, times))
-    steps = _steps(plan, events, begin)
+    rows, steps = tuple(_rows(plan, events)), _steps(plan, events)
     return Timeline(plan, float(finish.max(initial=0.0)), finish, steps, rows)
 
 
-def _rows(plan: Plan, times: Times) -> Iterator[Rows]:
+def _rows(plan: Plan, events: Events) -> Iterator[Rows]:
     """Yields the rows of every node, in plan order."""
     for step, nodes in enumerate(plan.steps):
 
         def look(kind: Kind, ranks: Ints, first: int, step: int = step) -> Floats:
             rows = [
-                _time(plan, times, (kind, rank, step, number))
+                _time(plan, events, (kind, rank, step, number))
                 for number, rank in enumerate(ranks.tolist(), first)
             ]
             return np.array(rows).reshape(-1, 2)
@@ -135,25 +129,25 @@ def _rows(plan: Plan, times: Times) -> Iterator[Rows]:
             first += len(attend)
 
 
-def _time(plan: Plan, times: Times, key: tuple[Kind, int, int, int]) -> tuple[float, float]:
-    if key not in times:
+def _time(plan: Plan, events: Events, key: tuple[Kind, int, int, int]) -> tuple[float, float]:
+    if key not in events:
         kind, rank, step, number = key
         raise RingloomError(
             f"{plan.name}: {kind} {number} of rank {rank} in step {step} was not recorded"
         )
-    return times[key]
+    return events[key]
 
 
-def _steps(plan: Plan, events: list[Event], zero: float) -> Floats:
+def _steps(plan: Plan, events: Events) -> Floats:
     """[begin, attend start, attend end; steps; ranks]; a rank that has no part in a step passes
     through it in no time, when it has done with the one before."""
     shape = len(plan.steps), plan.ranks
     begin, first, last = np.full(shape, np.inf), np.full(shape, np.inf), np.full(shape, -np.inf)
-    for e in events:
-        at = e.step, e.rank
-        begin[at] = min(begin[at], e.start - zero)
-        if e.kind in ("attend", "merge"):
-            first[at], last[at] = min(first[at], e.start - zero), max(last[at], e.end - zero)
+    for (kind, rank, step, _), (start, end) in events.items():
+        at = step, rank
+        begin[at] = min(begin[at], start)
+        if kind in ("attend", "merge"):
+            first[at], last[at] = min(first[at], start), max(last[at], end)
     now = np.zeros(plan.ranks)
     for step in range(len(plan.steps)):
         begin[step] = np.where(np.isfinite(begin[step]), np.maximum(begin[step], now), now)

@@ -8,24 +8,10 @@ The `number` of an event is that of its row among the moves, or the attends, of 
 plan. Times are seconds of `time.perf_counter`, which the processes of a machine share.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from planner.ir import Plan
 
 Kind = Literal["attend", "merge", "send", "receive", "arrive"]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One operation of `rank` in `step`, from `start` to `end`, in seconds."""
-
-    kind: Kind
-    rank: int
-    step: int
-    number: int
-    start: float
-    end: float
-
-
-Recorded = tuple[Plan, list[Event]]  # a pass and its events
+Events = dict[tuple[Kind, int, int, int], tuple[float, float]]  # kind, rank, step, number: seconds
+Recorded = tuple[Plan, Events]  # a pass and its events

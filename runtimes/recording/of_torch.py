@@ -24,7 +24,7 @@ from planner.errors import RingloomError
 from planner.ir import Plan
 from planner.plans import Plans
 from runtimes.arrays import Array
-from runtimes.recording.events import Event, Kind, Recorded
+from runtimes.recording.events import Events, Kind, Recorded
 from runtimes.torch.launch import TIMEOUT, Launch, launched, wholes
 from runtimes.torch.rank import BODIES, Body, Parts
 
@@ -243,26 +243,27 @@ class Watched:
 # ---- from notes to rows of the plan
 
 
-def events_of(plan: Plan, notes: list[list[Note]]) -> list[Event]:
+def events_of(plan: Plan, notes: list[list[Note]]) -> Events:
     """Returns the events of the plan's rows, from the notes of all ranks on one pass."""
     own = [
         [note for note in rank if bool(note.backward) == (plan.pass_ == "backward")]
         for rank in notes
     ]
-    events, start = list[Event](), min((n.start for rank in own for n in rank), default=0.0)
+    events, start = Events(), min((n.start for rank in own for n in rank), default=0.0)
     for rank, left in enumerate(own):
-        events += _computed(plan, rank, left, start)
-        events += _moved(plan, rank, left, start)
+        events |= _computed(plan, rank, left, start)
+        events |= _moved(plan, rank, left, start)
     return events
 
 
-def _computed(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterator[Event]:
+def _computed(plan: Plan, rank: int, notes: list[Note], start: float) -> Events:
     """Attends, and merges behind them, which take no time of their own."""
-    calls = [note for note in notes if note.kind == KERNEL]
+    calls, events = [note for note in notes if note.kind == KERNEL], Events()
     rows = _attends(plan, rank)
     for row, begin, end in _matched(plan, rank, "attends", rows, calls, start):
-        yield Event("attend", rank, row.step, row.number, begin, end)
-        yield Event("merge", rank, row.step, row.number, end, end)
+        events["attend", rank, row.step, row.number] = begin, end
+        events["merge", rank, row.step, row.number] = end, end
+    return events
 
 
 def _attends(plan: Plan, rank: int) -> Iterator[Row]:
@@ -277,17 +278,19 @@ def _attends(plan: Plan, rank: int) -> Iterator[Row]:
         first[step] += len(node)
 
 
-def _moved(plan: Plan, rank: int, notes: list[Note], start: float) -> Iterator[Event]:
+def _moved(plan: Plan, rank: int, notes: list[Note], start: float) -> Events:
     """Messages of both directions, and arrivals of what is added, which take no time either."""
+    events = Events()
     for kind, own, other in ((SENT, "src", "dst"), (CAME, "dst", "src")):
         for peer, rows in _moves(plan, rank, own, other).items():
             messages = [n for n in notes if n.kind == kind and n.peer == peer]
             what = f"sends to {peer}" if kind == SENT else f"receives from {peer}"
+            name: Kind = "send" if kind == SENT else "receive"
             for row, begin, end in _matched(plan, rank, what, rows, messages, start):
-                name: Kind = "send" if kind == SENT else "receive"
-                yield Event(name, rank, row.step, row.number, begin, end)
+                events[name, rank, row.step, row.number] = begin, end
                 if row.added and kind == CAME:
-                    yield Event("arrive", rank, row.step, row.number, end, end)
+                    events["arrive", rank, row.step, row.number] = end, end
+    return events
 
 
 def _moves(plan: Plan, rank: int, own: str, other: str) -> dict[int, list[Row]]:

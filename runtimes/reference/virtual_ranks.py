@@ -16,7 +16,7 @@ from planner.errors import PlanError
 from planner.ir import INPUTS, TENSORS, Attend, Move, Plan
 from planner.partitions import Ints
 from runtimes.arrays import Array, wide
-from runtimes.recording.events import Event, Kind
+from runtimes.recording.events import Events, Kind
 from runtimes.reference.online_softmax import attend, gradients, merge
 
 Arrays = tuple[Array, ...]  # the arrays of a tensor: KV is (k, v), OUT is (o, lse), and so on
@@ -88,13 +88,13 @@ class VirtualRanks:
         self.memory = [Rank(number) for number in range(plan.ranks)]
         self.scale = plan.workload.softmax_scale
         self.number = wide(plan.workload.dtype)
-        self.events = list[Event]()
+        self.events = Events()
         self._over = self._last_uses()
         self.tokens = {
             side: [b.tokens() for b in plan.partition.side(side).blocks] for side in ("q", "kv")
         }
 
-    def run(self) -> list[Event]:
+    def run(self) -> Events:
         """Runs every step of the plan; returns the events."""
         for number in range(len(self.plan.steps)):
             self.advance(number)
@@ -105,7 +105,7 @@ class VirtualRanks:
         step, slots = self.plan.steps[number], self._away()
 
         def note(kind: Kind, rank: int, row: int, start: float, end: float) -> None:
-            self.events.append(Event(kind, rank, number, row, start, end))
+            self.events[kind, rank, number, row] = start, end
 
         flying = [one for move in step.moves for one in self._depart(move, number)]
         made = [one for attend in step.attends for one in self._attend(attend, number)]
