@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from codegen.digest import digest
 from codegen.layout import Form
 from codegen.masks import filled, mask_data
 from codegen.programs import Program
+from planner.digest import digest
 from planner.ir import TENSORS
 from planner.layouts.peers import PEERS
 from planner.loops.form import Exchange, Loops, Return, Send, Shift, Table

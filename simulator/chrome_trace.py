@@ -20,8 +20,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from planner.digest import described, digest
 from planner.disk import writing
 from planner.errors import RingloomError
+from planner.ir import Plan
 from simulator.memory import Memory
 from simulator.timeline import Run, Timeline, entries
 
@@ -78,13 +80,14 @@ def trace(
     if not scale > 0:
         raise RingloomError(f"a time scale is more than 0, not {scale:g}")
     chosen = range(run.ranks) if ranks is None else sorted(set(ranks))
-    slices, counters, flows = list[Slice](), list[Event](), 0
+    slices, counters, plans, flows = list[Slice](), list[Event](), list[Plan](), 0
     for one, offset in run.in_turn():
         timeline, ticks = one.timeline, Ticks(scale, whole, offset)
         if timeline is None:
             raise RingloomError(f"{one.name}: the rows were not kept; simulate with record=True")
         slices += _slices(timeline, ticks, flows)
         counters += _counters(timeline, one.memory, ticks, chosen)
+        plans.append(timeline.plan)
         flows += one.messages
     if len(slices) > LARGEST:
         raise RingloomError(
@@ -96,7 +99,13 @@ def trace(
     events = [*names, *body, *counters]
     return {
         "displayTimeUnit": "ns",
-        "otherData": {"plan": run.name, "hardware": run.hardware, "time_scale": scale},
+        "otherData": {
+            "plan": run.name,
+            "digest": digest(plans),
+            "work": described(plans),
+            "hardware": run.hardware,
+            "time_scale": scale,
+        },
         "traceEvents": events,
     }
 

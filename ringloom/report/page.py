@@ -11,7 +11,7 @@ from bokeh.models import Range1d
 from markupsafe import Markup
 
 import ringloom
-from codegen.digest import digest
+from planner.digest import digest
 from ringloom.comparison import Case, Comparison
 from ringloom.report import asset
 from ringloom.report.facts.recorded import Recorded, matching
@@ -20,6 +20,7 @@ from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficPicture, look_of
 from ringloom.report.summary import TEMPLATES, summary
+from ringloom.rows import Row
 from ringloom.views.units import seconds, size, times
 from simulator.bars import FEW, Bars, bars_of, representatives
 from simulator.facts import Usage, by_nodes, over_average, traffic_of, usage, work_of
@@ -42,7 +43,8 @@ def page(
     Raises RingloomError for a run of another schedule, other ranks or another workload.
     """
     cases, figures = compared.cases, dict[str, Any]()
-    scale = _scale(compared, run) if run else 1.0
+    ran = matching(compared, run) if run else None
+    scale = _scale(ran.row, run) if run and ran else 1.0
     end = max([row.makespan_s for row in compared.rows] + ([run.makespan * scale] if run else []))
     axis = Range1d(0, 1e3 * end or 1.0, name="seconds", bounds="auto")
     passes = [(case.row.schedule, plan) for case in cases for plan in case.plans]
@@ -54,7 +56,7 @@ def page(
         stepper.show(facts)
         figures |= {"tiles": stepper.tiles, "ways": stepper.ways}
     content = {
-        "timelines": _timelines(compared, run, scale, axis, all_ranks),
+        "timelines": _timelines(compared, ran, run, scale, axis, all_ranks),
         "loads": _loads(cases),
         "links": _links(cases),
     }
@@ -77,7 +79,7 @@ def page(
         pictures={name: Markup(drawn[name]) for name in ("tiles", "ways") if facts},
         memory=Markup(drawn["memory"]) if memory else "",
         legend=memory,
-        run=_run_words(compared, run, scale) if run else "",
+        run=_run_words(compared, ran.row, run, scale) if run and ran else "",
         few=compared.ranks > FEW and not all_ranks,
         command=command,
         digests=[(case.row.schedule, digest(case.plans)) for case in cases],
@@ -100,6 +102,7 @@ def _library() -> str:
 
 def _timelines(
     compared: Comparison,
+    ran: Case | None,
     run: Recorded | None,
     scale: float,
     axis: Range1d,
@@ -109,7 +112,7 @@ def _timelines(
     for number, case in enumerate(compared.cases):
         shown = representatives(case.prediction, compared.ranks if every else FEW)
         bars = bars_of(case.prediction, shown)
-        own = run if run is not None and run.plan == case.row.schedule else None
+        own = run if case is ran else None
         picture = TimelinePicture(f"timeline-{number}", axis)
         drawn = picture.show(bars, compared.ranks, shown, own, scale)
         words = _time_words(case, bars) + (f"; measured {seconds(own.makespan)}" if own else "")
@@ -124,22 +127,18 @@ def _time_words(case: Case, bars: Bars) -> str:
     return words if bars.whole else f"{words}; one bar per step, as the plan has too many rows"
 
 
-def _scale(compared: Comparison, run: Recorded) -> float:
-    """Returns the factor that scales a run of a very different length to its prediction, else 1.
-
-    Raises RingloomError for a run of another plan.
-    """
-    ratio = matching(compared, run).row.makespan_s / (run.makespan or 1.0)
+def _scale(row: Row, run: Recorded) -> float:
+    """Returns the factor that scales a run of a very different length to its prediction, else 1."""
+    ratio = row.makespan_s / (run.makespan or 1.0)
     return 1.0 if 1 / APART <= ratio <= APART else ratio
 
 
-def _run_words(compared: Comparison, run: Recorded, scale: float) -> str:
+def _run_words(compared: Comparison, row: Row, run: Recorded, scale: float) -> str:
     """Compares a recorded run with its prediction, in a sentence."""
-    row = next(row for row in compared.rows if row.schedule == run.plan)
     where = f" on {run.hardware}" if run.hardware else ""
     drawn = "" if scale == 1 else f", and its time axis is scaled by {scale:.3g}"
     return (
-        f"A recorded run of {run.plan}{where} is drawn below its prediction, hatched: it took"
+        f"A recorded run of {row.schedule}{where} is drawn below its prediction, hatched: it took"
         f" {seconds(run.makespan)}, {run.makespan / row.makespan_s:.2f}x the"
         f" {seconds(row.makespan_s)} predicted for {compared.hardware}{drawn}."
     )

@@ -13,10 +13,10 @@ import pytest
 
 import codegen
 import ringloom as rl
-from codegen.digest import digest
 from codegen.header import plan_literal
 from codegen.programs import program_of
 from command_line import CommandLine
+from planner.digest import digest
 from planner.ir import Plan
 from planner.plans import Plans
 from planner.verify import ensure_verified, mark_verified

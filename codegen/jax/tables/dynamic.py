@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from codegen import masks
 from codegen.assemble import Part, parts_of
-from codegen.digest import digest
 from codegen.jax.parts.tables.dynamic_calls import calls_of
 from codegen.jax.tables import program as table
 from codegen.jax.tables.slots import Tables
 from codegen.jax.tables.slots import tables as tables_of
 from codegen.programs import Program
+from planner.digest import digest
 from planner.errors import PlanError
 from planner.masks import Full, Mask
 from planner.partitions import Side

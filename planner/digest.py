@@ -33,6 +33,12 @@ def digest(plans: Iterable[Plan]) -> str:
     return sha.hexdigest()[:LENGTH]
 
 
+def described(plans: Iterable[Plan]) -> str:
+    """Returns passes and workload of some plans in words: forward and backward of Workload(...)."""
+    first, *others = plans
+    return f"{' and '.join(plan.pass_ for plan in (first, *others))} of {first.workload}"
+
+
 def _add(sha: Any, node: Any) -> None:
     sha.update(type(node).__name__.encode())
     for field in node._fields():
