@@ -1,10 +1,8 @@
 """A local page to play with: choices, the same pictures as the report's, redrawn at once.
 
-choices.py   what a reader chose, to and from an address; what is wrong with which choice
-controls.py  the same as entries of the page
+choices.py   what a reader chose, to and from an address, as a command and as Python
+controls.py  the same as entries of the page, and as files
 view.py      the pictures of one study
-table.py     all other schedules beside it, row by row
-turns.py     answers in stages, one at a time, left at the next change
-copies.py    the choices as a command and as Python; downloads.py  as files
+answers.py   answers in stages, left at the next change; all other schedules, row by row
 session.py   one reader: controls, pictures, table
 """

@@ -19,16 +19,15 @@ from ringloom.explore.answers import Stages, Table, Turns, Words
 from ringloom.explore.choices import ChoiceError, Choices, from_query
 from ringloom.explore.controls import FULL, Controls, buttons
 from ringloom.explore.view import MOST_LANES, View, compared, finding
-from ringloom.report import asset
-from ringloom.report.facts.tiles import TileFacts
+from ringloom.report import SCRIPTS, asset
 from simulator.bars import FEW
 
 PAGE = Path(__file__).parent / "page"
 STYLES = asset("style.css") + asset("explore.css", PAGE)
-SCRIPTS = "".join(map(asset, ("theme.js", "bars.js", "sheets.js"))) + asset("explore.js", PAGE)
+BEHAVIOUR = "".join(map(asset, SCRIPTS)) + asset("explore.js", PAGE)
 AT_ONCE = 64  # ranks up to which a page opens with its answer
 WORDS = (
-    *("title", "finding", "trouble", "working", "skipped", "note", "said", "summary", "progress"),
+    *("title", "finding", "trouble", "working", "skipped", "summary", "progress"),
     *("shown", "command", "python", *(f"wrong-{name}" for name in Choices().texts())),
 )
 
@@ -41,20 +40,12 @@ class Session:
         self.words = Words(*WORDS)
         self.view.stepper.tiles.tags = [self.words.source]  # goes to the browser with it
         self.table, self.turns = Table(self.words), Turns()
-        self.step = pn.widgets.IntSlider(label="step", start=1, end=2, **FULL)
-        self.cut = pn.widgets.Select(label="heads", **FULL)
-        self.leg = pn.widgets.Select(label="pass shown", **FULL)
         self.every = pn.widgets.Checkbox(label="all ranks", **FULL)
-        self.tiles: tuple[TileFacts, ...] = ()
         self.shown = Choices()
         self.downloads = buttons(lambda: self.shown, self._trouble)
-        self._quiet = False
         opening = self._begin()
         for widget in self.controls.widgets.values():
             widget.param.watch(self._chosen, "value")
-        self.step.param.watch(self._stepped, "value")
-        self.cut.param.watch(self._stepped, "value")
-        self.leg.param.watch(self._legged, "value")
         timed = self.view.show_times
         self.every.param.watch(lambda event: timed(self.shown, event.new), "value")
         pn.state.onload(lambda: self.turns.begin(opening))
@@ -110,8 +101,8 @@ class Session:
         self.words.say(working=f"planning {escape(what)} ...", progress="")
         yield 1
         with pn.io.hold():
-            self._draw_plan(choices)
-            self.words.say(shown="", working=f"predicting {escape(what)} ...")
+            skipped = escape(self.view.show_plan(choices).skipped)
+            self.words.say(skipped=skipped, shown="", working=f"predicting {escape(what)} ...")
         yield 1
         with pn.io.hold():
             self.view.show_times(choices, self.every.value)
@@ -123,46 +114,12 @@ class Session:
             self.every.visible = FEW < choices.ranks <= MOST_LANES
             self.words.say(shown=escape(json.dumps(texts), quote=False))
 
-    def _draw_plan(self, choices: Choices) -> None:
-        still = self.view.show_plan(choices)
-        self.words.say(skipped=escape(still.skipped))
-        if (tiles := still.tiles) is self.tiles or not tiles:
-            return
-        self.tiles, self._quiet = tiles, True
-        self.leg.options = {facts.title: n for n, facts in enumerate(tiles)}
-        self.leg.value, self.leg.visible = 0, len(tiles) > 1
-        self._quiet = False
-        self._legged(None)
-
     def _draw_finding(self, choices: Choices) -> None:
         comparison = compared(choices)
         texts = {"title": comparison.title, "finding": finding(choices, comparison)}
         texts |= {"command": choices.command, "python": choices.python}
         self.words.say(**{name: escape(text) for name, text in texts.items()})
         self.table.take(choices, comparison.rows)
-
-    def _legged(self, _event: Any) -> None:
-        """Another pass: its own steps and heads."""
-        if self._quiet or not self.tiles:
-            return
-        facts = self.tiles[self.leg.value]
-        self._quiet = True
-        self.cut.options = {name: n for n, name in enumerate(facts.drawn_heads)}
-        self.cut.value, self.cut.visible = 0, len(facts.drawn_heads) > 1
-        self.words.say(note=escape(facts.note))
-        self.step.end = max(2, facts.steps)
-        self.step.disabled = facts.steps < 2
-        self.step.value = min(self.step.value, max(1, facts.steps))
-        self._quiet = False
-        self._stepped(None)
-
-    def _stepped(self, _event: Any) -> None:
-        if self._quiet or not self.tiles:
-            return
-        facts, step = self.tiles[self.leg.value], self.step.value - 1
-        self.words.say(said=escape(facts.words(step)) if facts.steps else "no attends")
-        state = {"leg": [self.leg.value], "step": [step], "cut": [self.cut.value]}
-        self.view.stepper.state.data = state
 
     def _trouble(self, wrong: str) -> None:
         self.words.say(trouble=_alert(wrong))
@@ -194,18 +151,16 @@ class Session:
             for name, figure in figures.items()
         }
         template.add_panel("every", self.every)
-        steppers = {"step": self.step, "leg": self.leg, "cut": self.cut}
         downloads = {f"get_{name}": one for name, one in self.downloads.items()}
-        for name, part in (self.controls.widgets | downloads | panes | steppers).items():
+        for name, part in (self.controls.widgets | downloads | panes).items():
             template.add_panel(name, part)
         template.add_variable("words", {name: Markup(self.words[name]) for name in WORDS})
-        for name in ("tiles_lead", "times_lead"):
+        for name in ("tiles_lead", "times_lead", "steps"):
             template.add_variable(name, asset(f"{name}.html"))
         template.add_variable("style", STYLES)
-        template.add_variable("behaviour", SCRIPTS)
+        template.add_variable("behaviour", BEHAVIOUR)
         template.add_variable("controls", list(self.controls.widgets))
         template.add_variable("downloads", list(downloads))
-        template.add_variable("steppers", list(steppers))
         return template
 
 

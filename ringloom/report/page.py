@@ -13,7 +13,7 @@ from markupsafe import Markup
 import ringloom
 from planner.digest import digest
 from ringloom.comparison import Case, Comparison
-from ringloom.report import asset
+from ringloom.report import SCRIPTS, asset
 from ringloom.report.facts.recorded import Recorded, matching
 from ringloom.report.facts.tiles import tables
 from ringloom.report.pictures.stepper import StepperPicture
@@ -74,7 +74,6 @@ def page(
         answer=compared.recommendation.answer,
         finding=compared.why,
         summary=Markup(summary(compared.rows, compared.refused)),
-        steps=[{"title": f.title, "steps": max(1, f.steps)} for f in facts],
         skipped=skipped,
         pictures={name: Markup(drawn[name]) for name in ("tiles", "ways") if facts},
         memory=Markup(drawn["memory"]) if memory else "",
@@ -86,7 +85,7 @@ def page(
         version=ringloom.__version__,
         numbers=Markup(numbers),
         style=Markup(asset("style.css")),
-        behaviour=Markup("".join(map(asset, ("theme.js", "bars.js", "sheets.js", "page.js")))),
+        behaviour=Markup("".join(map(asset, (*SCRIPTS, "page.js")))),
         library=Markup(_library()),
         scripts=Markup(scripts),
         **content,

@@ -5,7 +5,7 @@
   ringloomBars()
   ringloomSheets()
   ringloomFollow(doc)
-  doc.get_model_by_name("state").properties.data.change.emit() // the server drew before we listened
+  ringloomSteps(doc, false)
   judging()
   copying()
   document.documentElement.dataset.ready = "yes"

@@ -1,7 +1,7 @@
 """The stepper picture: tiles of the mask, coloured by the ranks that attend them, and messages.
 
 Nothing here draws a step: `page/stepper.js` does, in the browser, whenever `state` or `facts`
-change. A page moves the step by writing to `state`, a program on a server likewise.
+change. A page moves the step by writing to `state` (`page/steps.js`); a server does not hear of it.
 """
 
 import math
@@ -41,11 +41,12 @@ class StepperPicture:
     """Two figures, `tiles` and `ways`, that show step `state.data.step` of one of `facts`."""
 
     def __init__(self, ranks: int) -> None:
-        # Before the first step, so that writing the first one is a change, and draws.
-        self.state = ColumnDataSource(data={"leg": [0], "step": [-1], "cut": [0]}, name="state")
         self.facts = ColumnDataSource(data={}, name="facts")
         # What the browser draws stays in the browser.
         drawn = {"syncable": False}
+        # Before the first step, so that writing the first one is a change, and draws.
+        first = {"leg": [0], "step": [-1], "cut": [0]}
+        self.state = ColumnDataSource(data=first, name="state", **drawn)
         self.pixels = ColumnDataSource(data=NO_IMAGE, name="pixels", **drawn)
         self.labels = ColumnDataSource(data=_none("x y text ink size"), name="labels", **drawn)
         self.places = ColumnDataSource(data={}, name="places", **drawn)
