@@ -1,7 +1,6 @@
 """assemble(docstring, texts, keep)   one formatted file out of texts: printed ones and parts.
 
     Part("torch/parts/kernels")           codegen/torch/parts/kernels.py, read and not imported
-    Part("jax/parts/tables/table", ("meeting",))   without a definition, which another text has
     assemble(docstring, [constants, layout, schedule, Part(...), ...], keep=("attention", "main"))
 
 Every text is a module: imports, then definitions (functions, classes, assignments). Texts come in
@@ -36,7 +35,7 @@ CODEGEN = Path(__file__).parent
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
 MARK = (
     "(?:windows|plain|backward|signed|given|bound|unequal|equal|sinks|sinkless|held|whole|heads"
-    "|free|fixed|keeping|fresh|stats|statless|many|every|some"
+    "|regular|tabled|portable|single|free|fixed|keeping|fresh|stats|statless|many|every|some"
     "|all|keys|grouped|ungrouped|alike|apart"
     "|later|direct)"
 )
@@ -95,7 +94,6 @@ class Part:
     """
 
     name: str
-    without: tuple[str, ...] = ()
     printed: tuple[tuple[str, str], ...] = ()
 
     def text(self, marks: frozenset[str]) -> str:
@@ -116,10 +114,9 @@ class Part:
         return "\n".join(kept) + "\n"
 
 
-def parts_of(target: str, *names: str, without: tuple[str, ...] = (), **printed: str) -> list[Part]:
-    """Parts of a target by their names."""
-    lines = tuple(printed.items())
-    return [Part(f"{target}/parts/{name}", without, lines) for name in names]
+def parts_of(target: str, *names: str, **printed: str) -> list[Part]:
+    """Parts of a target by their names, with lines that are printed under their keys."""
+    return [Part(f"{target}/parts/{name}", tuple(printed.items())) for name in names]
 
 
 def assemble(
@@ -189,7 +186,6 @@ def module(source: str | Part, marks: frozenset[str]) -> Module:
     """The imports and the top-level statements of a text, without what assembly leaves out."""
     above = isinstance(source, Part)
     text = source.text(marks) if isinstance(source, Part) else source
-    without = source.without if isinstance(source, Part) else ()
     tree, lines = ast.parse(text), text.splitlines()
     imports, pieces, end = list[Import](), list[Piece](), 0
     heading, last = "", 0
@@ -200,7 +196,7 @@ def module(source: str | Part, marks: frozenset[str]) -> Module:
         end = _end(node)
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports += _imports(node)
-        elif not _left_out(node, above) and not _defined(node) & {*without}:
+        elif not _left_out(node, above):
             if not pieces or last != first - gap - 1:
                 gap = int(bool(pieces))
             gap = min(gap, 1)

@@ -137,6 +137,8 @@ class Program:
             ("whole", "heads"): self.any_heads,
             ("grouped", "ungrouped"): self.any_heads or self.dynamic or work.heads != work.kv_heads,
             ("free", "fixed"): self.free,
+            ("regular", "tabled"): self.loops is not None,
+            ("portable", "single"): self.platform == "all",
             ("keeping", "fresh"): self.dynamic or bool(backward and backward.start),
             ("stats", "statless"): self.dynamic or "STATS" in sent,
             ("alike", "apart"): self.layout.alike,

@@ -43,7 +43,7 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     around = parts_of("jax", *["sinks"] * program.work.sinks, "function")
     of_mask: list[str | Part] = [mask_function(program.work, "jax")]
     if program.dynamic:  # in place of the function to call that other programs have
-        of_mask = [Part("jax/parts/tables/dynamic", ("backward",) * (not program.backward))]
+        of_mask = [Part("jax/parts/tables/dynamic")]
     texts = [
         constants(program) + checked(program),
         layout,
@@ -78,13 +78,9 @@ def kernels(platform: str, masked: bool = False) -> list[Part]:
     platform: tpu, gpu or cpu, whose kernels alone stand in the program then, or all. masked: the
     program calls `attend_masked`, which then is the kernel of all other platforms, too.
     """
-    last = parts_of("jax", "masked")
-    if platform != "all":
-        here = Part("jax/parts/kernels", ("on_platform",))
-        return [here, *parts_of("jax", f"kernels_{platform}"), *last]
-    names = "tpu", "gpu", "masked" if masked else "cpu"
-    each = [Part(f"jax/parts/kernels_{name}", ("on_platform",)) for name in names]
-    return [*parts_of("jax", "kernels"), *each, *last]
+    every = "tpu", "gpu", "masked" if masked else "cpu"
+    names = (f"kernels_{name}" for name in (every if platform == "all" else (platform,)))
+    return parts_of("jax", "kernels", *names, "masked")
 
 
 def checked(program: Program) -> str:

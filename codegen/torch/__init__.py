@@ -44,9 +44,7 @@ def written(program: Program, loops: str = "") -> str:
     special = program.unequal or program.work.sinks
     whole = program.free and program.backward and not special
     check = "checks/check_whole" if whole else "checks/check_rows"
-    checks = parts_of(
-        "torch", check, "checks/check", without=(), **seen(program, 4 if whole else 8)
-    )
+    checks = parts_of("torch", check, "checks/check", **seen(program, 4 if whole else 8))
     texts += layer.parts(program) if program.layer else checks
     usage = layer.usage(program) if program.layer else []
     keep = [*KEEP, *["kv_positions"] * apart, *layer.KEEP * program.layer]

@@ -23,7 +23,7 @@ USAGE = (
 def parts(program: Program) -> list[Part]:
     """The layer, and the self-check last."""
     printed = WITH_TABLES if program.dynamic else {}
-    return parts_of("torch", "layers/layer", "checks/check", without=(), **printed)
+    return parts_of("torch", "layers/layer", "checks/check", **printed)
 
 
 def text(program: Program) -> str:

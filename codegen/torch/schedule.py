@@ -120,7 +120,7 @@ def parts_called(
         | (ONE_RUN if one else {})
         | (ALL_KEYS if given == {1} else {})
     )
-    return parts_of("torch", *PARTS, without=(), **lines), frozenset(marks)
+    return parts_of("torch", *PARTS, **lines), frozenset(marks)
 
 
 def pieces_function(plan: Plan, loops: Sequence[Loops], several: bool) -> list[str]:

@@ -115,7 +115,7 @@ def test_programs_cut_as_the_planner_does(
 
 def printed(*marks: str, **lines: str) -> ModuleType:
     """The part as programs have it that have these marks."""
-    module, (part,) = ModuleType("printed"), parts_of("torch", "bands", without=(), **lines)
+    module, (part,) = ModuleType("printed"), parts_of("torch", "bands", **lines)
     exec(part.text(frozenset({"windows", *marks})), module.__dict__)
     return module
 

@@ -47,7 +47,7 @@ def of_one_width(*arrays):
     return [jnp.pad(x, [(0, 0)] * 3 + [(0, size - x.shape[3])]) for x in arrays]
 
 
-def on_platform(way, causal, q, *arrays):
+def on_platform(way, causal, q, *arrays):  # portable
     """Run the kernel, forward or backward, of the platform that a program is lowered for."""
     kernels = {"default": (attend_cpu, attend_backward_cpu)}
     if q.dtype.itemsize < 8:

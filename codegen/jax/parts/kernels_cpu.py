@@ -8,7 +8,7 @@ from codegen.jax.parts.masked import wide
 SCALE = 1.0
 
 
-def on_platform(way, causal, *arrays):
+def on_platform(way, causal, *arrays):  # single
     """Run the forward or backward kernel."""
     return (attend_cpu, attend_backward_cpu)[way](causal, *arrays)
 

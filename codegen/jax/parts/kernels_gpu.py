@@ -13,7 +13,7 @@ from codegen.jax.parts.masked import wide
 SCALE = 1.0
 
 
-def on_platform(way, causal, q, *arrays):
+def on_platform(way, causal, q, *arrays):  # single
     """Run the forward or backward kernel: cuDNN's in 16 bit, Triton's in 32 bit."""
     k, kernels = arrays[-2], (attend_triton, attend_backward_triton)
     if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:

@@ -12,7 +12,7 @@ from codegen.jax.parts.masked import wide
 SCALE = 1.0
 
 
-def on_platform(way, causal, q, *arrays):
+def on_platform(way, causal, q, *arrays):  # single
     """Run the forward or backward kernel."""
     if q.dtype.itemsize > 4:
         raise ValueError(f"no kernel of a TPU takes {q.dtype}")

@@ -18,9 +18,9 @@ NUMBERS = {"forward": 5, "backward": 8}  # of a tile: what and which slots it re
 
 def schedule(program: Program, *more: str) -> list[str | Part]:
     """The texts that define both passes, and `more` lines behind the tables."""
-    table = Part("jax/parts/tables/table", ("meeting",) * program.dynamic)
+    table, masked = parts_of("jax", "tables/table", "masked")
     lines = [*data(program), *sides(program), *more]
-    return [table, "\n".join(lines) + "\n", *parts_of("jax", "masked")]
+    return [table, "\n".join(lines) + "\n", masked]
 
 
 def data(program: Program) -> Iterator[str]:

@@ -34,10 +34,7 @@ def write(program: Program) -> str:
     if program.layer:
         texts.append(layer.text(program))
         keep, usage, last = [*KEEP, *layer.KEEP], layer.usage(program), layer.parts(program)
-    run, *others = table.interpreter(program)
-    texts += [*parts_of("torch", "tables/given"), *table.digest()]
-    texts += parts_of("torch", run, without=("group_named",))
-    texts += parts_of("torch", *others, "kernels", "sums")
+    texts += parts_of("torch", "tables/given", *table.INTERPRETER, "kernels", "sums")
     texts += [*table.operators(program), *last]
     return assemble(docstring(program, usage), texts, keep, program.marks)
 

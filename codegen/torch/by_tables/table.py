@@ -21,6 +21,8 @@ HEADING = """\
 # [from, tensor, block, finished], rectangles [query blocks, key blocks, kernel calls], and copies
 # that it needs no more; a block is [rank, rows of the shard, heads]."""
 
+INTERPRETER = "digest", "tables/table", "visitors", "merge"  # the parts that run tables
+
 # lines of `attention` and of `forward` that stand for those of their parts
 GROUP = "group: dist.ProcessGroup | None = None"
 PLAIN = {"head": f"def attention(q: Tensor, k: Tensor, v: Tensor, *, {GROUP}) -> Tensor:"}
@@ -52,18 +54,7 @@ def text(program: Program) -> list[str | Part]:
     printed, packed = print_table(program)
     before = parts_of("torch", "tables/packed") * packed
     signature = {"forward": WITH_SINKS["forward"]} if program.work.sinks else {}
-    run = parts_of("torch", *interpreter(program), without=(), **signature)
-    return [*before, printed, *digest(), *run]
-
-
-def digest() -> list[Part]:
-    """The name of this text; tables belong to what a group is named by."""
-    return parts_of("torch", "digest", without=("group_named",))
-
-
-def interpreter(program: Program) -> tuple[str, ...]:
-    """The parts that run tables."""
-    return "tables/table", "visitors", "merge"
+    return [*before, printed, *parts_of("torch", *INTERPRETER, **signature)]
 
 
 def operators(program: Program, shapes: str = "") -> list[Part]:
@@ -78,7 +69,7 @@ def operators(program: Program, shapes: str = "") -> list[Part]:
     grouped = " or q.shape[1] % k.shape[1]" * program.any_heads
     wrong = f"    if given != wanted{grouped} or not q.is_floating_point():"
     lines = {"shapes": shapes, "wrong": wrong} | (WITH_SINKS if program.work.sinks else PLAIN)
-    return parts_of("torch", "function", *names, without=(), **lines)
+    return parts_of("torch", "function", *names, **lines)
 
 
 def tables_of(program: Program) -> dict[str, Any]:

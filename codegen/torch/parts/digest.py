@@ -8,5 +8,5 @@ import torch.distributed as dist
 
 # ---- Schedule: a pass is an operator, for compilers and checkpoint policies.
 
-group_named: Any = dist.distributed_c10d._resolve_process_group
+group_named: Any = dist.distributed_c10d._resolve_process_group  # regular
 digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]

@@ -32,7 +32,7 @@ def forward(q, k, v, tables, axis):
     return out, (*saved, tables)
 
 
-def backward(axis, saved, dout):
+def backward(axis, saved, dout):  # backward
     """Gradients of a device's queries, keys and values; tables have none."""
     *arrays, tables = saved
     return *run_backward(axis, arrays, dout, (ROWS["backward"][0], tables["backward"])), None

@@ -142,7 +142,7 @@ def run_step(hops, attend, axis, state, row):
     return state, None
 
 
-def meeting(i, j):
+def meeting(i, j):  # bound
     """Positions of a block of queries and of a block of keys, and which pairs count."""
     return jnp.asarray(QUERIES.at)[i], jnp.asarray(KEYS.at)[j], allowed
 

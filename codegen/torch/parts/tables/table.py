@@ -203,7 +203,7 @@ def read_call(call: Any) -> tuple[Any, Any, Any]:
 group_of: Any = dist.distributed_c10d._resolve_process_group
 
 
-def group_named(name: str) -> Any:
+def group_named(name: str) -> Any:  # bound
     """The tables, and the group of that name."""
     return TABLES, group_of(name)
 
