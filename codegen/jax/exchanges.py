@@ -1,6 +1,5 @@
 """Gathers and all-to-alls along an axis of the mesh, and the way back of sums over them."""
 
-import math
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -138,7 +137,7 @@ class Exchanges:
             raise PlanError("an exchange whose groups have their pieces in different orders")
         if np.array_equal(orders[0], np.arange(orders.shape[1])):
             return ""
-        text = _slots(*_coarse(orders[0], pieces.shape[1]))
+        text = _zigzag(orders[0], loops.mesh[s.axis])
         if not text or not self.program.layout.equal or len({*side.sizes.tolist()}) > 1:
             raise PlanError("an exchange whose order follows no formula")
         return entered(self.constants, numbered("ORDER"), text)
@@ -149,23 +148,17 @@ def by_name(groups: str) -> str:
     return groups.replace(", ", ", axis_index_groups=")
 
 
-def _coarse(order: Ints, width: int) -> tuple[Ints, int]:
-    """The order of runs of pieces, as long as they are in all places, and how many a shard has."""
-    starts = [i for i in range(len(order)) if not i or order[i] != order[i - 1] + 1]
-    run = math.gcd(width, *starts, *(int(order[i]) for i in starts))
-    return order[::run] // run, width // run
+def _zigzag(order: Ints, ranks: int) -> str:
+    """The order of the halves of shards: first halves, then last ones as they are or backwards.
 
-
-def _slots(order: Ints, width: int) -> str:
-    """The order of pieces, `width` of each shard, as ranges of the same piece of all shards."""
-    ranges = list[str]()
-    for numbers in order.reshape(width, -1):
-        step = int(numbers[1] - numbers[0])
-        run = range(int(numbers[0]), int(numbers[-1]) + (1 if step > 0 else -1), step)
-        if abs(step) != width or not np.array_equal(numbers, run):
-            return ""
-        ranges.append(f"*range({run.start}, {run.stop}, {run.step})")
-    return f"({', '.join(ranges)})  # of the pieces of a group"
+    "" for other orders of the pieces.
+    """
+    n, each = 2 * ranks, len(order) // (2 * ranks)
+    for last in (range(1, n, 2), range(n - 1, 0, -2)):
+        halves = np.array([*range(0, n, 2), *last])
+        if np.array_equal(np.add.outer(halves * each, np.arange(each)).ravel(), order):
+            return f"(*range(0, {n - 1}, 2), *{last})  # of the pieces of a group"
+    return ""
 
 
 def numbers(shares: Shares, names: Names) -> str:
