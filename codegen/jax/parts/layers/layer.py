@@ -11,16 +11,10 @@ from jax.sharding import Mesh
 
 from codegen.jax.parts.dense import dense
 from codegen.jax.parts.masked import wide
-from codegen.jax.parts.stubs import attention, example, in_layout, in_sequence, positions
+from codegen.jax.parts.stubs import attention, positions
 
 RANKS = SEQ = HEADS = KV_HEADS = HEAD_DIM = DIM = HIDDEN = 1
 NORM_EPS, ROPE_BASE = 1e-5, 10000.0
-
-
-def layout_positions(x):
-    """The positions of the tokens of x [batch, tokens, dim], -1 for padding."""
-    return np.concatenate([positions(rank, SEQ) for rank in range(RANKS)])  # fixed
-    return np.concatenate([positions(rank, x.shape[1]) for rank in range(RANKS)])  # free
 
 
 # ---- Decoder layer
@@ -73,23 +67,6 @@ def finish(params, x, out):
     return x + (jax.nn.silu(h @ params["gate"]) * (h @ params["up"])) @ params["down"]
 
 
-def layer_around(attention, params, x, at):
-    """The layer with some attention(q, k, v) of tokens at known positions.
-
-    The backward pass computes norms, projections, rotations and the feed-forward network again, but
-    not attention nor its messages (DistFlashAttn, section 3.3).
-    """
-    saved = jax.checkpoint_policies.save_only_these_names(
-        "attention_out", "attention_lse", "attention_kept"
-    )
-
-    @partial(jax.checkpoint, policy=saved)
-    def layer(params, x):
-        return finish(params, x, attention(*project(params, x, at)))
-
-    return layer(params, x)
-
-
 def reference(params, x):
     """The layer by its definition on one device, differentiable, in the order of the sequence."""
     return finish(params, x, dense(*project(params, x, np.arange(x.shape[1]))))
@@ -107,16 +84,17 @@ def decoder_layer(
     """A decoder layer on sequences sharded over an axis of a mesh, differentiable in both.
 
     x, and the result: [batch, tokens, dim], tokens in layout order; without meaning at padding.
+    The backward pass computes norms, projections, rotations and the feed-forward network again, but
+    not attention nor its messages (DistFlashAttn, section 3.3).
     """
+    at = np.concatenate([positions(rank, SEQ) for rank in range(RANKS)])  # fixed
+    at = np.concatenate([positions(rank, x.shape[1]) for rank in range(RANKS)])  # free
     attend = partial(attention, mesh=mesh, axis=axis, batch_axis=batch_axis)  # bound
     attend = partial(attention, tables=tables, mesh=mesh, axis=axis, batch_axis=batch_axis)  # given
-    return layer_around(attend, params, x, layout_positions(x))
+    saved = "attention_out", "attention_lse", "attention_kept"
 
+    @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(*saved))
+    def layer(params, x):
+        return finish(params, x, attend(*project(params, x, at)))
 
-# ---- Self-check
-
-
-def our_layer(mesh, params, x):
-    """The layer of this program, of and in the order of the sequence."""
-    return in_sequence(decoder_layer(params, in_layout(x, mesh), example(), mesh=mesh))  # given
-    return in_sequence(decoder_layer(params, in_layout(x, mesh), mesh=mesh))  # bound
+    return layer(params, x)

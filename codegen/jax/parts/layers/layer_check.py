@@ -11,9 +11,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from codegen.jax.parts.layers.layer import init, our_layer, reference
+from codegen.jax.parts.layers.layer import init, reference
 from codegen.jax.parts.masked import wide
-from codegen.jax.parts.stubs import shard, unshard
+from codegen.jax.parts.stubs import decoder_layer, example, shard, unshard
 
 RANKS = CHECKED = EVERY = 1
 PLAN: dict[str, Any] = {}
@@ -42,33 +42,24 @@ def main(seq: int = CHECKED) -> int:
     return int(wrong)
 
 
+@partial(jax.jit, static_argnums=0)
 def gradients(layer, params, x, dy):
     """Output, and gradients of x and of the parameters by name."""  # every
     """Output, and gradients of x and of the parameters by name, of one token in EVERY."""  # some
-
-    @jax.jit
-    def run(params, x, dy):
-        y, pull = jax.vjp(layer, params, x)  # every
-        dparams, dx = pull(dy)  # every
-        y, pull = jax.vjp(lambda *given: layer(*given)[:, ::EVERY], params, x)  # some
-        dparams, dx = pull(dy[:, ::EVERY])  # some
-        return {"y": y, "dx": dx, **dparams}
-
-    return run(params, x, dy)
+    y, pull = jax.vjp(layer, params, x)  # every
+    dparams, dx = pull(dy)  # every
+    y, pull = jax.vjp(lambda *given: layer(*given)[:, ::EVERY], params, x)  # some
+    dparams, dx = pull(dy[:, ::EVERY])  # some
+    return {"y": y, "dx": dx, **dparams}
 
 
-def in_layout(x, mesh):
-    """A whole array [batch, tokens, dim] in the order of the shards, on all devices.
-
-    XLA fails to partition the gradient of this.
-    """
+def our_layer(mesh, params, x):
+    """The layer of this program, of and in the order of the sequence."""
     x = jnp.concatenate([shard(x, rank, 1) for rank in range(RANKS)], 1)
-    return lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec()))
-
-
-def in_sequence(x):
-    """An array in the order of the shards in that of the sequence."""
-    return unshard(jnp.split(x, RANKS, 1), 1)
+    x = lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec()))  # or XLA fails
+    y = decoder_layer(params, x, example(), mesh=mesh)  # given
+    y = decoder_layer(params, x, mesh=mesh)  # bound
+    return unshard(jnp.split(y, RANKS, 1), 1)
 
 
 if __name__ == "__main__":
