@@ -296,7 +296,7 @@ class Pass(Attends):
             raise PlanError("sums that go to their owners without an exchange before")
         alone = self.outputs_alone
         came = self.exchanges.back(s, exchange, source, self.loops, alone)
-        shares = self.exchanges.shares(exchange, self.loops).after(1 + s.lag.constant)
+        shares = self.exchanges.shares(exchange, self.loops).after(1 + s.lag)
         if self.exchanges.whole(exchange, self.loops):
             self.cast.add(self.made.sums[cell].split(", ")[0])
         yield self.put(cell, came, shares, names)

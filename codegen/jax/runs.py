@@ -12,7 +12,7 @@ from codegen.jax.values import SPARE
 from codegen.lowered.shares import apart
 from codegen.text import Flags, Names
 from planner.errors import PlanError
-from planner.loops.form import Attend, Exchange, Expr, Loops, Send, Start, Statement
+from planner.loops.form import Attend, Exchange, Loops, Send, Start, Statement
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -100,7 +100,7 @@ class _Activity:
             for s in loops.statements
             if isinstance(s, Start | Send) and not s.sums
         )
-        self.kept = {p.value for parts in read for p in parts if p.lag != Expr()}
+        self.kept = {p.value for parts in read for p in parts if p.lag}
         self.on = np.array([[s.when.on(t) for t in every] for s in loops.statements])
         self.pauses = np.stack([_pauses(row) for row in self.on])
         self.exchanging = np.zeros(loops.steps, np.bool_)  # several times, and what reads that

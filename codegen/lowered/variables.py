@@ -9,8 +9,6 @@ takes sums away, the next ones.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-import numpy as np
-
 from codegen.lowered.walk import Cell, Walk
 from planner.errors import PlanError
 from planner.loops.form import (
@@ -60,17 +58,16 @@ def inputs_read(s: Statement) -> Iterator[tuple[str, Part]]:
 
 def check_age(loops: Loops, side: str, part: Part, t: int) -> None:
     """Raise PlanError unless the last copy that came under a name is the one that is read."""
-    lag = int(part.lag.at(t, np.zeros((1, len(loops.mesh) + 1), np.intp))[0])
-    for s in loops.statements if lag else ():
+    for s in loops.statements if part.lag else ():
         match s:  # a start that goes on with its own value changes nothing
             case Send() | Exchange():
-                later = range(t - lag, t)
+                later = range(t - part.lag, t)
             case Start() if s.part.value != s.name:
-                later = range(t - lag + 1, t + 1)
+                later = range(t - part.lag + 1, t + 1)
             case _:
                 continue
         if (s.side, s.name) == (side, part.value) and any(map(s.when.on, later)):
-            raise PlanError(f"{part.value} is read {lag} steps after it came")
+            raise PlanError(f"{part.value} is read {part.lag} steps after it came")
 
 
 def sum_spans(walked: Walk, variable: Callable[[Cell, int], Held]) -> dict[Held, Span]:

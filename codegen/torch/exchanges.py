@@ -110,7 +110,7 @@ class Exchanges(Messages):
         """The heads of which each rank computed sums."""
         exchange = self.loops.exchanges.get(s.name)
         shares = self.shares(exchange) if exchange else Shares(self.held_by_all(s))
-        return shares.after(1 + s.lag.constant)
+        return shares.after(1 + s.lag)
 
     def assigned(self, cell: Cell, steps: Sequence[int]) -> bool:
         """True if new sums are what comes, and not results of several ranks for our tokens."""

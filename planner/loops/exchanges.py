@@ -96,7 +96,7 @@ class Exchanges(Expansion):
             plane(where, 0 * to, x) or Expr(axes=unit, table=tuple(x.tolist())) for x in ends.T
         )
         value, heads = groups[0][1][0].value, None if whole.all() else (low, high)
-        part = Part(value.name, Expr(value.age(t)))
+        part = Part(value.name, value.age(t))
         exchange = Exchange(When(t, t), f"G{len(self.exchanges)}", move.tensors, part, axis, heads)
         all_there = self._among(move, self.exchanged(exchange, t)[0]) is not None
         return exchange if all_there and self._read_as_one(exchange, t, value, move) else None
@@ -131,8 +131,7 @@ class Exchanges(Expansion):
         self.exchanges = made
         for n, back in enumerate(self.returns):
             value = self.values[back.side].named[back.name, None]
-            lag = Expr(value.age(back.when.first))
-            self.returns[n] = replace(back, name=value.name, lag=lag)
+            self.returns[n] = replace(back, name=value.name, lag=value.age(back.when.first))
 
 
 def _together(group: Sequence[Exchange]) -> Exchange | None:

@@ -79,8 +79,7 @@ class Expansion:
 
     def value(self, part: Part, side: str, t: int) -> Value:
         """The value that a part is of."""
-        born = t - int(part.lag.at(t, self.coordinates[:1])[0])
-        for age in (None, born):
+        for age in (None, t - part.lag):
             if value := self.values[side].named.get((part.value, age)):
                 return value
         raise PlanError(f"step {t}: {part.value} is read, but there is none of that age")

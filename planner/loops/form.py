@@ -81,7 +81,7 @@ class Part:
     """Some pieces and heads of a value; None stands for all of them."""
 
     value: str
-    lag: Expr = Expr()
+    lag: int = 0  # how many steps ago it came
     pieces: Ends | None = None
     heads: Ends | None = None
 
@@ -228,7 +228,7 @@ class Return(Moves):
     """
 
     axis: int
-    lag: Expr = Expr()
+    lag: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Names: what a person would call the values that records read, and how old they are.
 
 What a chain of sends starts from takes the chain's name: `A = own` at its first step, so that
-later steps and the first one read alike. Ages that change evenly with the step are one statement.
+later steps and the first one read alike.
 """
 
 from collections import defaultdict
@@ -9,15 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
 from planner.ir import TENSORS
-from planner.loops.fitting import line, runs
-from planner.loops.form import Ends, Expr, Ints, Part, Start, When
+from planner.loops.form import Ends, Expr, Part, Start, When
 from planner.loops.places import Cut, Role, Value
 from planner.loops.walk import Key, Reading, Record
-
-OfLags = dict[tuple[int, ...], list[Record]]
 
 
 class Group(NamedTuple):
@@ -25,7 +20,7 @@ class Group(NamedTuple):
 
     key: Key
     names: tuple[tuple[Role, str], ...]
-    lags: tuple[Expr, ...]
+    lags: tuple[int, ...]
 
 
 class Naming:
@@ -61,7 +56,7 @@ class Naming:
         (cut,), t = record.cuts, record.t
         self.started[cut.value, t].append((name, cut))
         value, lag = _name(cut, t)
-        part = Part(value, Expr(lag), *constant(cut))
+        part = Part(value, lag, *constant(cut))
         self.starts.append(Start(When(t, t), name, record.key[1], part))
 
     def groups(self) -> Iterator[tuple[Group, list[Record]]]:
@@ -69,16 +64,13 @@ class Naming:
 
         Their cuts are of named values, perhaps of slices of these.
         """
-        table = defaultdict[tuple[Key, tuple[tuple[Role, str], ...]], OfLags](OfLags)
+        table = defaultdict[Group, list[Record]](list)
         for record in self.reading.records:
             named = [self._named(record, cut) for cut in record.cuts]
             names = tuple((cut.role, name) for name, _, cut in named)
-            lags = tuple(lag for _, lag, _ in named)
-            one = replace(record, cuts=tuple(cut for *_, cut in named))
-            table[record.key, names].setdefault(lags, []).append(one)
-        for (key, names), of_lags in table.items():
-            for ages, items in _sliding(of_lags):
-                yield Group(key, names, ages), items
+            group = Group(record.key, names, tuple(lag for _, lag, _ in named))
+            table[group].append(replace(record, cuts=tuple(cut for *_, cut in named)))
+        yield from table.items()
 
     def _named(self, record: Record, cut: Cut) -> tuple[str, int, Cut]:
         """The name and age of a value, by the chain that it starts if that is read so elsewhere."""
@@ -118,17 +110,3 @@ def constant(cut: Cut) -> tuple[Ends | None, Ends | None]:
     a, b, c, d = map(Expr, cut.ends)
     pieces, heads = cut.whole
     return None if pieces else (a, b), None if heads else (c, d)
-
-
-def _sliding(of_lags: OfLags) -> Iterator[tuple[tuple[Expr, ...], list[Record]]]:
-    """Ages that are affine in the step: values read in another order than they came."""
-    steps = {lags: {item.t for item in items} for lags, items in of_lags.items()}
-    ages = {t: lags for lags, (t, *others) in steps.items() if not others}
-    for run in runs([*ages]):
-        columns: Ints = np.array([ages[t] for t in run], np.intp).T
-        fits = [line(x, 0, run[0]) for x in columns]
-        moves = len(columns) and (columns[:, 0] != columns[:, 1]).any() if len(run) > 2 else False
-        if moves and all(many == len(run) for many, _ in fits):
-            yield tuple(e for _, e in fits), [i for t in run for i in of_lags.pop(ages[t])]
-    for lags, items in of_lags.items():
-        yield tuple(map(Expr, lags)), items

@@ -84,7 +84,7 @@ def _statement(s: Statement, axes: tuple[str, ...]) -> str:
                 return f"{s.name} <- gather {what}{f', {heads},' * bool(heads)} {along}"
             return f"{s.name} <- all-to-all {what}, {heads} of receiver, {along}"
         case Return():
-            over = s.name + _age(s.lag, axes)
+            over = s.name + _age(s.lag)
             return f"return {' '.join(s.tensors)} over {over} along {axes[s.axis]}"
 
 
@@ -93,14 +93,11 @@ def _sums(tensors: tuple[str, ...]) -> str:
 
 
 def _part(p: Part, axes: tuple[str, ...]) -> str:
-    return p.value + _age(p.lag, axes) + _slices(p, axes)
+    return p.value + _age(p.lag) + _slices(p, axes)
 
 
-def _age(lag: Expr, axes: tuple[str, ...]) -> str:
-    if lag == ZERO:
-        return ""
-    text = expression(lag, axes)
-    return f"@t{-lag.constant:+d}" if lag == Expr(lag.constant) else f"@t-({text})"
+def _age(lag: int) -> str:
+    return f"@t{-lag:+d}" if lag else ""
 
 
 def _slices(p: Part, axes: tuple[str, ...]) -> str:

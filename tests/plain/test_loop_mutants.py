@@ -66,7 +66,7 @@ def ends(pair: Ends | None) -> list[Ends | None]:
 def parts(part: Part) -> Iterator[Part]:
     yield from (replace(part, pieces=e) for e in ends(part.pieces))
     yield from (replace(part, heads=e) for e in ends(part.heads))
-    yield from (replace(part, lag=more(part.lag, by)) for by in (1, -1))
+    yield from (replace(part, lag=part.lag + by) for by in (1, -1))
     if part.value != "own":
         yield replace(part, value="own")
 
@@ -125,7 +125,7 @@ def mutants(s: Statement) -> Iterator[Statement]:
             yield from (replace(s, kind=k) for k in KINDS if k != s.kind)
         case Return():
             yield from (replace(s, name=name) for name in ("G9", "own", "held"))
-            yield from (replace(s, lag=more(s.lag, by)) for by in (1, -1))
+            yield from (replace(s, lag=s.lag + by) for by in (1, -1))
     if isinstance(s, Exchange):
         yield from (replace(s, heads=e) for e in ends(s.heads))
 

@@ -287,7 +287,7 @@ def test_a_copy_of_which_a_later_one_came_is_not_read() -> None:
     loops = recover(plan("ring", LONG, 4))
     assert ("kv", "A") in input_spans(loops)
     late = tuple(
-        replace(s, kv=(replace(s.kv[0], lag=Expr(2)),)) if isinstance(s, Attend) else s
+        replace(s, kv=(replace(s.kv[0], lag=2),)) if isinstance(s, Attend) else s
         for s in loops.statements
     )
     with pytest.raises(PlanError, match="A is read 2 steps after it came"):
