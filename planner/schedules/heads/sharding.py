@@ -12,6 +12,7 @@ import numpy as np
 from planner.ir import Held, Move
 from planner.layouts import Chunks, Layout, by_heads, cut, sides, split
 from planner.partitions import Ints, Side, check_places
+from planner.schedules.grid import Grid
 from planner.workload import Workload
 
 
@@ -40,16 +41,16 @@ class Shards:
     """
 
     def __init__(self, pieces: Chunks, ulysses: int, groups: int, slices: list[range]) -> None:
-        self.ulysses, self.slices = ulysses, len(slices)
-        self.rank = np.arange(ulysses * groups, dtype=np.int32)
-        check_places(len(self.rank), len(pieces) * ulysses * len(slices))
+        self.grid, self.slices = Grid(groups, ulysses), len(slices)
+        ranks = ulysses * groups
+        check_places(ranks, len(pieces) * ulysses * len(slices))
         chunks = [
             (part, group * ulysses + member)
             for positions, group in pieces
             for member, part in enumerate(split(positions, ulysses))
         ]
         self.side: Side = by_heads(chunks, slices)
-        self.own: Ints = by_heads(chunks, [range(1)]).owned(len(self.rank))  # pieces of each rank
+        self.own: Ints = by_heads(chunks, [range(1)]).owned(ranks)  # pieces of each rank
 
 
 def shards(
@@ -68,20 +69,14 @@ class Exchange:
     """The all-to-all of a side in every group, by the slices that its ranks work on."""
 
     def __init__(self, shards: Shards, uses: list[list[int]]) -> None:
-        self.ulysses, self.slices = shards.ulysses, shards.slices
-        self.rank, self.own = shards.rank, shards.own
+        self.slices, self.own, self.rank = shards.slices, shards.own, shards.grid.rank
+        (_, self.ulysses), near = shards.grid.shape, shards.grid.near
         self.uses = np.full((self.ulysses, max(map(len, uses))), -1, np.int32)
         for member, numbers in enumerate(uses):
             self.uses[member, : len(numbers)] = numbers
-        self.parcels = self._parcels()
-
-    def _parcels(self) -> list[tuple[Ints, Ints]]:
-        """Hop by hop: the rank of its group that each rank turns to, and what goes there."""
-        member, parcels = self.rank % self.ulysses, []
-        for hop in range(1, self.ulysses):
-            other = (member + hop) % self.ulysses
-            parcels.append((self.rank - member + other, self._blocks(self.own, self.uses[other])))
-        return parcels
+        # Hop by hop: the rank of its group that each rank turns to, and what goes there.
+        others = [near(1, hop) for hop in range(1, self.ulysses)]
+        self.parcels = [(r, self._blocks(self.own, self.uses[r % self.ulysses])) for r in others]
 
     def _blocks(self, pieces: Ints, slices: Ints) -> Ints:
         """Block numbers of each rank's pieces [n, w] in its slices [n, a]: [n, w * a]."""
