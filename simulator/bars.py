@@ -8,7 +8,7 @@ send             |KV 0 -> 1 ===|
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 
 import numpy as np
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from planner.ir import Move
 from simulator.facts import passes
 from simulator.prediction import Prediction
-from simulator.timeline import Floats, Span, Timeline, spans
+from simulator.timeline import STREAMS, Floats, Span, Timeline, spans
 
-STREAMS = ("compute", "merge", "send", "receive", "wait")
 FEW = 16  # ranks that a picture shows, unless all are asked for
 MOST = 60_000  # spans of one schedule that a picture shows
 
@@ -77,7 +76,7 @@ def bars_of(prediction: Prediction, ranks: Sequence[int] | None = None) -> Bars:
             done += waits(timeline, done)
         else:
             done = _attends(timeline, shown)
-        every += [Span(s.rank, s.stream, s.name, s.step, s.start + at, s.end + at) for s in done]
+        every += [replace(s, start=s.start + at, end=s.end + at) for s in done] if at else done
     return columns(every, whole)
 
 

@@ -12,24 +12,21 @@ second thread, so slices of one thread never overlap.
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any
 
 from planner.digest import described, digest
 from planner.disk import writing
 from planner.errors import RingloomError
 from planner.ir import Plan
 from simulator.memory import Memory
-from simulator.timeline import Run, Timeline, entries
+from simulator.timeline import STREAMS, Run, Span, Timeline, spans
 
 Event = dict[str, Any]
-Stream = Literal["compute", "merge", "send", "receive"]
-STREAMS: tuple[Stream, ...] = ("compute", "merge", "send", "receive")
 TRANSFER = "ncclDevKernel_SendRecv"  # what analysers take for a transfer
 LANES = 100  # thread = stream * LANES + lane
 LARGEST = 2_000_000  # events
@@ -47,22 +44,9 @@ class Ticks:
         """Round a time to the smallest unit that is kept."""
         return round((self.offset + seconds) * self.scale * (1e6 if self.whole else 1e9))
 
-    def micro(self, ticks: int) -> float | int:
+    def micro(self, ticks: float) -> float:
         """Return microseconds, as traces want them."""
         return ticks if self.whole else ticks / 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """An interval of a stream, in ticks; `flow` is the number of its message, if any."""
-
-    rank: int
-    stream: Stream
-    name: str
-    start: int
-    end: int
-    args: Event
-    flow: int = -1
 
 
 def trace(
@@ -80,15 +64,15 @@ def trace(
     if not scale > 0:
         raise RingloomError(f"a time scale is more than 0, not {scale:g}")
     chosen = range(run.ranks) if ranks is None else sorted(set(ranks))
-    slices, counters, plans, flows = list[Slice](), list[Event](), list[Plan](), 0
+    slices, counters, plans, messages = list[Span](), list[Event](), list[Plan](), 0
     for one, offset in run.in_turn():
         timeline, ticks = one.timeline, Ticks(scale, whole, offset)
         if timeline is None:
             raise RingloomError(f"{one.name}: the rows were not kept; simulate with record=True")
-        slices += _slices(timeline, ticks, flows)
+        slices += _slices(timeline, ticks, messages)
         counters += _counters(timeline, one.memory, ticks, chosen)
         plans.append(timeline.plan)
-        flows += one.messages
+        messages += one.messages
     if len(slices) > LARGEST:
         raise RingloomError(
             f"a trace of {len(slices)} events is more than the {LARGEST} that one holds"
@@ -110,47 +94,36 @@ def trace(
     }
 
 
-def _slices(timeline: Timeline, ticks: Ticks, flow: int) -> Iterator[Slice]:
-    """Yield all slices with a length; messages are numbered from `flow` on, in plan order.
-
-    A receive is as long as its send, and ends when the message has arrived.
-    """
-    for entry in entries(timeline):
-        start, end, args = ticks.at(entry.start), ticks.at(entry.end), {"step": entry.step}
-        if entry.kind == "message":
-            args |= {"bytes": entry.bytes}
-            if end > start:
-                name = f"{TRANSFER} {entry.title}"
-                yield Slice(entry.src, "send", name, start, end, args, flow)
-                name = f"{TRANSFER} receive {entry.name} from {entry.src}"
-                late = ticks.at(entry.arrival) - end
-                start, end = start + late, end + late
-                yield Slice(entry.dst, "receive", name, start, end, args, flow)
-            flow += 1
-        elif end > start:
-            stream = STREAMS[0] if entry.kind == "attend" else STREAMS[1]
-            yield Slice(entry.dst, stream, entry.title, start, end, args)
+def _slices(timeline: Timeline, ticks: Ticks, first: int) -> Iterator[Span]:
+    """Yield spans in ticks that have a length then, messages numbered from `first` on."""
+    for s in spans(timeline):
+        start, end = ticks.at(s.start), ticks.at(s.end)
+        message = s.message + first if s.message >= 0 else -1
+        if end > start:
+            yield Span(s.rank, s.stream, s.name, s.step, start, end, s.bytes, message)
 
 
-def _threads(slices: list[Slice], ticks: Ticks) -> Iterator[Event]:
+def _threads(slices: list[Span], ticks: Ticks) -> Iterator[Event]:
     """Yield the events of all slices, thread by thread, and the arrows that keep both ends."""
-    ends = [s.flow for s in slices if s.flow >= 0]
-    whole = {flow for flow, n in zip(*np.unique(ends, return_counts=True), strict=True) if n == 2}
-    streams = dict[tuple[int, int], list[Slice]]()
+    ends = Counter(s.message for s in slices if s.message >= 0)
+    streams = dict[tuple[int, int], list[Span]]()
     for s in slices:
         streams.setdefault((s.rank, STREAMS.index(s.stream)), []).append(s)
     for (rank, stream), group in sorted(streams.items()):
-        free = list[int]()  # when each lane's last slice ends
+        free = list[float]()  # when each lane's last slice ends
         for s in sorted(group, key=attrgetter("start", "end", "name")):
             lane = next((n for n, end in enumerate(free) if end <= s.start), len(free))
             free[lane:] = [s.end, *free[lane + 1 :]]
             thread = stream * LANES + lane
             place = {"pid": s.rank, "tid": thread, "ts": ticks.micro(s.start)}
-            takes, args = ticks.micro(s.end - s.start), {"stream": thread, **s.args}
-            yield {"ph": "X", "cat": "kernel", "name": s.name, **place, "dur": takes, "args": args}
-            if s.flow in whole:  # an arrow, from the start of a send to that of its receive
+            takes, args = ticks.micro(s.end - s.start), {"stream": thread, "step": s.step}
+            name = s.name
+            if s.message >= 0:
+                name, args = f"{TRANSFER} {name}", args | {"bytes": s.bytes}
+            yield {"ph": "X", "cat": "kernel", "name": name, **place, "dur": takes, "args": args}
+            if ends[s.message] == 2:  # an arrow, from the start of a send to that of its receive
                 end = {"ph": "s"} if s.stream == "send" else {"ph": "f", "bp": "e"}
-                yield {**end, "cat": "message", "name": "message", "id": s.flow, **place}
+                yield {**end, "cat": "message", "name": "message", "id": s.message, **place}
         for lane in range(len(free)):
             name = STREAMS[stream] + (f" {lane + 1}" if lane else "")
             yield from _names("thread", name, pid=rank, tid=stream * LANES + lane)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from planner.errors import RingloomError
-from simulator.bars import STREAMS, bars_of, representatives
+from simulator.bars import bars_of, representatives
 from simulator.facts import by_nodes, over_average, plans_of, traffic_of, usage, work_of
 from simulator.prediction import Prediction
+from simulator.timeline import STREAMS
 
 Axes = Any  # of matplotlib, which counts as untyped
 COMPUTE, MERGE, SEND, WAIT = "#0072B2", "#E69F00", "#009E73", "#D55E00"

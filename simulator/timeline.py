@@ -7,8 +7,8 @@ receive        |KV 7 -> 0 ===|
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
-from typing import Literal
+from itertools import count
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from simulator.memory import Memory
 
 Floats = NDArray[np.float64]
 Stream = Literal["compute", "merge", "send", "receive", "wait"]
+STREAMS: tuple[Stream, ...] = get_args(Stream)
 Kind = Literal["attend", "add", "message", "merge"]
 
 
@@ -149,7 +150,10 @@ def entries(timeline: Timeline) -> Iterator[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An interval of a rank's stream, from `start` to `end` in seconds."""
+    """An interval of a rank's stream, from `start` to `end` in seconds.
+
+    Of a message `bytes`, and its number in plan order.
+    """
 
     rank: int
     stream: Stream
@@ -157,25 +161,29 @@ class Span:
     step: int
     start: float
     end: float
+    bytes: int = 0
+    message: int = -1
 
 
 def spans(timeline: Timeline) -> list[Span]:
-    """Return spans with a length, in plan order; raises RingloomError where rows were not kept."""
-    every = chain.from_iterable(map(_spans, entries(timeline)))
-    return [span for span in every if span.end > span.start]
+    """Return spans with a length, in plan order; raises RingloomError where rows were not kept.
+
+    A receive is as long as its send, and ends when the message has arrived.
+    """
+    return [span for span in _spans(timeline) if span.end > span.start]
 
 
-def _spans(entry: Entry) -> Iterator[Span]:
-    name, src, dst = entry.name, entry.src, entry.dst
-    step, start, end = entry.step, entry.start, entry.end
-    match entry.kind:
-        case "attend":
-            yield Span(dst, "compute", entry.title, step, start, end)
-        case "add" | "merge":
-            yield Span(dst, "merge", entry.title, step, start, end)
-        case "message":
-            yield Span(src, "send", entry.title, step, start, end)
-            yield Span(dst, "receive", f"receive {name} from {src}", step, start, entry.arrival)
+def _spans(timeline: Timeline) -> Iterator[Span]:
+    numbers = count()
+    for e in entries(timeline):
+        if e.kind != "message":
+            stream: Stream = "compute" if e.kind == "attend" else "merge"
+            yield Span(e.dst, stream, e.title, e.step, e.start, e.end)
+            continue
+        start, what = e.start + (e.arrival - e.end), (e.bytes, next(numbers))
+        yield Span(e.src, "send", e.title, e.step, e.start, e.end, *what)
+        name = f"receive {e.name} from {e.src}"
+        yield Span(e.dst, "receive", name, e.step, start, e.arrival, *what)
 
 
 def tile_names(node: Attend) -> list[str]:

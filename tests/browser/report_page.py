@@ -16,9 +16,10 @@ from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.page import page
 from ringloom.report.pictures.palette import rank_colours
 from ringloom.views.units import seconds, size
-from simulator.bars import STREAMS, bars_of, representatives
+from simulator.bars import bars_of, representatives
 from simulator.facts import traffic_of
 from simulator.prediction import simulate
+from simulator.timeline import STREAMS
 
 Readers = Callable[..., Reader]
 

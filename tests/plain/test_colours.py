@@ -12,8 +12,9 @@ from ringloom.report import asset
 from ringloom.report.pictures.palette import STREAM_COLOURS, amounts, rank_colours
 from ringloom.report.pictures.timeline import HATCHES, TimelinePicture
 from ringloom.report.pictures.totals import look_of
-from simulator.bars import STREAMS, Bars
+from simulator.bars import Bars
 from simulator.pictures import COMPUTE
+from simulator.timeline import STREAMS
 
 # Machado, Oliveira, Fernandes 2009: linear red, green and blue as others see them, at severity 1.
 EYES = {

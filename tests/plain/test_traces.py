@@ -19,11 +19,11 @@ from planner.masks import Blocks, Full
 from planner.planning import plan
 from planner.workload import Workload
 from rank_traces import save_ranks
-from simulator.chrome_trace import STREAMS, TRANSFER, save_trace, trace
+from simulator.chrome_trace import TRANSFER, save_trace, trace
 from simulator.critical_path import Leg, critical_path
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
-from simulator.timeline import spans
+from simulator.timeline import STREAMS, spans
 
 A100 = hardware("a100-nvlink")
 WORK = Workload(seq=2**15, heads=16)

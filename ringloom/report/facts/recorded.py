@@ -7,16 +7,16 @@ is matched by the digest of the plans that ran.
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 from planner.digest import described, digest
 from planner.disk import read
 from planner.errors import RingloomError
 from ringloom.comparison import Case, Comparison
-from simulator.bars import STREAMS, Bars, columns
-from simulator.timeline import Span, Stream
+from simulator.bars import Bars, columns
+from simulator.timeline import STREAMS, Span, Stream
 
 LARGEST = 1 << 28  # bytes, unpacked
 PREFIX = "ncclDevKernel_SendRecv "  # that traces put before the names of transfers
@@ -49,7 +49,7 @@ def recorded(path: str | Path) -> Recorded:
         raise RingloomError(f"{path}: time_scale is {scale!r}, not a number above 0")
     spans = _spans(path, events, scale)
     begin = min(s.start for s in spans)
-    moved = [Span(s.rank, s.stream, s.name, s.step, s.start - begin, s.end - begin) for s in spans]
+    moved = [replace(s, start=s.start - begin, end=s.end - begin) for s in spans]
     names = "plan", "digest", "work", "hardware"
     plan, own, work, hardware = (str(about.get(name, "")) for name in names)
     return Recorded(
@@ -78,7 +78,7 @@ def _spans(path: str | Path, events: list[Any], scale: float) -> list[Span]:
             continue
         stream = streams.get((event.get("pid"), event.get("tid")), "")
         if stream in RECORDED:
-            spans.append(_span(f"{path}: event {number}", event, cast(Stream, stream), scale))
+            spans.append(_span(f"{path}: event {number}", event, stream, scale))
     if not spans:
         raise RingloomError(f"{path} holds no slice of a stream: {', '.join(RECORDED)}")
     return spans
