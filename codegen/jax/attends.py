@@ -137,9 +137,8 @@ class Attends:
         alone = closures or (len(group.cases) == 1 and group.always)  # no operands to share
         calls = [self.call(c, group, first and alone, steps, names) for c in group.cases]
         targets = ", ".join(self.made.sums[cell] for cell in group.cells)
-        lines, reads = switched(group, calls, bases, targets, names, on, closures)
         self.write(group.cells, steps)
-        yield Op(tuple(lines), tuple(targets.split(", ")), reads)
+        yield Op(switched(group, calls, bases, targets, names, on, closures))
 
     def of_heads(self, group: Group, steps: Steps, names: Names, closures: bool) -> Iterator[Op]:
         """Attend with some heads of what a device owns, then put their sums beside the others."""
@@ -273,4 +272,4 @@ class Attends:
         return self.assign(name, came)
 
     def assign(self, name: str, value: str) -> Op:
-        return Op((f"{name} = {value}",), tuple(name.split(", ")), value)
+        return Op((f"{name} = {value}",))

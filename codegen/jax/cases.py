@@ -176,31 +176,30 @@ def switched(
     names: Names,
     on: Domain,
     closures: bool,
-) -> tuple[list[str], str]:
-    """The lines that assign to `targets` what a device's case gives; and all text, for reads.
+) -> tuple[str, ...]:
+    """The lines that assign to `targets` what a device's case gives.
 
     `bases`: what the cases add to. `closures`: lambdas may stand there, of what a loop assigns.
     """
     conditions = conditions_of(group, names, on)
     exhaustive = len(conditions) < len(group.cases)
-    reads = " ".join([*conditions, *bases, *(f"{head} {arguments}" for head, arguments in calls)])
     if not conditions:
-        return [f"{targets} = {called(calls[0])}"], reads
+        return (f"{targets} = {called(calls[0])}",)
     if closures:
         same = ", ".join(bases)
         same = same if same.startswith("nothing(") else f"({same})"
         branches = [f"lambda: {called(made)}" for made in calls]
         branches += [f"lambda: {same}"] * (not exhaustive)
-        return [chosen(conditions, branches, [], targets)], reads
+        return (chosen(conditions, branches, [], targets),)
     operands = [a for a in calls[0][1] if "=" not in a]
     if any([a for a in arguments if "=" not in a] != operands for _, arguments in calls):
         raise PlanError("cases of different values in a loop that Python unrolls")
     branches = [function(made) for made in calls] + ["lambda *x: x[:2]"] * (not exhaustive)
     whole = chosen(conditions, branches, operands, targets)
     if len(whole) <= WIDTH - 12:  # in a condition of a loop
-        return [whole], reads
+        return (whole,)
     line = chosen(conditions, branches, ["*operands"], targets)
-    return [f"operands = {', '.join(operands)}", line], reads
+    return f"operands = {', '.join(operands)}", line
 
 
 def chosen(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -28,14 +29,12 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """Lines, not indented, that assign to `targets`; `text` has every name that they read.
+    """Assignments, not indented, of which the last one counts.
 
     `condition`: on the step of a loop that Python unrolls, which holds in some `steps`.
     """
 
     lines: tuple[str, ...]
-    targets: tuple[str, ...]
-    text: str
     condition: str = ""
     steps: tuple[int, ...] = ()
 
@@ -44,10 +43,16 @@ class Op:
         """The step, where it is one, and not read."""
         return self.steps[0] if len(self.steps) == 1 and "step" not in self.reads else None
 
-    @property
+    @cached_property
+    def targets(self) -> list[str]:
+        """The names that are assigned to."""
+        return self.lines[-1].partition(" = ")[0].split(", ")
+
+    @cached_property
     def reads(self) -> frozenset[str]:
-        """The words in what it reads."""
-        return frozenset(WORD.findall(self.text))
+        """The words in what is assigned."""
+        values = (line.partition(" = ")[2] for line in self.lines)
+        return frozenset(WORD.findall(" ".join(values)))
 
 
 @dataclass(frozen=True, eq=False)
