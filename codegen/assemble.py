@@ -42,7 +42,8 @@ MARK = (
 MARKED = re.compile(rf"(.*)  # ({MARK}(?: {MARK})*)")
 WIDEST = 100  # columns of a line
 CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
-HEADING = "# ---- "
+COMMENT = re.compile("#(?! ---- )")
+HEADINGS = re.compile(rf"^# ---- .*(?:\n{COMMENT.pattern}.*)*", re.MULTILINE)
 IMPORTS = """\
 from collections.abc import Iterable
 from functools import cache, partial
@@ -74,14 +75,6 @@ class Piece:
     block: bool
     heading: str
     gap: int
-
-
-@dataclass(frozen=True)
-class Module:
-    """A text taken apart."""
-
-    imports: tuple[Import, ...]
-    pieces: tuple[Piece, ...]
 
 
 @dataclass(frozen=True)
@@ -130,8 +123,8 @@ def assemble(
     `marks`: those of lines of parts that the program has.
     """
     modules = [module(text, marks) for text in (IMPORTS, *texts)]
-    given = {line for m in modules for line in m.imports}
-    pieces = [p for m in modules for p in m.pieces]
+    given = {line for imports, _ in modules for line in imports}
+    pieces = [piece for _, pieces in modules for piece in pieces]
     chosen = needed(pieces, {line.name for line in given}, keep)
     uses = {name for p in chosen for name in p.uses}
     imports = {line for line in given if line.name in uses}
@@ -182,58 +175,29 @@ def joined(pieces: Sequence[Piece]) -> str:
 
 
 @lru_cache(maxsize=64)  # a second program in a process takes 1.4 times as long without, 1.6 in JAX
-def module(source: str | Part, marks: frozenset[str]) -> Module:
+def module(
+    source: str | Part, marks: frozenset[str]
+) -> tuple[tuple[Import, ...], tuple[Piece, ...]]:
     """The imports and the top-level statements of a text, without what assembly leaves out."""
     above = isinstance(source, Part)
     text = source.text(marks) if isinstance(source, Part) else source
-    tree, lines = ast.parse(text), text.splitlines()
-    imports, pieces, end = list[Import](), list[Piece](), 0
-    heading, last = "", 0
-    for node in tree.body:
-        first, gap = _with_comments(node, lines, end)
-        heading = _heading(lines[end : first - 1]) or heading
+    lines, imports, pieces = text.splitlines(), list[Import](), list[Piece]()
+    heading, end, last = "", 0, 0
+    for node in ast.parse(text).body:
+        first = min(n.lineno for n in (node, *getattr(node, "decorator_list", ()))) - 1
+        while first > end and COMMENT.match(lines[first - 1]):
+            first -= 1
+        between, follows = lines[end:first], last == end
+        heading = next(reversed(HEADINGS.findall("\n".join(between))), heading)
         above = above and not isinstance(node, DEFINITIONS)
-        end = _end(node)
+        end = node.end_lineno or node.lineno
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports += _imports(node)
         elif not _left_out(node, above):
-            if not pieces or last != first - gap - 1:
-                gap = int(bool(pieces))
-            gap = min(gap, 1)
-            pieces.append(_piece(node, "\n".join(lines[first - 1 : end]), heading, gap))
+            gap = int(bool(pieces) and (bool(between) or not follows))
+            pieces.append(_piece(node, "\n".join(lines[first:end]), heading, gap))
             last = end
-    return Module(tuple(imports), tuple(pieces))
-
-
-def _end(node: ast.stmt) -> int:
-    return node.end_lineno or node.lineno
-
-
-def _with_comments(node: ast.stmt, lines: Sequence[str], end: int) -> tuple[int, int]:
-    """The first line of a statement, decorators and comments included, and blank lines above it."""
-    decorators = getattr(node, "decorator_list", [])
-    first = min([node.lineno, *(d.lineno for d in decorators)])
-    while first - 1 > end and _is_comment(lines[first - 2]):
-        first -= 1
-    gap = 0
-    while first - gap - 1 > end and not lines[first - gap - 2].strip():
-        gap += 1
-    return first, gap
-
-
-def _is_comment(line: str) -> bool:
-    return line.startswith("#") and not line.startswith(HEADING)
-
-
-def _heading(lines: Sequence[str]) -> str:
-    """The last heading among the lines between two statements, with its lines below it."""
-    starts = [n for n, line in enumerate(lines) if line.startswith(HEADING)]
-    if not starts:
-        return ""
-    stop = starts[-1] + 1
-    while stop < len(lines) and lines[stop].startswith("#"):
-        stop += 1
-    return "\n".join(lines[starts[-1] : stop])
+    return tuple(imports), tuple(pieces)
 
 
 def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Import]:

@@ -39,11 +39,10 @@ def schedule(program: Program) -> list[str | Part]:
     """The tables, those of both passes together."""
     rows = ['"forward": numbers(FORWARD_ROWS, 5)', '"backward": numbers(BACKWARD_ROWS, 8)']
     roomy = (program.max_calls or 0) >= 2 * most_tiles(program)
-    cuts = "(0, KV_SEQ // 3)" if roomy else "(0,)"
     more = [
         f"ROWS = {{{', '.join(rows[: len(program.plans)])}}}",
         f"IDENTITY = {identity(program)}  # of the tables",
-        f"CUTS = {cuts}  # where the documents of the self-check begin",
+        f"CUT = {'KV_SEQ // 3' if roomy else 0}  # where a document of the self-check begins",
     ]
     return [*table.schedule(program, *more), *parts_of("jax", "tables/dynamic_calls")]
 
