@@ -55,23 +55,6 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Point:
-    """One combination: `labels` by key as rows and files show them, `values` as `predict` wants."""
-
-    labels: Row
-    values: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The row of a point; the host that computed it and the seconds it took, for the log only."""
-
-    row: Row
-    host: str
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Grid:
     """All combinations of the values of its axes, numbered from 0 with the last axis fastest.
 
@@ -83,13 +66,13 @@ class Grid:
     def __len__(self) -> int:
         return math.prod(map(len, self.axes.values()))
 
-    def point(self, number: int) -> Point:
-        """Returns the point of a number below the length."""
+    def point(self, number: int) -> tuple[Row, dict[str, Any]]:
+        """Returns a point by its number: by key what rows show, and what `predict` takes."""
         places = np.unravel_index(number, [len(axis) for axis in self.axes.values()])
         chosen = zip(self.axes.items(), places, strict=True)
         labels = {key: list(axis)[place] for (key, axis), place in chosen}
         values = {key.replace("pass", "pass_"): self.axes[key][labels[key]] for key in self.axes}
-        return Point(labels, values)
+        return labels, values
 
     @property
     def digest(self) -> str:
@@ -190,17 +173,20 @@ READERS: dict[str, Callable[[Any], Any]] = {
 # ---- results of a point
 
 
-def outcome(point: Point, version: str) -> Outcome:
-    """Computes a point, anywhere; raises RingloomError where ringloom has another version."""
+def outcome(labels: Row, values: dict[str, Any], version: str) -> dict[str, Any]:
+    """Returns the row of a point, computed anywhere, with the host and the seconds for the log.
+
+    Raises RingloomError where ringloom has another version.
+    """
     if version != VERSION:
         raise RingloomError(f"{node()} has ringloom {VERSION}, this machine has {version}")
     begun = time.perf_counter()
     try:
-        row = point.labels | predict(**point.values)
+        row = labels | predict(**values)
     except Exception as error:
-        error.add_note(f"at the point {point.labels}")
+        error.add_note(f"at the point {labels}")
         raise
-    return Outcome(row, node(), time.perf_counter() - begun)
+    return {"row": row, "host": node(), "seconds": time.perf_counter() - begun}
 
 
 def predict(

@@ -88,7 +88,7 @@ def compute(grid: Grid, store: Store, todo: list[Batch], track: Track) -> None:
     with joblib.Parallel() as parallel:
         for batch in track(todo):
             calls: Iterator[Any] = (
-                joblib.delayed(outcome)(grid.point(number), VERSION) for number in batch
+                joblib.delayed(outcome)(*grid.point(number), VERSION) for number in batch
             )
             try:
                 store.add(dict(zip(batch, parallel(calls), strict=True)))

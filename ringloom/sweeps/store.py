@@ -9,15 +9,15 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from planner.disk import writing
 from planner.errors import RingloomError
 from planner.version import VERSION
-from ringloom.sweeps.grid import Outcome, Row
+from ringloom.sweeps.grid import Row
 
 NAME = "sweep.jsonl"
 
@@ -30,11 +30,11 @@ class Store:
     rows: dict[int, Row]
     file: BinaryIO
 
-    def add(self, outcomes: Mapping[int, Outcome]) -> None:
+    def add(self, outcomes: Mapping[int, dict[str, Any]]) -> None:
         """Stores a batch: on disk, whole, once this returns."""
-        batch = json.dumps({number: asdict(made) for number, made in outcomes.items()}).encode()
+        batch = json.dumps(outcomes).encode()
         self.write(self.checksum(batch) + b" " + batch)
-        self.rows.update({number: made.row for number, made in outcomes.items()})
+        self.rows.update({number: made["row"] for number, made in outcomes.items()})
 
     def write(self, line: bytes) -> None:
         """Appends a line; raises RingloomError where it cannot be written."""

@@ -353,7 +353,7 @@ def test_a_worker_that_dies_is_reported_and_what_is_stored_stays(
 
 def test_a_worker_of_another_version_is_refused(grid: Path) -> None:
     with pytest.raises(rl.RingloomError, match=r"has ringloom .*, this machine has 0\.0\.1"):
-        outcome(read_grid(grid).point(0), "0.0.1")
+        outcome(*read_grid(grid).point(0), "0.0.1")
 
 
 def test_a_worker_learns_a_schedule_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
