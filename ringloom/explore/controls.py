@@ -1,4 +1,4 @@
-"""The controls of the page: entries as text, to be read as an address is, and files to download."""
+"""The controls of the page, whose entries are read as an address is, and files to download."""
 
 import io
 import json
@@ -36,38 +36,7 @@ LABELS = {
     "share": "share of a chip per transfer",
     "launch": "seconds of a kernel's launch",
 }
-OPTIONS = {"schedule": SCHEDULES, "hardware": presets(), "pass": PASSES}
-WORDS = {True: "on", False: "off"}
-
-
-class Controls:
-    """Widgets by the names of their choices, in the order of the page."""
-
-    def __init__(self) -> None:
-        self.widgets = {name: _widget(name, text) for name, text in Choices().texts().items()}
-        for widget in self.widgets.values():
-            widget._debounce = 1  # milliseconds rather than 50: a choice is one change
-
-    def say(self, texts: dict[str, str]) -> None:
-        """Set the controls; a schedule with parameters joins the list."""
-        if texts["schedule"] not in (schedule := self.widgets["schedule"]).options:
-            schedule.options = [*SCHEDULES, texts["schedule"]]
-        for name, widget in self.widgets.items():
-            ticked = isinstance(widget, pn.widgets.Checkbox)
-            widget.value = texts[name] == "on" if ticked else texts[name]
-
-    @property
-    def texts(self) -> dict[str, str]:
-        """The entry of each control, right or wrong."""
-        return {name: WORDS.get(one.value, one.value) for name, one in self.widgets.items()}
-
-
-def _widget(name: str, text: str) -> Any:
-    """Returns a list of options, a tick or a field of text."""
-    about = {"label": LABELS.get(name, name), **FULL}
-    if name in OPTIONS:
-        return pn.widgets.Select(options=list(OPTIONS[name]), **about)
-    return pn.widgets.Checkbox(**about) if text in WORDS.values() else pn.widgets.TextInput(**about)
+OPTIONS = {"schedule": SCHEDULES, "hardware": presets(), "pass": PASSES}  # of lists
 
 
 # ---- files: the plan, the trace, the program

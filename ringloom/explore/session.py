@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import panel as pn
+from bokeh.models import ColumnDataSource
 from markupsafe import Markup
 
 from planner.errors import RingloomError
 from ringloom.explore.answers import Stages, Table, Turns, Words
 from ringloom.explore.choices import ChoiceError, Choices, from_query
-from ringloom.explore.controls import FULL, Controls, buttons
+from ringloom.explore.controls import FULL, LABELS, OPTIONS, buttons
 from ringloom.explore.view import MOST_LANES, View, compared, finding
 from ringloom.report import SCRIPTS, asset
 from simulator.bars import FEW
@@ -36,16 +37,15 @@ class Session:
     """The page of one reader."""
 
     def __init__(self) -> None:
-        self.view, self.controls = View(), Controls()
+        self.view, self.asked = View(), ColumnDataSource(name="asked")
         self.words = Words(*WORDS)
-        self.view.stepper.tiles.tags = [self.words.source]  # goes to the browser with it
+        self.view.stepper.tiles.tags = [self.words.source, self.asked]  # go to the browser with it
         self.table, self.turns = Table(self.words), Turns()
         self.every = pn.widgets.Checkbox(label="all ranks", **FULL)
         self.shown = Choices()
         self.downloads = buttons(lambda: self.shown, self._trouble)
         opening = self._begin()
-        for widget in self.controls.widgets.values():
-            widget.param.watch(self._chosen, "value")
+        self.asked.on_change("data", self._chosen)
         timed = self.view.show_times
         self.every.param.watch(lambda event: timed(self.shown, event.new), "value")
         pn.state.onload(lambda: self.turns.begin(opening))
@@ -63,7 +63,7 @@ class Session:
         except RingloomError as error:
             choices, wrong = (drawn := Choices()), f"Invalid link: {error}"
             self._draw(drawn)
-        self.controls.say(choices.texts())
+        self.asked.data = {name: [text] for name, text in choices.texts().items()}
         self._trouble(wrong)
         return self.table.fill() if drawn == choices else self._answer(choices, choices.texts())
 
@@ -72,11 +72,15 @@ class Session:
         for _ in self._drawing(choices, choices.texts()):
             pass
 
-    def _chosen(self, _event: Any) -> None:
+    @property
+    def texts(self) -> dict[str, str]:
+        """The entry of each control, right or wrong."""
+        return {name: text for name, (text,) in self.asked.data.items()}
+
+    def _chosen(self, _name: str, _before: Any, _now: Any) -> None:
         """Begin an answer, or tell at each entry why it is invalid."""
-        texts = self.controls.texts
         try:
-            self.turns.begin(self._answer(from_query(texts), texts))
+            self.turns.begin(self._answer(from_query(self.texts), self.texts))
         except ChoiceError as error:
             self.turns.begin(iter(()))
             self._tell(error.at)
@@ -126,7 +130,7 @@ class Session:
 
     def _tell(self, wrong: dict[str, str]) -> None:
         """Show at each entry what is wrong with it, and nothing at the others."""
-        said = {name: _alert(wrong.get(name, "")) for name in self.controls.widgets}
+        said = {name: _alert(wrong.get(name, "")) for name in self.texts}
         self.words.say(
             trouble="", working="", **{f"wrong-{name}": html for name, html in said.items()}
         )
@@ -152,14 +156,16 @@ class Session:
         }
         template.add_panel("every", self.every)
         downloads = {f"get_{name}": one for name, one in self.downloads.items()}
-        for name, part in (self.controls.widgets | downloads | panes).items():
+        for name, part in (downloads | panes).items():
             template.add_panel(name, part)
         template.add_variable("words", {name: Markup(self.words[name]) for name in WORDS})
         for name in ("tiles_lead", "times_lead", "steps"):
             template.add_variable(name, asset(f"{name}.html"))
         template.add_variable("style", STYLES)
         template.add_variable("behaviour", BEHAVIOUR)
-        template.add_variable("controls", list(self.controls.widgets))
+        controls = {"texts": self.texts, "labels": LABELS, "options": OPTIONS}
+        for name, value in controls.items():
+            template.add_variable(name, value)
         template.add_variable("downloads", list(downloads))
         return template
 

@@ -4,7 +4,6 @@ import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlparse
 
 import numpy as np
@@ -63,14 +62,14 @@ FIELDS = (
 )
 
 
-def set_widget(page: Reader, name: str, value: Any) -> None:
-    """Change the model of a widget as its user's input would."""
+def set_entry(page: Reader, name: str, entry: str) -> None:
+    """Change an entry as a reader would."""
     page.ask(
-        "for (const m of Bokeh.documents[0]._all_models.values())"
-        " if (m.title === arguments[0] || m.label === arguments[0]) {"
-        "   const key = 'active' in m ? 'active' : 'value'; m[key] = arguments[1] }",
+        "const place = document.querySelector(`[data-control=${arguments[0]}]`)\n"
+        "const field = place.querySelector('input, select'); field.value = arguments[1]\n"
+        "field.dispatchEvent(new Event('change', {bubbles: true}))",
         name,
-        value,
+        entry,
     )
 
 
@@ -119,11 +118,11 @@ def test_an_address_says_what_is_shown(reader: Readers, explored: str) -> None:
 def test_choices_redraw_everything_and_go_into_the_address(reader: Readers, explored: str) -> None:
     page = reader().open(explored)
     shows(page, Choices())
-    set_widget(page, "schedule", "balanced")
+    set_entry(page, "schedule", "balanced")
     shows(page, Choices(schedule="balanced"))
-    set_widget(page, "ranks", "6")
+    set_entry(page, "ranks", "6")
     shows(page, Choices(schedule="balanced", ranks=6))
-    set_widget(page, "mask", "causal & window:4096")
+    set_entry(page, "mask", "causal & window:4096")
     choices = Choices(schedule="balanced", ranks=6, mask="causal & window:4096")
     shows(page, choices)
     address = page.wait("return location.search.includes('window') && location.href")
@@ -143,7 +142,7 @@ def test_the_address_changes_when_all_the_rest_has(reader: Readers, explored: st
             " window.then = [model('timeline-0-bars').data.right.at(-1), document.body.innerText]"
             "}))"
         )
-        set_widget(page, "tokens", seq)
+        set_entry(page, "seq", seq)
         end, words = page.wait("return window.then")
         study = compared(Choices(schedule="zigzag", seq=seq))
         assert end == bars_of(study.cases[0].prediction).end[-1] * 1e3
@@ -180,7 +179,7 @@ def test_what_stays_as_it_is_is_not_painted_again(reader: Readers, explored: str
     held = "const held = ['pixels', 'messages', 'places'].map((name) => model(name).data)\n"
     page.ask(held + "window.before = held")
     kept = held + "return held.map((data, n) => data === window.before[n])"
-    set_widget(page, "tokens", "128k")
+    set_entry(page, "seq", "128k")
     shows(page, Choices(schedule="zigzag", ranks=8, seq="128k"))
     assert page.ask(kept) == [True, True, True]
     to_step(page, 8)
@@ -205,8 +204,8 @@ def test_pictures_stay_where_they_are(reader: Readers, explored: str) -> None:
     assert len(before) == 2
     assert min(before) > 100
     for choices in (Choices(ranks=16, schedule="zigzag", seq="64k"), Choices("zigzag", 16, "1M")):
-        set_widget(page, "schedule", choices.schedule)
-        set_widget(page, "tokens", choices.seq)
+        set_entry(page, "schedule", choices.schedule)
+        set_entry(page, "seq", choices.seq)
         shows(page, choices)
     assert page.ask(inner) == before
 
@@ -215,7 +214,7 @@ def test_what_cannot_be_is_told_and_the_pictures_stay(reader: Readers, explored:
     page = reader().open(explored + "?schedule=spiral")
     page.wait(WORDS + ".includes(\"unknown schedule 'spiral'\")")
     shows(page, Choices())
-    set_widget(page, "mask", "documents@/etc/passwd")
+    set_entry(page, "mask", "documents@/etc/passwd")
     told = "return document.querySelector('[data-control=mask] [role=alert]')?.textContent"
     assert page.wait(told) == "an address names no files: write the mask out"
     look = (
@@ -229,7 +228,7 @@ def test_what_cannot_be_is_told_and_the_pictures_stay(reader: Readers, explored:
     edge, colour, opacity, inert = page.ask(look)
     assert edge == colour == "rgb(179, 38, 30)"
     assert (opacity < 0.5, inert) == (True, True)
-    set_widget(page, "mask", "causal")
+    set_entry(page, "mask", "causal")
     page.wait("return !document.querySelector('.taken').inert")
     shows(page, Choices())
 
@@ -239,7 +238,7 @@ def test_the_table_of_all_schedules_fills_and_can_be_left(reader: Readers, explo
     rows = "return document.querySelectorAll('#summary tbody').length"
     page.wait("return document.querySelector('#progress progress')")
     page.wait(rows + " > 3")
-    set_widget(page, "tokens", "32k")
+    set_entry(page, "seq", "32k")
     page.wait("return document.getElementById('title').textContent.includes('32k')")
     page.wait("return !document.getElementById('progress').textContent")
     times = (

@@ -119,7 +119,7 @@ DRAWN = 4  # turns after which the pictures of other choices are drawn
 
 def choose(session: sessions.Session, name: str, value: Any) -> None:
     """Change a control, and wait for the answer."""
-    session.controls.widgets[name].value = value
+    session.asked.data = session.asked.data | {name: [value]}
     sessions.pn.state.curdoc.go_on(DRAWN)
 
 
@@ -155,13 +155,13 @@ def test_what_is_wrong_is_told_at_its_entry(opened: Callable[..., Any]) -> None:
         ("stragglers", "9=0.5", "no rank 9 to slow down"),
         ("share", "1", "a share of the chip below 1"),
     ):
-        usual = session.controls.texts[name]
+        usual = session.texts[name]
         choose(session, name, entry)
         assert words in told[f"wrong-{name}"]
-        others = [told[f"wrong-{n}"] for n in session.controls.widgets if n != name]
+        others = [told[f"wrong-{n}"] for n in session.texts if n != name]
         assert set(others) == {""}
         assert json.loads(told["shown"]) == entries  # the page holds these against its controls
-        assert session.controls.texts != entries
+        assert session.texts != entries
         choose(session, name, usual)
         assert told[f"wrong-{name}"] == ""
 
@@ -204,12 +204,12 @@ def test_of_a_burst_of_changes_only_the_last_is_drawn(
         View, "show_plan", lambda view, one: (drawn.append(one.seq), show_plan(view, one))[1]
     )
     for seq in ("8k", "16k", "32k"):
-        session.controls.widgets["seq"].value = seq
+        session.asked.data = session.asked.data | {"seq": [seq]}
     sessions.pn.state.curdoc.go_on(DRAWN)
     assert (drawn, session.shown.seq) == (["32k"], "32k")
-    session.controls.widgets["seq"].value = "64k"
+    session.asked.data = session.asked.data | {"seq": ["64k"]}
     sessions.pn.state.curdoc.go_on(DRAWN - 1)
-    session.controls.widgets["seq"].value = "0"
+    session.asked.data = session.asked.data | {"seq": ["0"]}
     sessions.pn.state.curdoc.go_on(DRAWN)
     assert (drawn, session.shown.seq, session.words["shown"]) == (["32k", "64k"], "32k", "")
 
@@ -219,14 +219,14 @@ def test_an_address_of_many_ranks_opens_at_once_and_says_what_is_done(
 ) -> None:
     session, later = opened({"ranks": [b"256"], "seq": [b"64k"]}), sessions.pn.state.curdoc
     assert session.shown == Choices()
-    assert json.loads(session.words["shown"]) != session.controls.texts
+    assert json.loads(session.words["shown"]) != session.texts
     later.go_on()
     assert session.words["working"] == "planning ring on 256 ranks ..."
     later.go_on()
     assert session.words["working"] == "predicting ring on 256 ranks ..."
     later.go_on(DRAWN - 2)
     assert (session.words["working"], session.shown.ranks) == ("", 256)
-    assert json.loads(session.words["shown"]) == session.controls.texts
+    assert json.loads(session.words["shown"]) == session.texts
 
 
 def test_too_many_tiles_are_told_and_all_else_is_drawn(opened: Callable[..., Any]) -> None:
@@ -265,7 +265,7 @@ def test_a_bad_address_is_told_in_words(opened: Callable[..., Any]) -> None:
     assert "&lt;script&gt;" in session.words["trouble"]
     assert "<script>" not in session.words["trouble"]
     assert session.shown == Choices()
-    assert session.controls.texts == Choices().texts()
+    assert session.texts == Choices().texts()
 
 
 def test_the_server_listens_on_this_machine_only() -> None:
@@ -286,9 +286,3 @@ def test_a_port_that_is_taken_is_told(ringloom: CommandLine) -> None:
         assert "--port 0 takes a free one" in ringloom.refused(
             "explore", "--port", str(taken.getsockname()[1])
         )
-
-
-def test_a_choice_does_not_wait_for_others() -> None:
-    usual = panel.widgets.Select()._debounce
-    for name, widget in sessions.Controls().widgets.items():
-        assert 0 < widget._debounce < usual, name

@@ -6,14 +6,24 @@
   ringloomSheets()
   ringloomFollow(doc)
   ringloomSteps(doc, false)
+  const places = [...document.querySelectorAll("[data-control]")]
+  asking(doc.get_model_by_name("asked"))
   judging()
   copying()
   document.documentElement.dataset.ready = "yes"
 
+  // The server hears of all entries whenever one of them changes.
+  function asking(asked) {
+    addEventListener("change", (event) => {
+      if (!event.target.closest("[data-control]")) return
+      asked.data = Object.fromEntries(places.map((place) => [place.dataset.control, [entry(place)]]))
+    })
+  }
+
   // Results are dim, and nothing can be taken along, while other entries stand in the controls than
   // those that the server told the results to belong to.
   function judging() {
-    const shown = document.getElementById("shown"), places = [...document.querySelectorAll("[data-control]")]
+    const shown = document.getElementById("shown")
     const judge = () => {
       const entries = JSON.parse(shown.textContent || "{}")
       const stale = places.some((place) => entry(place) !== entries[place.dataset.control])
@@ -25,16 +35,8 @@
     judge()
   }
   function entry(place) {
-    const field = inside(place)
+    const field = place.querySelector("input, select")
     return field.type !== "checkbox" ? field.value : field.checked ? "on" : "off"
-  }
-  function inside(root) {
-    for (const e of root.querySelectorAll("*")) {
-      if (e.matches("input, select")) return e
-      const field = e.shadowRoot && inside(e.shadowRoot)
-      if (field) return field
-    }
-    return null
   }
 
   function copying() {
