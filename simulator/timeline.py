@@ -140,7 +140,8 @@ def entries(timeline: Timeline) -> Iterator[Entry]:
         raise RingloomError(f"{name}: the rows were not kept; simulate with record=True")
     for rows in timeline.rows:
         if isinstance(node := rows.node, Attend):
-            names, src, dst = tile_names(node), node.rank, node.rank
+            sides, src, dst = zip(node.q, node.kv, strict=True), node.rank, node.rank
+            names = [f"q {_list(q)} x kv {_list(kv)}" for q, kv in sides]
         else:
             names, src, dst = block_names(node), node.src, node.dst
         numbers = src, dst, rows.start, rows.end, rows.arrival, rows.bytes
@@ -184,11 +185,6 @@ def _spans(timeline: Timeline) -> Iterator[Span]:
         yield Span(e.src, "send", e.title, e.step, e.start, e.end, *what)
         name = f"receive {e.name} from {e.src}"
         yield Span(e.dst, "receive", name, e.step, start, e.arrival, *what)
-
-
-def tile_names(node: Attend) -> list[str]:
-    """Name the rectangle of each row: q 0 x kv 3,4"""
-    return [f"q {_list(q)} x kv {_list(kv)}" for q, kv in zip(node.q, node.kv, strict=True)]
 
 
 def block_names(node: Move) -> list[str]:

@@ -6,7 +6,7 @@ checked by the constructor it goes to, and the verifier sees the plan before any
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from planner.disk import from_json, read, writing
 from planner.errors import PlanError
 from planner.files.runs import LONG, expanded, length, runs_of
 from planner.ir import Attend, Held, Move, Node, Plan, Step
-from planner.partitions import Block, Ints, Partition, Side, check_places
+from planner.partitions import Block, Ints, Partition, Side
 from planner.plans import AnyPlans, Plans
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
@@ -114,11 +114,6 @@ def _long(value: Json) -> bool:
     return isinstance(value, str) and len(value) > LONGEST
 
 
-def _each(value: Json, what: str) -> Iterator[Mapping[str, Json]]:
-    """Yields the objects of a list."""
-    return (_checked(dict, each, f"each of {what}") for each in _checked(list, value, what))
-
-
 # ---- plans
 
 
@@ -141,7 +136,7 @@ def _plan_out(plan: Plan) -> Json:
 def _plan_in(value: Json) -> Plan:
     plan = _checked(dict, value, "a plan")
     sides = _checked(dict, plan["partition"], "partition")
-    _check_sizes(plan, sides)
+    _check_sizes(plan)
     return Plan(
         name=_checked(str, plan["name"], "name"),
         workload=_workload_in(plan["workload"]),
@@ -163,30 +158,13 @@ def _plan_in(value: Json) -> Plan:
     )
 
 
-def _check_sizes(plan: Mapping[str, Json], sides: Mapping[str, Json]) -> None:
-    """Raises PlanError where runs stand for more than a plan can have, before any is made."""
-    ranks = _checked(int, plan["ranks"], "ranks")
-    q, kv = (len(_checked(list, sides[side], "a side")) for side in SIDES)
-    check_places(ranks, max(q, kv))
-    kinds = [("start", plan["start"])]
-    kinds += [(kind, step[kind]) for step in _each(plan["steps"], "steps") for kind in STEP]
-    total = 0
-    for kind, nodes in kinds:
-        most = q * kv if kind == "attends" else ranks * max(q, kv)
-        for node in _each(nodes, "nodes"):
-            sizes = [*map(length, _runs_in(node))]
-            if max(sizes, default=0) > most:
-                raise PlanError(f"{max(sizes)} rows of {kind}, where at most {most} can differ")
-            total += sum(sizes)
+def _check_sizes(plan: Mapping[str, Json]) -> None:
+    """Raises PlanError where runs stand for more than a plan may have, before any is made."""
+    nodes = chain(plan["start"], *(step[kind] for step in plan["steps"] for kind in STEP))
+    columns = (value for node in nodes for value in node.values() if isinstance(value, dict))
+    total = sum(length(runs) for c in columns for runs in _checked(list, c["runs"], "runs"))
     if total > EXPANDED:
         raise PlanError(f"the runs of a plan stand for {total} numbers, more than {EXPANDED}")
-
-
-def _runs_in(node: Mapping[str, Json]) -> Iterator[Json]:
-    """Yields the runs of each column of a node that has them."""
-    for value in node.values():
-        if isinstance(value, dict):
-            yield from _checked(list, value["runs"], "runs")
 
 
 # ---- parts of plans

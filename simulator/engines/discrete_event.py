@@ -22,7 +22,7 @@ from simulator.engines.tasks import RankStep, tasks
 from simulator.engines.transfers import NEVER, Transfers
 from simulator.network.routes import Traffic
 from simulator.scenario import Scenario
-from simulator.timeline import Floats, Rows, Timeline, work
+from simulator.timeline import Floats, Rows, Timeline, block_names, work
 
 Want = int | float  # a message by number, or a time
 Mark = tuple[int, float, float, float, float]  # a step: begin, first attend, end of attends, of all
@@ -155,8 +155,7 @@ class DiscreteEvent:
         messages, message = self._rows.messages, self._transfers.without_room()
         moves = ((n, step, m) for n, step, m in self._rows.parts if isinstance(m, Move))
         first, step, move = [part for part in moves if part[0] <= message][-1]
-        row = move.blocks[message - first]
-        what = f"{','.join(move.tensors)} {','.join(map(str, row[row >= 0].tolist()))}"
+        what = block_names(move)[message - first]
         ends = f"rank {messages.src[message]} cannot send {what} to rank {messages.dst[message]}"
         why = "where no receive buffer ever becomes free"
         return f"{self._plan.name}: stuck in step {step}: {ends}, {why}"

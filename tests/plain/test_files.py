@@ -160,11 +160,11 @@ STEP = (*FIRST, "steps", 0)
         ),
         (
             corrupted((*STEP, "attends", 0, "q"), {"runs": [[[0, 0, 2**31]]]}),
-            "2147483648 rows of attends, where at most 9 can differ",
+            "stand for 2147483648 numbers, more than 268435456",
         ),
         (
             corrupted((*STEP, "moves", 0, "dst"), {"runs": [[[0, 0, 10]]]}),
-            "10 rows of moves, where at most 9 can differ",
+            "3 sources but 10 destinations",
         ),
         (corrupted((*STEP, "moves"), []), "never comes there"),
         (corrupted((*STEP, "attends"), []), "never attends"),
