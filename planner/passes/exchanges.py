@@ -14,25 +14,18 @@ from planner.ir import Index, Move
 LARGEST = 4096  # ranks up to which sets that overlap, the axes of a mesh, are told apart
 
 
-def exchanges(ranks: int, moves: Sequence[Move]) -> list[Index]:
-    """The exchange that each message of a step belongs to, -1 for none: [rows] of each move."""
-    labels = [np.full(len(move), -1, np.intp) for move in moves]
-    count = 0
-    for tensors in dict.fromkeys(move.tensors for move in moves):
-        chosen = [n for n, move in enumerate(moves) if move.tensors == tensors]
-        src, dst = (
-            np.concatenate([getattr(moves[n], end) for n in chosen]).astype(np.intp)
-            for end in ("src", "dst")
-        )
-        if np.bincount(src).max(initial=0) < 2:
-            continue
-        sets = _cliques(ranks, src, dst)
-        sets[sets >= 0] += count
-        count = int(sets.max(initial=count - 1)) + 1
-        ends = np.cumsum([len(labels[n]) for n in chosen])[:-1]
-        for n, part in zip(chosen, np.split(sets, ends), strict=True):
-            labels[n] = part
-    return labels
+def exchanges(ranks: int, moves: Sequence[Move]) -> Index:
+    """The exchange that each message of a step belongs to, -1 for none: [rows of all moves].
+
+    The moves are of the same tensors.
+    """
+    src, dst = (
+        np.concatenate([getattr(move, end) for move in moves]).astype(np.intp)
+        for end in ("src", "dst")
+    )
+    if np.bincount(src).max(initial=0) < 2:
+        return np.full(len(src), -1, np.intp)
+    return _cliques(ranks, src, dst)
 
 
 def _cliques(ranks: int, src: Index, dst: Index) -> Index:

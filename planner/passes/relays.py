@@ -201,10 +201,9 @@ def _from_the_first(plan: Plan, tensors: tuple[str, ...], regular: bool) -> Plan
 
 def _alone(plan: Plan, moves: Moves) -> Bits:
     """The messages that belong to no complete exchange of their step."""
-    alone = list[Bits]()
-    for _, group in groupby(moves, key=lambda item: item[0]):
-        alone += [label < 0 for label in exchanges(plan.ranks, [move for _, move in group])]
-    return np.concatenate(alone)
+    steps = (group for _, group in groupby(moves, key=lambda item: item[0]))
+    labels = [exchanges(plan.ranks, [move for _, move in group]) for group in steps]
+    return np.asarray(np.concatenate(labels) < 0)
 
 
 def _users(plan: Plan, tensor: str) -> Table:

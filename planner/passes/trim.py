@@ -76,11 +76,14 @@ def _needed(plan: Plan, moves: list[Move], needed: Needed, regular: bool) -> lis
     used = [_read(needed, move) for move in moves]
     if all(rows.all() for rows in used):
         return moves
-    if regular:
-        labels = exchanges(plan.ranks, moves)
-        kept = np.concatenate([a[b] for a, b in zip(labels, used, strict=True)])
-        kept = distinct(kept[kept >= 0])
-        used = [b | np.isin(a, kept) for a, b in zip(labels, used, strict=True)]
+    for kind in dict.fromkeys(move.tensors for move in moves) if regular else ():
+        own = [n for n, move in enumerate(moves) if move.tensors == kind]
+        label = exchanges(plan.ranks, [moves[n] for n in own])
+        kept = np.concatenate([used[n] for n in own])
+        kept |= np.isin(label, distinct(label[kept & (label >= 0)]))
+        parts = np.split(kept, np.cumsum([len(moves[n]) for n in own])[:-1])
+        for n, rows in zip(own, parts, strict=True):
+            used[n] = rows
     return [move.only(rows) for move, rows in zip(moves, used, strict=True)]
 
 

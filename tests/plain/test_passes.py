@@ -230,7 +230,7 @@ def flat(plan: Plan) -> list[tuple[int, tuple[str, ...], int, int, int]]:
 
 def labels(P: int, *pairs: tuple[int, int]) -> list[int]:
     src, dst = zip(*pairs, strict=True)
-    (result,) = exchanges(P, [Move(("KV",), [[s] for s in src], src, dst)])
+    result = exchanges(P, [Move(("KV",), [[s] for s in src], src, dst)])
     return result.tolist()
 
 
