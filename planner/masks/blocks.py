@@ -10,9 +10,7 @@ from planner.errors import PlanError
 from planner.masks.areas import LIMIT
 from planner.masks.mask import Allowed, Mask, Names, whole
 from planner.masks.regions import Region, rectangles
-from planner.parse import from_json, tokens
-
-EXPECTED = 'expected JSON {"size": N, "grid": [[0, 1, ...], ...]}'
+from planner.parse import tokens
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,6 +24,7 @@ class Blocks(Mask):
     forms = ("blocks:SIZE:01/11", "blocks@FILE")
     from_zero = True
     definition = "GRID[i // {size}, j // {size}]"
+    example = 'expected JSON {"size": N, "grid": [[0, 1, ...], ...]}'
 
     grid: tuple[tuple[bool, ...], ...]
     size: int
@@ -58,13 +57,6 @@ class Blocks(Mask):
             raise PlanError("inline blocks are SIZE:ROWS with rows of 0 and 1, such as 64:10/11")
         grid = tuple(tuple(cell == "1" for cell in row) for row in rows.split("/"))
         return cls(grid, tokens(size))
-
-    @classmethod
-    def parse_file(cls, text: str) -> Mask:
-        content = from_json(text, EXPECTED)
-        if not isinstance(content, dict) or content.keys() != {"size", "grid"}:
-            raise PlanError(EXPECTED)
-        return cls(content["grid"], content["size"])
 
     def __str__(self) -> str:
         rows = "/".join("".join("01"[cell] for cell in row) for row in self.grid)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from operator import index
 from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, TypeAlias
@@ -24,7 +25,7 @@ from planner.errors import PlanError
 from planner.masks.areas import LIMIT, Ranges, areas
 from planner.masks.regions import FAR, Ints, Region
 from planner.one_line import OneLine, python
-from planner.parse import tokens
+from planner.parse import from_json, tokens
 
 Positions = range | Sequence[int] | NDArray[np.integer]
 Allowed = NDArray[np.bool_]
@@ -80,6 +81,7 @@ class Mask(OneLine):
     restarts      True: positions count anew in each of the documents that it is packed in
     lists         of its fields, the number of first ones that are tuples of numbers
     least         of its numbers
+    example       what to say of a file that holds something else
     """
 
     forms: ClassVar[tuple[str, ...]] = ()
@@ -89,6 +91,7 @@ class Mask(OneLine):
     restarts: ClassVar[bool] = False
     lists: ClassVar[int] = 0
     least: ClassVar[int] = 0
+    example: ClassVar[str] = "expected JSON"
 
     def __init_subclass__(cls) -> None:
         for form in vars(cls).get("forms", ()):
@@ -176,8 +179,12 @@ class Mask(OneLine):
 
     @classmethod
     def parse_file(cls, text: str) -> Mask:
-        """Reads the text of a file, for masks with a form such as documents@FILE."""
-        raise NotImplementedError
+        """Reads the text of a file, of a form such as blocks@FILE: JSON of the fields by name."""
+        said, wanted = from_json(text, cls.example), {field.name for field in fields(cls)}
+        with suppress(TypeError):
+            if isinstance(said, dict) and said.keys() == wanted:
+                return cls(**said)
+        raise PlanError(cls.example)
 
     def __and__(self, other: Mask) -> And:
         return And(self, other)

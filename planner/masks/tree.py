@@ -9,9 +9,6 @@ from planner.masks.documents import Documents
 from planner.masks.mask import Allowed, Mask, Names, SideName, whole
 from planner.masks.plain import Causal
 from planner.masks.regions import Ints, Region, rectangles
-from planner.parse import from_json
-
-EXPECTED = 'expected JSON {"lengths": [8, 4, 4], "parents": [null, 0, 0]}'
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,20 +16,22 @@ class Tree(Mask):
     """A query meets its own node up to its position, and every node above its own whole.
 
     Node n has `lengths[n]` tokens, which stand in the order of the nodes, and `parents[n]` is the
-    number of the node above it, None for a root; nodes come in any order. Raises PlanError for
-    parents that are no nodes, and for nodes above themselves.
+    number of the node above it, None or -1 for a root; nodes come in any order. Raises PlanError
+    for parents that are no nodes, and for nodes above themselves.
     """
 
     forms = ("tree:8,4,4/-,0,0", "tree@FILE")
     definition = "own | GRID[place(i, BOUNDS), place(j, BOUNDS)]"
     lists = 2
+    example = 'expected JSON {"lengths": [8, 4, 4], "parents": [null, 0, 0]}'
 
     lengths: tuple[int, ...]
     parents: tuple[int | None, ...]
 
     def __post_init__(self) -> None:
         lengths = Documents(self.lengths).lengths
-        parents = tuple(None if p is None else whole("Tree parent", p) for p in self.parents)
+        roots = None, -1
+        parents = tuple(None if p in roots else whole("Tree parent", p) for p in self.parents)
         if len(parents) != len(lengths):
             raise PlanError(f"Tree has {len(lengths)} lengths but {len(parents)} parents")
         for node, parent in enumerate(parents):
@@ -66,16 +65,6 @@ class Tree(Mask):
     def check(self, seq: int, kv_seq: int) -> None:
         if sum(self.lengths) != kv_seq:
             raise PlanError(f"nodes sum to {sum(self.lengths)} tokens, not to kv_seq {kv_seq}")
-
-    @classmethod
-    def parse_file(cls, text: str) -> Mask:
-        tree = from_json(text, EXPECTED)
-        if not isinstance(tree, dict) or tree.keys() != {"lengths", "parents"}:
-            raise PlanError(EXPECTED)
-        if not all(isinstance(side, list) for side in tree.values()):
-            raise PlanError(EXPECTED)
-        parents = (None if parent == -1 else parent for parent in tree["parents"])
-        return cls(tuple(tree["lengths"]), tuple(parents))
 
 
 def ancestors(parents: tuple[int | None, ...]) -> Allowed:
