@@ -47,7 +47,7 @@ def _summary(calibration: Calibration) -> Iterator[Any]:
     machine = calibration.hardware
     table = Table("pass", "TF/s", "traffic", "launch", "median error", box=None)
     for name, kernel in calibration.kernels.items():
-        launch, error = f"{kernel.launch * 1e6:.1f} us", f"{kernel.median_error:.1%}"
+        launch, error = f"{kernel.constants['launch'] * 1e6:.1f} us", f"{kernel.median_error:.1%}"
         traffic = f"{machine.option('attention.traffic', name):.2g}"
         table.add_row(name, f"{kernel.rate / 1e12:.3g}", traffic, launch, error)
     yield f"[bold]{machine.name}[/]: {len(calibration.calls)} kinds of kernel calls"

@@ -140,15 +140,10 @@ class Timed:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Constants fitted to the calls of one pass; `errors` are relative, call by call."""
+    """What was fitted to the calls of one pass; `errors` are relative, call by call."""
 
-    launch: float
     rate: float  # flop/s at head_dim 128 on long blocks
-    traffic: float  # seconds of a call per byte that it moves
-    causal: float
-    masked: float
-    half: int
-    skip: Tile
+    constants: dict[str, float]  # as hardware names them, but for traffic: seconds per byte
     errors: Floats
 
     @property
@@ -180,7 +175,8 @@ def fit_kernel(
                 best = float(error.mean()), half, skip, columns
     assert best is not None
     _, half, skip, columns = best
-    return _kernel(calls, pass_, half, skip, columns, seconds)
+    own = {"skip_q": skip[0], "skip_kv": skip[1]} if skip != tile else {}
+    return _kernel(pass_, {"head_half": half, **own}, columns, seconds)
 
 
 def _flop(calls: Sequence[Timed], pass_: Pass, half: int) -> Floats:
@@ -210,26 +206,18 @@ def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
     return columns
 
 
-def _kernel(
-    calls: Sequence[Timed], pass_: Pass, half: int, skip: Tile, columns: Floats, seconds: Floats
-) -> Kernel:
+def _kernel(pass_: Pass, found: Mapping[str, int], columns: Floats, seconds: Floats) -> Kernel:
+    """Fit what is linear, beside the constants that were found."""
     used = columns.any(axis=0)
     x = np.zeros(columns.shape[1])
     x[used] = robust(columns[:, used], seconds)
     launch, full, causal, masked, traffic = x.tolist()
     if not full:
         raise RingloomError(f"the times of {pass_} calls do not grow with their size")
-    errors: Floats = columns @ x / seconds - 1
-    return Kernel(
-        launch=launch,
-        rate=REFERENCE_DIM / (REFERENCE_DIM + half) / full,
-        traffic=traffic,
-        causal=max(1.0, causal / full),
-        masked=max(1.0, masked / full),
-        half=half,
-        skip=skip,
-        errors=errors,
-    )
+    constants = {"launch": launch, "traffic": traffic, **found}
+    constants |= {"causal": max(1.0, causal / full), "masked": max(1.0, masked / full)}
+    rate = REFERENCE_DIM / (REFERENCE_DIM + found["head_half"]) / full
+    return Kernel(rate, constants, columns @ x / seconds - 1)
 
 
 def measured_hardware(
@@ -250,14 +238,9 @@ def measured_hardware(
     for pass_, kernel in kernels.items():
         fitted = f"fitted to {len(kernel.errors)} calls, median error {kernel.median_error:.1%}"
         own = "attention." if pass_ == "forward" else f"attention.{pass_}_"
-        values = {f"attention.{pass_}": min(1.0, kernel.rate / peak), own + "launch": kernel.launch}
-        values |= {
-            own + "head_half": float(kernel.half),
-            own + "traffic": kernel.traffic * bandwidth,
-        }
-        values |= {own + "causal": kernel.causal, own + "masked": kernel.masked}
-        if kernel.skip != tile:
-            values |= {own + "skip_q": kernel.skip[0], own + "skip_kv": kernel.skip[1]}
+        values = {f"attention.{pass_}": min(1.0, kernel.rate / peak)}
+        values |= {own + name: value for name, value in kernel.constants.items()}
+        values[own + "traffic"] *= bandwidth
         source = f"{note}; {fitted}"
         constants |= {key: Constant(value, source, True) for key, value in values.items()}
     programs = "emitted programs call kernels that know full and causal"
