@@ -140,7 +140,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What was fitted to the calls of one pass; `errors` are relative, call by call."""
+    """Constants fitted to the calls of one pass; `errors` are relative, call by call."""
 
     rate: float  # flop/s at head_dim 128 on long blocks
     constants: dict[str, float]  # as hardware names them, but for traffic: seconds per byte
@@ -206,17 +206,17 @@ def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
     return columns
 
 
-def _kernel(pass_: Pass, found: Mapping[str, int], columns: Floats, seconds: Floats) -> Kernel:
-    """Fit what is linear, beside the constants that were found."""
+def _kernel(pass_: Pass, known: Mapping[str, int], columns: Floats, seconds: Floats) -> Kernel:
+    """Fit what is linear, beside the constants that are known."""
     used = columns.any(axis=0)
     x = np.zeros(columns.shape[1])
     x[used] = robust(columns[:, used], seconds)
     launch, full, causal, masked, traffic = x.tolist()
     if not full:
         raise RingloomError(f"the times of {pass_} calls do not grow with their size")
-    constants = {"launch": launch, "traffic": traffic, **found}
+    constants = {"launch": launch, "traffic": traffic, **known}
     constants |= {"causal": max(1.0, causal / full), "masked": max(1.0, masked / full)}
-    rate = REFERENCE_DIM / (REFERENCE_DIM + found["head_half"]) / full
+    rate = REFERENCE_DIM / (REFERENCE_DIM + known["head_half"]) / full
     return Kernel(rate, constants, columns @ x / seconds - 1)
 
 
