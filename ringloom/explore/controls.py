@@ -1,13 +1,8 @@
 """The controls of the page, whose entries are read as an address is, and files to download."""
 
-import io
 import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
-
-import panel as pn
 
 from codegen import TARGETS, emit
 from planner.files import dumps
@@ -15,12 +10,9 @@ from planner.schedules import SCHEDULES
 from ringloom.comparison import PASSES
 from ringloom.explore.choices import Choices
 from ringloom.explore.view import planned, predicted
-from ringloom.report import asset
 from simulator.chrome_trace import trace
 from simulator.hardware import presets
 
-WIDGET_STYLE = asset("widgets.css", Path(__file__).parent / "page")
-FULL = {"sizing_mode": "stretch_width", "stylesheets": [WIDGET_STYLE], "margin": 0}
 LABELS = {
     "seq": "tokens",
     "heads": "query heads",
@@ -57,34 +49,8 @@ def program(choices: Choices, target: str) -> str:
     return emit(planned(choices.schedule, choices.work, choices.ranks, "both"), target)
 
 
-def buttons(choices: Callable[[], Choices], told: Callable[[str], None]) -> dict[str, Any]:
-    """Returns a button per file; `told` is called with an error message, or "" for none."""
-
-    def content(name: str) -> io.StringIO:
-        label, ending, write = files[name]
-        try:
-            text = write(choices())
-        except ValueError as error:  # PlanError among them: a program may refuse what a plan allows
-            told(f"no {label}: {error}")
-            raise
-        told("")
-        schedule = choices().schedule.replace(":", "-").replace("=", "")
-        made[name].filename = f"{schedule}-{ending}"
-        return io.StringIO(text)
-
-    files: dict[str, tuple[str, str, Callable[[Choices], str]]] = {
-        "plan": ("plan", "plan.json", plan_file),
-        "trace": ("trace", "trace.json", trace_file),
-        **{t: (f"{t} program", f"{t}.py", partial(program, target=t)) for t in TARGETS},
-    }
-    made: dict[str, Any] = {
-        name: pn.widgets.FileDownload(
-            callback=partial(content, name),
-            filename=ending,
-            label=f"download {label}",
-            stylesheets=[WIDGET_STYLE],
-            margin=0,
-        )
-        for name, (label, ending, _) in files.items()
-    }
-    return made
+FILES: dict[str, tuple[str, Callable[[Choices], str]]] = {  # how their names end, and their texts
+    "plan": ("plan.json", plan_file),
+    "trace": ("trace.json", trace_file),
+    **{f"{t} program": (f"{t}.py", partial(program, target=t)) for t in TARGETS},
+}

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from planner.errors import RingloomError
 from ringloom.explore.answers import Stages, Table, Turns, Words
 from ringloom.explore.choices import ChoiceError, Choices, from_query
-from ringloom.explore.controls import FULL, LABELS, OPTIONS, buttons
+from ringloom.explore.controls import FILES, LABELS, OPTIONS
 from ringloom.explore.view import MOST_LANES, View, compared, finding
 from ringloom.report import SCRIPTS, asset
 from simulator.bars import FEW
@@ -39,13 +39,16 @@ class Session:
     def __init__(self) -> None:
         self.view, self.asked = View(), ColumnDataSource(name="asked")
         self.words = Words(*WORDS)
-        self.view.stepper.tiles.tags = [self.words.source, self.asked]  # go to the browser with it
         self.table, self.turns = Table(self.words), Turns()
-        self.every = pn.widgets.Checkbox(label="all ranks", **FULL)
+        style = asset("widgets.css", PAGE)
+        self.every = pn.widgets.Checkbox(label="all ranks", stylesheets=[style], margin=0)
         self.shown = Choices()
-        self.downloads = buttons(lambda: self.shown, self._trouble)
+        self.wanted, self.file = (ColumnDataSource(name=name) for name in ("wanted", "file"))
         opening = self._begin()
         self.asked.on_change("data", self._chosen)
+        self.wanted.on_change("data", self._taken)
+        # They go to the browser with a picture.
+        self.view.stepper.tiles.tags = [self.words.source, self.asked, self.wanted, self.file]
         timed = self.view.show_times
         self.every.param.watch(lambda event: timed(self.shown, event.new), "value")
         pn.state.onload(lambda: self.turns.begin(opening))
@@ -125,6 +128,18 @@ class Session:
         self.words.say(**{name: escape(text) for name, text in texts.items()})
         self.table.take(choices, comparison.rows)
 
+    def _taken(self, _name: str, _before: Any, wanted: Any) -> None:
+        """Send a file to the browser, or tell why there is none: a program may refuse a plan."""
+        ending, write = FILES[wanted["name"][0]]
+        try:
+            text = write(self.shown)
+        except ValueError as error:
+            self._trouble(f"no {wanted['name'][0]}: {error}")
+            return
+        self._trouble("")
+        schedule = self.shown.schedule.replace(":", "-").replace("=", "")
+        self.file.data = {"name": [f"{schedule}-{ending}"], "text": [text]}
+
     def _trouble(self, wrong: str) -> None:
         self.words.say(trouble=_alert(wrong))
 
@@ -155,18 +170,16 @@ class Session:
             for name, figure in figures.items()
         }
         template.add_panel("every", self.every)
-        downloads = {f"get_{name}": one for name, one in self.downloads.items()}
-        for name, part in (downloads | panes).items():
+        for name, part in panes.items():
             template.add_panel(name, part)
         template.add_variable("words", {name: Markup(self.words[name]) for name in WORDS})
         for name in ("tiles_lead", "times_lead", "steps"):
             template.add_variable(name, asset(f"{name}.html"))
         template.add_variable("style", STYLES)
         template.add_variable("behaviour", BEHAVIOUR)
-        controls = {"texts": self.texts, "labels": LABELS, "options": OPTIONS}
+        controls = {"texts": self.texts, "labels": LABELS, "options": OPTIONS, "files": FILES}
         for name, value in controls.items():
             template.add_variable(name, value)
-        template.add_variable("downloads", list(downloads))
         return template
 
 

@@ -8,7 +8,7 @@ summary.py page.py  templates and scripts in page/                    pictures -
 from pathlib import Path
 
 PAGE = Path(__file__).parent / "page"
-SCRIPTS = "theme.js", "bars.js", "sheets.js", "steps.js"  # of all pages
+SCRIPTS = "theme.js", "bars.js", "sheets.js", "steps.js", "save.js"  # of all pages
 
 
 def asset(name: str, folder: Path = PAGE) -> str:

@@ -307,9 +307,8 @@ def test_files_can_be_taken_along(reader: Readers, explored: str, tmp_path: Path
     page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", where)
     for number, name in enumerate(("plan", "trace", "torch program", "jax program"), 1):
         page.ask(
-            DEEP + "deep(document).find((e) => e.tagName === 'A' &&"
-            " e.textContent.trim() === arguments[0]).click()",
-            f"download {name}",
+            "document.querySelector(`[data-take='${arguments[0]}']`).click()",
+            name,
         )
         page.wait("return true")
         for _ in range(200):

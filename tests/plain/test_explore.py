@@ -86,6 +86,24 @@ def test_files_are_those_of_the_commands() -> None:
     assert {"attention"} <= {getattr(n, "name", "") for n in ast.parse(source).body}
 
 
+def test_files_are_named_after_the_schedule_and_refusals_are_told(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened({"schedule": [b"usp:ulysses=2"], "ranks": [b"4"], "seq": [b"4k"]})
+    session.wanted.data = {"name": ["plan"], "at": [1.0]}
+    assert session.file.data == {
+        "name": ["usp-ulysses2-plan.json"],
+        "text": [plan_file(session.shown)],
+    }
+
+    def refuses(_: Choices) -> str:
+        raise rl.PlanError("<b>")
+
+    monkeypatch.setitem(sessions.FILES, "plan", ("plan.json", refuses))
+    session.wanted.data = {"name": ["plan"], "at": [2.0]}
+    assert "no plan: &lt;b&gt;" in session.words["trouble"]
+
+
 class Later:
     """A document that calls back when it is told to."""
 

@@ -9,6 +9,7 @@
   const places = [...document.querySelectorAll("[data-control]")]
   asking(doc.get_model_by_name("asked"))
   judging()
+  taking(doc.get_model_by_name("wanted"), doc.get_model_by_name("file"))
   copying()
   document.documentElement.dataset.ready = "yes"
 
@@ -18,6 +19,16 @@
       if (!event.target.closest("[data-control]")) return
       asked.data = Object.fromEntries(places.map((place) => [place.dataset.control, [entry(place)]]))
     })
+  }
+
+  // The server is asked for a file, and sends its name and its text.
+  function taking(wanted, file) {
+    for (const button of document.querySelectorAll("[data-take]")) {
+      button.addEventListener("click", () => {
+        wanted.data = {name: [button.dataset.take], at: [performance.now()]}
+      })
+    }
+    file.properties.data.change.connect(() => ringloomSave(file.data.name[0], file.data.text[0]))
   }
 
   // Results are dim, and nothing can be taken along, while other entries stand in the controls than

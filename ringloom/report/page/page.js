@@ -23,7 +23,7 @@
         button.type = "button"
         button.textContent = kind.toUpperCase()
         button.setAttribute("aria-label", `${place.getAttribute("aria-label")} as ${button.textContent}`)
-        button.addEventListener("click", () => save(`${name}.${kind}`, write(view)))
+        button.addEventListener("click", () => ringloomSave(`${name}.${kind}`, write(view)))
         row.append(button)
       }
       place.append(row)
@@ -47,12 +47,6 @@
       return typeof value === "number" ? value : quoted(value)
     }).join(",")))
     return [names.join(","), ...lines].join("\n") + "\n"
-  }
-  function save(name, text) {
-    const link = document.createElement("a")
-    link.href = URL.createObjectURL(new Blob([text], {type: name.endsWith("svg") ? "image/svg+xml" : "text/csv"}))
-    link.download = name
-    link.click()
   }
 
   function zoom(axis) {
