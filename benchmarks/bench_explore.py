@@ -6,7 +6,7 @@
                                                     and until the page says that it is at work
 
 schedule  after the ring: planned, verified and predicted from nothing
-tokens    another length, of the ring beside it too
+seq       another length, of the ring beside it too
 hardware  predicted afresh from plans that are known
 """
 
@@ -41,12 +41,12 @@ PAINTED, SIGN, TURNS = 0.5, 0.1, 2  # seconds in a browser, until there is a sig
 LENGTHS = map(str, count((1 << 18) + RANKS, RANKS))  # each is shown once
 MACHINES = "h100", "a100-nvlink", "h200", "b200", "h800", "a100-pcie"
 QUICK = ("ring", "zigzag")
-CHANGED = "schedule", "tokens", "hardware"
+CHANGED = "schedule", "seq", "hardware"
 
 # Sets a control, and waits until the pictures of the last answer, which is the new address, are
 # painted. Tells the seconds until then, and until the page said what it does.
 CHANGE = """
-const [title, value, done] = arguments
+const [name, value, done] = arguments
 const models = [...Bokeh.documents[0]._all_models.values()], began = performance.now()
 const passed = () => (performance.now() - began) / 1000
 const working = document.getElementById("working")
@@ -59,8 +59,9 @@ address.properties.search.change.connect(function answered() {
   address.properties.search.change.disconnect(answered)
   requestAnimationFrame(() => setTimeout(() => done([passed(), sign])))
 })
-const widget = models.find((m) => m.title === title || m.label === title)
-widget.value = value
+const field = document.querySelector(`[data-control=${name}] :is(input, select)`)
+field.value = value
+field.dispatchEvent(new Event("change", {bubbles: true}))
 """
 
 
