@@ -12,9 +12,10 @@ import numpy as np
 
 from codegen.jax.cases import Case, Slice
 from codegen.lowered.walk import Rectangles, seen
-from codegen.text import Names, affine
+from codegen.text import Names, expression
 from planner.errors import PlanError
 from planner.ir import Plan
+from planner.loops.fitting import plane
 from planner.loops.form import Ints
 from planner.loops.kinds import CAUSAL, EMPTY, FULL, Kinds
 
@@ -83,14 +84,8 @@ def tiling(
     past = diagonal and (count == shape[2]).any()
     if (live & ~inside).any() or past or (kinds != np.where(number < count, FULL, behind)).any():
         raise PlanError("rectangles of other tiles than whole ones and then a diagonal one")
-    return tuple(_fit(count[:, p, 0], coordinates, names) for p in range(shape[1])), diagonal
-
-
-def _fit(numbers: Ints, coordinates: Ints, names: Names) -> str:
-    """Numbers of the ranks as a multiple of a coordinate and a constant."""
-    for axis, name in enumerate(names.axes):
-        x = coordinates[:, axis]
-        first, other = numbers[x == 0][0], numbers[x == min(1, x.max())][0]
-        if np.array_equal(numbers, first + (other - first) * x):
-            return affine([(int(other - first), name)], int(first))
-    raise PlanError("rectangles whose tiles follow no coordinate")
+    at, now = coordinates[:, :-1], coordinates[:, -1] * 0
+    fits = [plane(at, now, numbers) for numbers in count[:, :, 0].T]
+    if not all(fits):
+        raise PlanError("rectangles whose tiles follow no coordinate")
+    return tuple(expression(e, names) for e in fits if e), diagonal
