@@ -20,7 +20,7 @@ from codegen.lowered.variables import Value
 from codegen.lowered.walk import Cell, Walk, seen
 from codegen.text import Names
 from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, TENSORS, Plan, result
+from planner.ir import ACCUMULATORS, TENSORS, Plan
 from planner.loops.form import HELD, OWN, Attend, Expr, Loops
 from planner.partitions import Side
 
@@ -60,6 +60,8 @@ class Attends:
         self.made = values(
             self.loops, self.plan.pass_, self.walked, self.kept.names if self.forward else ()
         )
+        self.made.inputs["q", SOME] = "part_q" if self.forward else "part"
+        self.made.sums |= {("OUT", SOME): "part_out, part_lse", ("DQ", SOME): "part_dq"}
         both = [self.plan.partition.side(side) for side in ("q", "kv")]
         self.uneven = not all(even(side, self.plan.ranks) for side in both)
         self.slices = Slices(both[0].sizes.max() == both[1].sizes.max())
@@ -143,28 +145,19 @@ class Attends:
     def of_heads(self, group: Group, steps: Steps, names: Names, closures: bool) -> Iterator[Op]:
         """Attend with some heads of what a device owns, then put their sums beside the others."""
         (cell, *others), slices = group.cells, len(self.plan.partition.q.slices)
-        q, head = group.cases[0].q, group.cases[0].head or Expr()
-        alike = all((case.q, case.head) == (q, head) for case in group.cases)
-        if not alike or q != OWN or (result(self.plan.pass_), OWN) in self.walked.again:
+        head, part, own = group.cases[0].head or Expr(), (cell[0], SOME), self.made.inputs["q", OWN]
+        alike = all((case.q, case.head) == (OWN, head) for case in group.cases)
+        if not alike or (cell[0], OWN) in self.walked.again:
             raise PlanError("attends of several slices of heads")
-        shares, part, made = Shares(True, head, slices, slices), (cell[0], SOME), self.made
-        words = made.sums[cell].split(", ")
-        self.made = replace(
-            made,
-            inputs=made.inputs | {("q", SOME): "part_q" if self.forward else "part"},
-            sums=made.sums | {part: ", ".join(f"part_{word}" for word in words)},
-        )
         self.defined.discard(part)
         self.written.pop(part, None)
-        x = made.inputs["q", OWN] if self.forward else "x"
-        picked = f"some_heads({x}, {numbers(shares, names)})"
-        if not self.forward:
-            picked = f"tuple({picked} for x in {made.inputs['q', OWN]})"
+        shares = Shares(True, head, slices, slices)
+        picked = f"some_heads({own if self.forward else 'x'}, {numbers(shares, names)})"
+        picked = picked if self.forward else f"tuple({picked} for x in {own})"
         yield self.assign(self.made.inputs["q", SOME], picked)
         cases = tuple(replace(case, q=SOME, head=None) for case in group.cases)
         yield from self.attend(Group((part, *others), cases), steps, names, closures)
-        came, self.made = self.made.sums[part], made
-        yield self.put(cell, came, shares, names)
+        yield self.put(cell, self.made.sums[part], shares, names)
 
     def tiles(self, case: Case, cells: tuple[Cell, ...], steps: Steps) -> Op:
         """A loop over tiles of one shape; PlanError where ranks have none."""
