@@ -92,10 +92,7 @@ class Attends:
 
     def fresh(self, cell: Cell) -> bool:
         """True for sums that a message takes along in the next step, all of them."""
-        exchange = self.loops.exchanges.get(cell[1])
-        if exchange and exchange.again:
-            return not self.walked.lasting(cell)[1]
-        return cell in self.made.sent
+        return not self.walked.lasting(cell)[1]
 
     def starts(self, cell: Cell, steps: Steps) -> bool:
         """True if what is added next to these sums, in some steps, is the first."""

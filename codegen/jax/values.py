@@ -15,7 +15,7 @@ from codegen.lowered.walk import Cell, Walk
 from codegen.text import numbered
 from planner.errors import PlanError
 from planner.ir import Pass
-from planner.loops.form import HELD, OWN, Loops, Return, Statement
+from planner.loops.form import HELD, OWN, Loops, Return, Send, Statement
 
 SPARE = 1  # steps by which a loop may send inputs on that nobody reads any more
 LEAVING = ", leaving"  # behind a value: of two variables of its sums, the one that is sent
@@ -30,7 +30,6 @@ class Values:
     sums: dict[Cell, str] = field(default_factory=dict)
     cells: dict[tuple[Statement, str], Cell] = field(default_factory=dict)  # by tensor
     taken: dict[Statement, Cell] = field(default_factory=dict)
-    sent: set[Cell] = field(default_factory=set)  # sums that a send takes
 
     def back(self, names: Collection[str]) -> list[Cell]:
         """The sums that go back over exchanges of these names."""
@@ -93,7 +92,8 @@ def _cells(made: Values, loops: Loops, walked: Walk, variable: Callable[[Cell, i
             raise PlanError("sums that are added to one value first and then to another")
     for s, cell in walked.source.items():
         made.taken[s] = variable(cell, s.when.first - 1)
-        if not isinstance(s, Return):
-            made.sent.add(made.taken[s])
-    if made.sent & {*made.back(loops.exchanges)}:
+    sent, back = (
+        {cell for s, cell in made.taken.items() if isinstance(s, kind)} for kind in (Send, Return)
+    )
+    if sent & back:
         raise PlanError("sums of which some are sent where others go back")
