@@ -107,15 +107,15 @@ class Pass(Attends):
 
     def beginnings(self, run: Run) -> Iterator[Op]:
         """Sums that a loop adds to and that nothing has been added to before."""
-        cells = [cell for group in self.groups(run.steps) for cell in group.cells]
-        for s in run.statements:
-            if isinstance(s, Send) and s in self.made.taken:
-                cells.append(self.made.cells[s, s.tensors[0]])
-                cells += [self.made.taken[s]] * (run.kind == "unrolled")
-            if isinstance(s, Return):
-                parted = self.walked.parted & {*self.walked.into[s].values()}
-                cells += [self.made.cells[s, s.tensors[0]]] * bool(parted)
-        taken = set(self.made.taken.values()) if run.kind == "unrolled" else set()
+        cells = [
+            cell
+            for (s, _), cell in self.made.cells.items()
+            if s in run.statements and (not isinstance(s, Return) or cell in self.walked.parted)
+        ]
+        taken = set[Cell]()
+        if run.kind == "unrolled":
+            taken = {*self.made.taken.values()}
+            cells += [self.made.taken[s] for s in run.statements if isinstance(s, Send) and s.sums]
         for cell in dict.fromkeys(cells):
             within = self.loops.exchanges.get(cell[1]) in run.statements  # there they begin
             if cell in self.defined or within or (cell not in taken and self.fresh(cell)):
