@@ -114,6 +114,7 @@ class Choices:
         words = ["ringloom", "compare", "--schedules", self.schedule]
         options = {"pass": "--pass", "stragglers": "--straggler", "slow_links": "--slow-link"}
         flags = {"schedule": [], "overlap": ["--no-overlap"], "sinks": ["--sinks"]}
+        flags |= {} if self.overlap else {"share": []}  # which is taken from nothing
         ranks = {"ranks": str(self.ranks), "seq": self.seq}
         for name, text in (ranks | self.query()).items():
             option = options.get(name, f"--{name.replace('_', '-')}")

@@ -261,7 +261,7 @@ def test_copies_say_what_is_shown(ringloom: CommandLine) -> None:
     links = {"stragglers": "1=0.5 2=0.25", "slow_links": "1-2=0.5"}
     for choices in (
         replace(SMALL, v_head_dim=64, sinks=True, mask="causal & window:100", **links),
-        replace(SMALL, overlap=False, pass_="forward"),
+        replace(SMALL, overlap=False, pass_="forward", share="0.1"),
         replace(SMALL, share="0.25", topology="torus:2x2", placement="1,0,3,2"),
         replace(SMALL, share="0", buffers="plan", launch="1e-3"),
     ):
