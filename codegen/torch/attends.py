@@ -1,13 +1,14 @@
 """The attends of a step as text: cases of whole rectangles, or all that the mask leaves."""
 
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 
 from codegen.lowered.conditions import Domain, both, needed, times
+from codegen.lowered.shares import head_of
 from codegen.lowered.walk import Cell
 from codegen.reflow import WIDTH
+from codegen.text import expression
 from codegen.torch.frames import Frame
 from codegen.torch.holdings import listed
 from codegen.torch.origins import (
@@ -19,7 +20,7 @@ from codegen.torch.origins import (
     triangular,
 )
 from codegen.torch.state import Lines, State, indented, tupled
-from codegen.torch.tiles import ALL, Meeting, unit_of
+from codegen.torch.tiles import ALL, Meeting
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
 from planner.loops.form import OWN, Attend
@@ -52,7 +53,7 @@ class Attending(State):
     def meet(self, meeting: Meeting) -> Lines:
         """The lines that attend."""
         (q, kv), pick = meeting.values, self.pick(meeting)
-        sums = [self.have.names.cells[self.cell(meeting, t)] for t in ACCUMULATORS[self.plan.pass_]]
+        sums = [self.have.cells[self.cell(meeting, t)] for t in ACCUMULATORS[self.plan.pass_]]
         lines, queries, kv = list[str](), self.have.queries(q), self.have.value("kv", kv)
         if pick:  # views of some heads, of sums and of what is read
             lines = [f"own = [x{pick} for x in (*{sums[0]}, {queries[1:-1]})]"]
@@ -89,12 +90,6 @@ class Attending(State):
             for (q, kv, _), s in groups.items()
         ]
 
-    @cached_property
-    def unit(self) -> int:
-        """The pieces of which all slices are multiples."""
-        attends = [s for s in self.loops.statements if isinstance(s, Attend)]
-        return unit_of(attends, self.walked.pieces)
-
     def added(self, values: Values, rows: str, cols: str, band: str) -> list[str]:
         """The lines that attend some rows to some columns, and add to sums what these see."""
         (*sums, last), queries, kv = values
@@ -121,7 +116,6 @@ class Attending(State):
         apart = np.sum([on for *_, on in cases], axis=0).max() < 2
         for n, (s, said, on) in enumerate(cases):
             lines, asked = self.added(values, *meeting.arguments(s)), both(needed(said, left))
-            self.uses |= {"size"} if "size" in "".join(lines) else set()
             if len(cases) == 1:
                 return asked, lines
             head = f"{'el' * bool(apart and n)}if {asked}:" if asked else ""
@@ -149,13 +143,14 @@ class Attending(State):
 
     def pick(self, meeting: Meeting) -> str:
         """The text behind tensors of queries that takes the heads of a meeting."""
-        side = self.plan.partition.q
-        pick = meeting.picked(len(side.slices))
-        if pick and len(set(side.head_counts.tolist())) > 1:
+        head, side = head_of(meeting.attends), self.plan.partition.q
+        if head is None:
+            return ""
+        if len(set(side.head_counts.tolist())) > 1:
             raise PlanError("slices of heads are of different sizes")
-        if pick and meeting.values[0] != OWN:
+        if meeting.values[0] != OWN:
             raise PlanError("a rank attends some of the heads of queries that came")
-        return pick
+        return f".chunk({len(side.slices)}, 1)[{expression(head, meeting.names)}]"
 
 
 def each(tensors: str, tokens: str) -> str:

@@ -1,7 +1,7 @@
 """Exchanges of all with all as text: gathers, all-to-alls over heads, and the sums' way back."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -76,7 +76,7 @@ class Exchanges(Messages):
         """An exchange in some steps."""
         if isinstance(s, Return):
             return self.swap_back(s, steps, names)
-        shares, name = self.shares(s), self.have.names.inputs[s.side, s.name]
+        shares, name = self.shares(s), self.have.inputs[s.side, s.name]
         pick = ""
         if shares.every > 1:
             pick = picked(shares, names) + ".flatten(1, 2)" * (shares.every < shares.slices)
@@ -91,7 +91,7 @@ class Exchanges(Messages):
         self.defined.add(name)
         return Swap(
             steps,
-            self.have.names.handles[s],
+            self.have.handles[s],
             self.have.part(s.tensors, s.part),
             lambda x: x + pick,
             lambda x: f"{function}({x}, {how}{group})",
@@ -158,9 +158,9 @@ class Exchanges(Messages):
         passed = s and s.part.value == OWN and readers(self.loops, s) == {Exchange}
         return s if passed else None
 
-    def order(self) -> list[str]:
-        """The lines that define the orders."""
-        names, sizes, lines = self.axes, self.sizes, list[str]()
+    def order(self) -> Iterator[tuple[str, str]]:
+        """The orders, names and values."""
+        names, sizes = self.axes, self.sizes
         for order, axis in self.orders.items():
             if len(names) == 1 or order == "all_at":
                 member, members = "r", "RANKS"
@@ -170,15 +170,13 @@ class Exchanges(Messages):
                 member, members = "r", f"{names[1]}, RANKS, {sizes[1]}"
             each = f"positions({member}{self.of_length})"
             joined = f"torch.cat([{each} for r in range({members})])"
-            if order == "tokens":
-                both = self.orders.get("at") == axis
-                lines.append(
-                    f"tokens, at = {joined}.sort()" if both else f"tokens = {joined}.sort().values"
-                )
-                lines += ["at = at.to(q.device)"] * both
+            if order == "tokens" and self.orders.get("at") == axis:
+                yield "tokens, at", f"{joined}.sort()"
+                yield "at", "at.to(q.device)"
+            elif order == "tokens":
+                yield order, f"{joined}.sort().values"
             elif order != "at" or self.orders.get("tokens") != axis:
-                lines.append(f"{order} = {joined}.argsort().to(q.device)")
-        return lines
+                yield order, f"{joined}.argsort().to(q.device)"
 
     def swap_back(self, s: Return, steps: Sequence[int], names: Names) -> Swap:
         """An exchange of sums in some steps."""
@@ -186,7 +184,7 @@ class Exchanges(Messages):
         shares, before = self.back(s), list[str]()
         order = self.ordered(s.side, s.name, self.loops.source(s), s.axis)
         order = order.replace("]", ".argsort()]")
-        group, cells, results = self.group(s.axis), self.have.names.cells, s.tensors == ("OUT",)
+        group, cells, results = self.group(s.axis), self.have.cells, s.tensors == ("OUT",)
         name = sent = cells[source]
         if not shares.gathered and (self.walked.complete(into) or shares.every > 1):
             sent = self.have.cast(source)
@@ -206,7 +204,7 @@ class Exchanges(Messages):
             line = f"for part in zip(*{{}}, strict=True):\n    merge(*{target}, *part)"
         return Swap(
             steps,
-            self.have.names.handles[s],
+            self.have.handles[s],
             sent,
             lambda x: x + order,
             lambda x: f"{function}({x}, {how}{group})",
@@ -220,9 +218,9 @@ class Exchanges(Messages):
         """The tensors that the backward pass takes over."""
         assert self.keep.q
         assert self.keep.kv
-        names = self.have.names.inputs
+        names = self.have.inputs
         queries, kv = names["q", self.keep.q.name], names["kv", self.keep.kv.name]
-        (results,) = (f"*{x}" for c, x in self.have.names.cells.items() if c[1] == self.keep.q.name)
+        (results,) = (f"*{x}" for c, x in self.have.cells.items() if c[1] == self.keep.q.name)
         if self.plan.workload.sinks:
             axis, axes = self.keep.q.axis, len(self.loops.mesh)
             place = "group.rank()" if axes == 1 else self.axes[axis]

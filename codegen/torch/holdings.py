@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from codegen.lowered.variables import Value
 from codegen.lowered.walk import Cell, Walk
 from codegen.reflow import WIDTH
-from codegen.torch.variables import Variables
+from codegen.torch.variables import Moving
 from planner.errors import PlanError
 from planner.ir import TENSORS
 from planner.loops.form import HELD, OWN, Part
@@ -19,30 +20,28 @@ from planner.loops.form import HELD, OWN, Part
 class Holdings:
     """The names of one pass, as they are written where they are used."""
 
-    names: Variables
+    inputs: dict[Value, str]
+    cells: dict[Cell, str]
+    handles: dict[Moving, str]
     walked: Walk
     backward: bool
     kept: bool = False  # the forward pass left what it exchanged under the names of what is owned
     dim: str = ""  # of results, where it is not that of queries
-    used: set[str] = field(default_factory=set)  # "stats": that of our queries is sent
     outputs: set[str] = field(default_factory=set)  # values of queries that have theirs
 
     def plain(self, side: str, name: str) -> bool:
         """True of values whose tensors have the names that a pass is given."""
-        return name in (OWN, HELD) or self.names.inputs[side, name] == "dout"
+        return name in (OWN, HELD) or self.inputs[side, name] == "dout"
 
     def value(self, side: str, name: str) -> str:
         """All that is sent of a value."""
         if not self.plain(side, name):
-            return self.names.inputs[side, name]
+            return self.inputs[side, name]
         if side == "kv":
             return "[k, v]"
         if self.kept:
             return "[dout]"
-        if self.backward:
-            self.used.add("stats")
-            return "[dout, q, lse, delta]"
-        return "[q]"
+        return "[dout, q, lse, delta]" if self.backward else "[q]"
 
     def queries(self, name: str) -> str:
         """The queries of an attend: in a backward pass dout, q, out and lse."""
@@ -61,14 +60,14 @@ class Holdings:
 
     def cast(self, cell: Cell) -> str:
         """Sums as they are sent when nothing more is added to them."""
-        name = self.names.cells[cell]
+        name = self.cells[cell]
         if cell[0] == "OUT":
             return f"[{name}[0].to(q.dtype), {name}[1]]"
         return f"[x.to(q.dtype) for x in {name}]"
 
     def blank(self, cell: Cell) -> str:
         """The assignment of sums of nothing."""
-        name, value = self.names.cells[cell], self.shape(cell)
+        name, value = self.cells[cell], self.shape(cell)
         if cell[0] == "DKV":
             return f"{name} = zeros({self.value('kv', value)})"
         like = "q" if self.plain("q", value) else f"{self.value('q', value)}[{int(self.backward)}]"
@@ -84,7 +83,7 @@ class Holdings:
         """A value in whose shape sums are kept: what is owned, if that is as large."""
         side = TENSORS[cell[0]].side
         pieces = self.walked.pieces
-        known = (side, cell[1]) in self.names.inputs and not self.kept
+        known = (side, cell[1]) in self.inputs and not self.kept
         return cell[1] if known and pieces[side, cell[1]] != pieces[side, OWN] else OWN
 
 

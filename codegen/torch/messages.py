@@ -16,13 +16,13 @@ class Messages(State):
 
     def send(self, move: Transfer, alone: bool) -> None:
         """Start a message; one that is `alone`, beside no attend, where it is waited for."""
-        s, handle, time = move.s, self.have.names.handles[move.s], move.time()
+        s, handle, time = move.s, self.have.handles[move.s], move.time()
         if not move.source:
             message = self.have.part(s.tensors, s.parts[0])
         elif move.into == (s.tensors[0], OWN) and self.walked.complete(move.into) and not move.root:
             message = self.have.cast(move.source)
         else:
-            message = self.have.names.cells[move.source]
+            message = self.have.cells[move.source]
         group = self.group(move.axes[0]) if len(move.axes) < len(self.axes) else "group"
         if move.root:
             verb, given = "reduction" if move.into else "broadcast", [message, move.root[1], group]
@@ -61,7 +61,7 @@ class Messages(State):
         if self.walked.accumulates(own) or len([s for s in others if s.when.on(t)]) > 1:
             raise PlanError("sums that stay with their owners are added to")
         when = f"step == {t - move.names.first} and " * (move.names.at is None)
-        kept, name = (self.have.names.cells[cell] for cell in (own, move.source))
+        kept, name = (self.have.cells[cell] for cell in (own, move.source))
         line = self.have.blank(own) if move.source == own else f"{kept} = {name}"
         self.paste(indented(f"if {when}{'not ' * (move.source != own)}on[0]:", [line]))
 
@@ -100,7 +100,7 @@ class Messages(State):
     def arrive(self, move: Transfer) -> None:
         """Sums that came are added to what is here, or are all there is."""
         assert move.into
-        name, came = self.have.names.cells[move.into], self.came(move)
+        name, came = self.have.cells[move.into], self.came(move)
         if self.assigned(move.into, move.domain.steps):
             self.write(f"{name} = {came}")
         elif move.into[0] != "OUT":
@@ -116,7 +116,7 @@ class Messages(State):
         if not kinds:
             self.write(came)
         elif kinds != {Start}:
-            name = self.have.names.inputs[move.s.side, move.s.name]
+            name = self.have.inputs[move.s.side, move.s.name]
             self.defined.add(name)
             self.write(f"{name} = {came}{f' or {name}' * self.partly(move)}")
 
@@ -128,7 +128,7 @@ class Messages(State):
         """Something to keep where no input comes, if nothing has come before."""
         for move in moves:
             if not move.into and self.partly(move) and readers(self.loops, move.s) - {Start}:
-                name = self.have.names.inputs[move.s.side, move.s.name]
+                name = self.have.inputs[move.s.side, move.s.name]
                 if name not in self.defined:
                     self.defined.add(name)
                     yield f"{name} = {self.have.value(move.s.side, OWN)}"

@@ -26,6 +26,8 @@ from planner.loops.form import OWN, Exchange, Return, Send, Start
 
 FORWARD = '"""Output and log-sum-exp of the local queries."""'
 RANK = r"(?<!\.)\brank\b"
+READ = re.compile(r"(?<!\.)\b[a-z]\w*")
+SIZES = "rank", "size", "seq"  # of which one line tells
 BACKWARD = '"""Gradients of the local queries, keys and values."""'
 
 
@@ -47,52 +49,48 @@ class Pass(Attending, Exchanges):
             "@no_type_check",
             f"def {head}, name: str) -> list[Tensor]:",
             f"    {BACKWARD if self.backward else FORWARD}",
-            *self.opening(),
+            *self.opening(ending),
             *self.lines,
             *ending,
         ]
 
     # -- what stands before and behind
 
-    def opening(self) -> Iterator[str]:
-        """Ranks, groups and sizes, as far as they are used."""
-        own = "dout" if self.have.kept else "q"
-        length = f"{own}.shape[2] * RANKS"
-        order = self.order()
-        sinks = self.plan.workload.sinks
+    def opening(self, ending: list[str]) -> Iterator[str]:
+        """Takes what was kept for it, and ranks, groups and sizes that lines read."""
+        sinks, kept = self.plan.workload.sinks, self.have.kept
         if self.backward:  # what was kept, instead of what the rank owns
-            before = "*_, " * self.have.kept
+            before = "*_, " * kept
             yield f"    {before}q, k, v, {'_, ' * (sinks and not before)}out, lse = saved"
         if self.backward and sinks:
             yield "    slope = sink_gradient(dout, *saved[3:6])"
         if len(self.axes) == 1 and not self.neighbours:
             self.inline_rank()
-        used = "\n".join([*self.lines, *(self.neighbours or ()), *order])
-        rank = "group.rank()" if len(self.axes) == 1 else "outer * INNER + inner"
-        places = [f"rank = {rank}"] if re.search(RANK, used) else []
-        group, used = "group_named(name)", "\n".join([used, *places])
-        if re.search(r"\bgroup\b", used):
-            yield f"    group = {group}"
-            group = "group"
-        if len(self.axes) > 1:
-            names = (*(f"{a}_group" for a in self.axes), *self.axes)
-            named = (x if re.search(rf"\b{x}\b", used) else "_" for x in names)
-            yield f"    {', '.join(named)} = places_of({group})"
-        if "size" in self.uses:
-            k, n = self.unit, self.walked.pieces["q", OWN]
-            common = gcd(k, n)
-            times, by = f" * {k // common}" * (k > common), f" // {n // common}" * (n > common)
-            places.append(f"size = {own}.shape[2]{times}{by}")
-        if re.search(r"\bseq\b", used):
-            places.append(f"seq = {length}")
-        if places:
-            left, right = zip(*(p.split(" = ") for p in places), strict=True)
-            yield f"    {', '.join(left)} = {', '.join(right)}"
-        yield from (f"    {line}" for line in order)
-        if "stats" in self.have.used:
-            yield "    delta = (dout * out.to(wide(q))).sum(-1, keepdim=True)"
-        if self.neighbours:
-            yield f"    after, before = {', '.join(self.neighbours)}"
+        read, made = {*READ.findall("\n".join([*self.lines, *ending]))}, list[tuple[str, str]]()
+        for names, value in reversed([*self.given("dout" if kept else "q")]):
+            if read & {*names.split(", ")}:
+                names = ", ".join(x if x in read else "_" for x in names.split(", "))
+                if "group" not in read:
+                    value = value.replace("(group)", "(group_named(name))")
+                made.append((names, value))
+                read |= {*READ.findall(value)}
+        for _, lines in groupby(reversed(made), lambda line: line[0] in SIZES or line):
+            yield "    " + " = ".join(map(", ".join, zip(*lines, strict=True)))
+
+    def given(self, own: str) -> Iterator[tuple[str, str]]:
+        """Yields names and values that a pass may begin with, in an order that they can have."""
+        yield "group", "group_named(name)"
+        if several := len(self.axes) > 1:
+            yield ", ".join((*(f"{a}_group" for a in self.axes), *self.axes)), "places_of(group)"
+        yield "rank", "outer * INNER + inner" if several else "group.rank()"
+        k, n = self.unit, self.walked.pieces["q", OWN]
+        common = gcd(k, n)
+        times, by = f" * {k // common}" * (k > common), f" // {n // common}" * (n > common)
+        yield "size", f"{own}.shape[2]{times}{by}"
+        yield "seq", f"{own}.shape[2] * RANKS"
+        yield from self.order()
+        yield "delta", "(dout * out.to(wide(q))).sum(-1, keepdim=True)"
+        yield "after, before", ", ".join(self.neighbours or ())
 
     def inline_rank(self) -> None:
         """Asks for the rank where it is read, if that is one place."""
@@ -106,15 +104,15 @@ class Pass(Attending, Exchanges):
     def ending(self) -> Iterator[str]:
         """The results in the model's types."""
         for tensor in ACCUMULATORS[self.plan.pass_]:
-            if (tensor, OWN) not in self.have.names.cells:
+            if (tensor, OWN) not in self.have.cells:
                 raise PlanError(f"nothing is ever added to {tensor}, of which nobody sees anything")
         if self.backward:
-            sums = (f"*{self.have.names.cells[t, OWN]}" for t in ACCUMULATORS[self.plan.pass_])
+            sums = (f"*{self.have.cells[t, OWN]}" for t in ACCUMULATORS[self.plan.pass_])
             slopes = f"x.to(q.dtype) for x in ({', '.join(sums)})"
             slopes = f"*({slopes}), slope" if self.plan.workload.sinks else slopes
             yield f"    return [{slopes}]"
             return
-        results, name = self.have.cast(("OUT", OWN)), self.have.names.cells["OUT", OWN]
+        results, name = self.have.cast(("OUT", OWN)), self.have.cells["OUT", OWN]
         if self.plan.workload.sinks:
             yield f"    {name} = sunk(*{name}, sinks)"
         elif self.walked.complete(("OUT", OWN)) and re.match(
@@ -130,7 +128,7 @@ class Pass(Attending, Exchanges):
         """A loop, or a step of its own."""
         names, at = self.named(frame), frame.steps[0]
         starts = [s for s in frame.statements if isinstance(s, Start)]
-        inputs = self.have.names.inputs
+        inputs = self.have.inputs
         first = [s for s in starts if untouched(self.loops, inputs, s, at)]
         begun = dict[str, list[str]]()
         for name, value in (line.split(" = ") for s in first for line in self.start(s)):
@@ -172,9 +170,9 @@ class Pass(Attending, Exchanges):
         What is there before a loop, as sums that begin once and stay, goes to the lines `before`.
         """
         lines, lasting = dict[str, tuple[str, str]](), dict[str, set[int]]()
-        for cell, name in self.have.names.cells.items():
+        for cell, name in self.have.cells.items():
             lasting.setdefault(name, set()).update(self.walked.lasting(cell)[1] & {*frame.steps})
-        for cell, name in self.have.names.cells.items():
+        for cell, name in self.have.cells.items():
             begun = sorted(self.walked.lasting(cell)[0] & {*frame.steps})
             if not begun or self.assigned(cell, frame.steps):
                 continue
@@ -219,9 +217,9 @@ class Pass(Attending, Exchanges):
             started = x.text()
             lines = [other.line for other in made[:n] if {*other.steps} & {*x.steps}]
             taken = {name for line in lines for name in re.findall(r"(\w+)[,)]* = ", line)}
-            cells = (c for c in self.have.names.cells if not self.assigned(c, frame.steps))
+            cells = (c for c in self.have.cells if not self.assigned(c, frame.steps))
             new = (c for c in cells if self.walked.lasting(c)[0] & {*x.steps})
-            taken |= {self.have.names.cells[cell] for cell in new}
+            taken |= {self.have.cells[cell] for cell in new}
             conflict |= bool(taken & {*re.findall(r"\w+", started)})
         early, late = list[Lines](), list[Lines]()
         for x in made:
@@ -234,11 +232,11 @@ class Pass(Attending, Exchanges):
 
     def start(self, s: Start) -> list[str]:
         """A value begins to travel."""
-        target = self.have.names.inputs[s.side, s.name]
+        target = self.have.inputs[s.side, s.name]
         source = self.have.part(s.tensors, s.part)
         for x in self.loops.statements:
             if isinstance(x, Send) and x.name == s.part.value and late(self.loops, x):
-                source = f"wait({self.have.names.handles[x]})"
+                source = f"wait({self.have.handles[x]})"
         self.defined.add(target)
         return [f"{target} = {source}"] if target != source else []
 

@@ -12,6 +12,7 @@ from codegen.reflow import WIDTH
 from codegen.text import Names
 from codegen.torch.frames import Frame, frames
 from codegen.torch.holdings import Holdings
+from codegen.torch.tiles import unit_of
 from codegen.torch.variables import variables
 from planner.ir import Plan
 from planner.loops.form import Exchange, Loops, Send
@@ -29,12 +30,12 @@ class State:
         self.backward, kept = plan.pass_ == "backward", bool(keep.names)
         names = variables(self.loops, self.walked, self.frames, kept and not self.backward)
         dim = "" if plan.workload.v_head_dim == plan.workload.head_dim else "V_HEAD_DIM"
-        self.have = Holdings(names, self.walked, self.backward, kept and self.backward, dim)
+        self.have = Holdings(*names, self.walked, self.backward, kept and self.backward, dim)
+        self.unit = unit_of(self.loops, self.walked.pieces)
         self.axes, self.sizes = AXES[len(loops.mesh)], SIZES[len(loops.mesh)]
         self.of_length = ", seq" * (layout_of(plan).multiple > 0)  # that positions are given
         self.lines: list[str] = []
         self.margin = 4
-        self.uses: set[str] = set()  # names that the function begins with
         self.orders: dict[str, int] = {}  # of what exchanges bring, and `tokens` in order: axis
         self.started = dict[Send, str]()  # messages that are under way
         self.defined: set[str] = set()  # variables, so far

@@ -4,16 +4,15 @@ Rectangles that are full, causal or strict are cases, each with its slices of th
 are cut at run time by the mask's own bands.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 
 from codegen.lowered.conditions import Condition, Domain, conditions, together
-from codegen.lowered.shares import head_of
 from codegen.lowered.walk import plain
 from codegen.text import Flags, Names, expression
 from planner.errors import PlanError
-from planner.loops.form import Attend, Expr, Part
+from planner.loops.form import Attend, Expr, Loops, Part
 
 ALL = "..."  # the slice of all of a value
 
@@ -42,11 +41,6 @@ class Meeting:
     def steps(self) -> list[int]:
         """The steps in which any of them meet."""
         return [t for t in self.domain.steps if any(s.when.on(t) for s in self.attends)]
-
-    def picked(self, slices: int) -> str:
-        """The text behind a tensor that takes the heads that queries meet keys with, "" for all."""
-        head = head_of(self.attends)
-        return "" if head is None else f".chunk({slices}, 1)[{expression(head, self.names)}]"
 
     def cases(self) -> list[tuple[Attend, list[Condition], Flags]]:
         """Each rectangle with its conditions, and where they all hold."""
@@ -94,10 +88,10 @@ class Meeting:
         return replace(e, constant=constant, step=step, axes=tuple(axes))
 
 
-def unit_of(attends: Sequence[Attend], pieces: Mapping[tuple[str, str], int]) -> int:
+def unit_of(loops: Loops, pieces: Mapping[tuple[str, str], int]) -> int:
     """The pieces of which all slices are multiples."""
     numbers = [0]
-    for s in attends:
+    for s in (s for s in loops.statements if isinstance(s, Attend)):
         for side, part in (("q", s.q[0]), ("kv", s.kv[0])):
             if part.pieces is not None:
                 low, high = part.pieces

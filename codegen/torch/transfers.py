@@ -42,21 +42,6 @@ class Transfer:
         return self.s.hop.axis, expression(self.s.hop.root, self.names)
 
     @property
-    def axis(self) -> int:
-        """The only axis along which it goes."""
-        if len(self.axes) > 1:
-            raise PlanError("a message of some ranks goes along several axes at once")
-        return self.axes[0]
-
-    def shift(self, axis: int) -> Expr:
-        """The distance that it goes along an axis."""
-        assert isinstance(self.s.hop, Shift)
-        e = self.s.hop.by[axis]
-        if e.axes or e.table:
-            raise PlanError("how far a message goes depends on the rank")
-        return e
-
-    @property
     def guarded(self) -> bool:
         """True if not all ranks send."""
         return not all(c.holds.all() for c in active_bounds(self.s.when, self.domain, self.names))
@@ -71,7 +56,10 @@ class Transfer:
 
     def _along(self, axis: int, sign: int, names: Names) -> str:
         """The coordinate of the receiver along an axis, or of the sender."""
-        by, size = self.shift(axis), SIZES[len(names.axes)][axis]
+        assert isinstance(self.s.hop, Shift)
+        by, size = self.s.hop.by[axis], SIZES[len(names.axes)][axis]
+        if by.axes or by.table:
+            raise PlanError("how far a message goes depends on the rank")
         if by.step and by.period > 1 and names.at is None:
             raise PlanError("how far a message goes changes in rounds")
         here = tuple(int(a == axis) for a in range(len(names.axes)))
@@ -87,9 +75,11 @@ class Transfer:
 
     def asked(self, to: str, source: str) -> str:
         """A list that says if this rank sends, and if something comes to it."""
-        receiver = self.s.when.guard.receiver
-        here = self.names.axes[self.axis]
-        said = conditions(self.s.when, self.domain, self.names.but(self.axis, "r"))
+        if len(self.axes) > 1:
+            raise PlanError("a message of some ranks goes along several axes at once")
+        (axis,), receiver = self.axes, self.s.when.guard.receiver
+        here = self.names.axes[axis]
+        said = conditions(self.s.when, self.domain, self.names.but(axis, "r"))
         asked = both(needed(said, self.domain.everywhere))
         return f"[{asked} for r in ({to if receiver else here}, {here if receiver else source})]"
 

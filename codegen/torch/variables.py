@@ -1,7 +1,6 @@
 """variables(loops, walked, frames, keep)   names of what a pass holds, and of what is under way."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from codegen.lowered.variables import Value, input_spans, named, sum_spans
 from codegen.lowered.walk import Cell, Walk
@@ -15,17 +14,14 @@ Moving = Send | Exchange | Return
 CARRIED = {"Q": "queries", "DOUT": "dout", "KV": "kv"} | SUMS
 
 
-@dataclass(frozen=True)
-class Variables:
-    """Python names by value, cell and message; inputs that a rank owns are named by tensors."""
-
-    inputs: dict[Value, str] = field(default_factory=dict)
-    cells: dict[Cell, str] = field(default_factory=dict)
-    handles: dict[Moving, str] = field(default_factory=dict)
+Variables = tuple[dict[Value, str], dict[Cell, str], dict[Moving, str]]
 
 
 def variables(loops: Loops, walked: Walk, frames: Sequence[Frame], keep: bool) -> Variables:
-    """The names of one pass; `keep`: what exchanges bring is read again by the backward pass."""
+    """Names of inputs, sums and messages of a pass; inputs that a rank owns are named by tensors.
+
+    `keep`: what exchanges bring is read again by the backward pass.
+    """
     spans = {v: span for v, span in input_spans(loops).items() if v[1] != HELD}
     exchanges = loops.exchanges.values()
     for side in ("q", "kv"):  # what is owned may be read once more beside a value of its name
@@ -53,7 +49,7 @@ def variables(loops: Loops, walked: Walk, frames: Sequence[Frame], keep: bool) -
         first, last = lives[tensor, OWN]
         lives[tensor, OWN] = min(first, 4 * t - 1), last
     cells = named(lives, lambda c: numbered(SUMS[c[0]], f"visiting_{SUMS[c[0]]}"))
-    return Variables(inputs, cells, handles(loops, frames))
+    return inputs, cells, handles(loops, frames)
 
 
 def handles(loops: Loops, frames: Sequence[Frame]) -> dict[Moving, str]:
