@@ -33,16 +33,6 @@ def check_partial_sums(plan: Plan) -> None:
             )
 
 
-def absent_sums(plan: Plan) -> bool:
-    """Returns True if any message lists an accumulator that is absent."""
-    return any(
-        ((parts == 0) & (move.blocks >= 0)).any()
-        for tensor in travelling(plan)
-        for _, sent in transfers(plan, tensor, nothing_held(plan, tensor))
-        for move, _, parts in sent
-    )
-
-
 def travelling(plan: Plan) -> list[str]:
     """Returns the accumulators that messages carry."""
     carried = {tensor for _, move in plan.moves() for tensor in move.tensors}

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.analysis.partial_sums import absent_sums
 from planner.disk import from_json, read, writing
 from planner.errors import PlanError
 from planner.files.runs import LONG, expanded, length, runs_of
@@ -24,7 +23,8 @@ from planner.plans import AnyPlans, Plans
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
 
-# 2: messages of which some accumulators are absent, or OUT held at the start
+# 1: read, no longer written; messages without an absent accumulator, and no OUT held at the start
+# 2: with these
 # 3: values of another dimension than keys, or sinks
 # 4: columns of many rows as runs, where those are shorter
 VERSIONS = (1, 2, 3, 4)
@@ -52,10 +52,7 @@ def _version(plan: Plan) -> int:
     moves, attends = ((node for _, node in nodes) for nodes in (plan.moves(), plan.attends()))
     if any(len(node) >= LONG for node in chain[Held | Move | Attend](plan.start, moves, attends)):
         return 4
-    if _added(plan.workload):
-        return 3
-    loosened = any(held.tensors == ("OUT",) for held in plan.start) or absent_sums(plan)
-    return 2 if loosened else 1
+    return 3 if _added(plan.workload) else 2
 
 
 def loads(text: str) -> Plan | Plans:
