@@ -102,8 +102,9 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status, with bad input told in one line on stderr."""
+    words = sys.argv[1:] if arguments is None else [*arguments]
     try:
-        return int(cli.main(arguments, prog_name="ringloom", standalone_mode=False) or 0)
+        return int(cli.main(words, "ringloom", standalone_mode=False, obj=words) or 0)
     except click.exceptions.NoArgsIsHelpError as shown:
         click.echo(shown.format_message(), err=True)
     except click.ClickException as error:

@@ -137,22 +137,11 @@ def working(verb: str) -> Iterator[None]:
 
 
 def typed_command() -> str:
-    """The command of this context as it was typed, without where its answer goes."""
-    context = click.get_current_context()
-    words = ["ringloom", str(context.info_name)]
-    options, ours = list[str](), context.params.keys() - {"output"}
-    for parameter in context.command.params:
-        name, value = str(parameter.name), context.params.get(str(parameter.name))
-        if isinstance(parameter, click.Argument):
-            words.append(str(value))
-        elif name in ours and context.get_parameter_source(name) is TYPED:
-            for one in value if isinstance(value, tuple) else (value,):
-                options += _typed(parameter, one)
-    return shlex.join([*words, *options])
-
-
-def _typed(option: click.Parameter, value: Any) -> list[str]:
-    """The words of an option with one value."""
-    if isinstance(value, bool):
-        return [(option.opts if value else option.secondary_opts)[0]]
-    return [option.opts[0], ",".join(value) if isinstance(value, list) else str(value)]
+    """The command as it was typed, without where its answer goes and in which form."""
+    words, kept = iter(click.get_current_context().obj), ["ringloom"]
+    for word in words:
+        if word in ("-o", "--output"):
+            next(words)
+        elif word != "--json" and not word.startswith(("-o", "--output=")):
+            kept.append(word)
+    return shlex.join(kept)
