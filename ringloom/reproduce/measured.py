@@ -28,7 +28,7 @@ from planner.errors import RingloomError
 from planner.planning import find_schedule, plan
 from planner.plans import Plans
 from planner.workload import Workload
-from ringloom.comparison import on_machine
+from ringloom.comparison import PASSES, Passes, on_machine
 from ringloom.csv_rows import Record, chosen, maybe, records, whole
 from ringloom.reproduce import DATA
 from simulator.confidence import Interval, interval, spread
@@ -37,7 +37,6 @@ from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
 from simulator.scenario import Scenario
 
-Passes = Literal["forward", "backward", "both"]
 Use = Literal["fitted", "given", "order", "blind"]
 ROWS = DATA / "measured.csv"
 COLUMNS = ("hardware", "pass", "schedule", "ranks", "seq", "heads", "head_dim")
@@ -186,7 +185,7 @@ def measured(path: str | Path, use: Use | None = None) -> list[Measured]:
 
 
 def _row(where: str, record: Record, use: Use | None) -> Measured:
-    pass_ = chosen(where, record["pass"], get_args(Passes), "pass")
+    pass_ = chosen(where, record["pass"], PASSES, "pass")
     quantity = chosen(where, record["quantity"], QUANTITIES, "quantity")
     more = [name for name in ("kv_heads", "batch") if record.get(name)]
     sizes = {name: whole(where, record, name) for name in (*COLUMNS[3:], *more)}
