@@ -18,13 +18,13 @@ from planner.analysis.liveness import held_away
 from planner.analysis.messages import ALWAYS, last_ways
 from planner.analysis.partial_sums import check_partial_sums
 from planner.analysis.tables import Table, groups
-from planner.analysis.tiles import CELLS, Tiles, dead_edges, tiles
+from planner.analysis.tiles import CELLS, LIVE, Tiles, dead_edges, tiles
 from planner.columns import chosen
 from planner.errors import PlanError
 from planner.ir import INPUTS, Index, Plan
 from planner.plans import AnyPlans, Plans
 
-DUE, ATTENDED = np.uint8(1), np.uint8(2)
+DUE, ATTENDED = LIVE, np.uint8(2)
 MARK = "_verified"
 Bytes = NDArray[np.uint8]
 
@@ -132,7 +132,7 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
     for q_slice, kv_slice in np.argwhere(table.shared_heads > 0).tolist():
         q_ids, kv_ids = np.flatnonzero(q.slice == q_slice), np.flatnonzero(kv.slice == kv_slice)
         state = np.zeros((len(q_ids) + 1, len(kv_ids) + 1), np.uint8)  # the last: "no block"
-        state[:-1, :-1] = table.live_chunks[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])]
+        state[:-1, :-1] = table.chunk_kinds[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])] & LIVE
         due, attended = int(np.count_nonzero(state)), 0
         places = _places(len(q), q_ids), _places(len(kv), kv_ids)
         for _, node in plan.attends():

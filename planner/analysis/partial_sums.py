@@ -21,7 +21,7 @@ def check_partial_sums(plan: Plan) -> None:
     An absent accumulator counts as zero, as long as another one of its message is present.
     """
     for tensor in ACCUMULATORS[plan.pass_]:
-        held = nothing_held(plan, tensor)
+        held = Table(plan, tensor, np.uint8)
         for number, sent in transfers(plan, tensor, held):
             _refuse_transfers(number, tensor, sent, held)
         left = [held.cells.at(entry) for entry in away(held).tolist()]
@@ -37,11 +37,6 @@ def travelling(plan: Plan) -> list[str]:
     """Returns the accumulators that messages carry."""
     carried = {tensor for _, move in plan.moves() for tensor in move.tensors}
     return [tensor for tensor in ACCUMULATORS[plan.pass_] if tensor in carried]
-
-
-def nothing_held(plan: Plan, tensor: str) -> Table:
-    """Returns 0 for the accumulator of each block on each rank."""
-    return Table(plan, tensor, np.uint8)
 
 
 def away(held: Table) -> Index:

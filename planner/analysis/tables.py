@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from planner.cached import cached_on_plan
-from planner.ir import ACCUMULATORS, HELD, INPUTS, TENSORS, Attend, Held, Index, Plan
+from planner.ir import ACCUMULATORS, HELD, INPUTS, TENSORS, Attend, Index, Plan
 from planner.partitions import Ints
 
 Bits = NDArray[np.bool_]
@@ -103,8 +103,3 @@ def of_inputs(plan: Plan, dtype: DTypeLike = np.bool_) -> dict[tuple[str, ...], 
     """Returns a table for each group of inputs that leave their owners."""
     inputs = ((t, leaves) for t, leaves in groups(plan).items() if t[0] in INPUTS[plan.pass_])
     return {tensors: Table(plan, tensors[0], dtype) for tensors, leaves in inputs if leaves}
-
-
-def readable(held: Held) -> tuple[str, ...]:
-    """The inputs that attends may read of a held copy; with DOUT beside it, OUT makes STATS."""
-    return ("STATS",) if held.tensors == ("OUT",) else held.tensors

@@ -55,11 +55,6 @@ class Tiles:
         return kinds
 
     @property
-    def live_chunks(self) -> NDArray[np.bool_]:
-        """Chunk pairs with at least one allowed pair."""
-        return (self.chunk_kinds[:-1, :-1] & LIVE).view(np.bool_)
-
-    @property
     def shared_heads(self) -> NDArray[np.int64]:
         """Query heads that a q slice and a kv slice compute together under the GQA grouping."""
         group, q, kv = self.work.group, self.partition.q.slices, self.partition.kv.slices

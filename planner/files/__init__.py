@@ -102,13 +102,10 @@ def _document_in(document: Json) -> Plan | Plans:
 
 def _checked(kind: type[Checked], value: Json, what: str) -> Checked:
     """Returns a value of that kind; raises PlanError for one of another."""
-    if not isinstance(value, kind) or isinstance(value, bool) or _long(value):
+    long = isinstance(value, str) and len(value) > LONGEST
+    if not isinstance(value, kind) or isinstance(value, bool) or long:
         raise PlanError(f"corrupt plan file: {what} must be {KINDS[kind]}, not {value!r:.60}")
     return value
-
-
-def _long(value: Json) -> bool:
-    return isinstance(value, str) and len(value) > LONGEST
 
 
 # ---- plans

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.analysis.partial_sums import away, nothing_held, transfers, travelling
-from planner.analysis.tables import Bits, Table, attended_blocks, of_inputs, readable
+from planner.analysis.partial_sums import away, transfers, travelling
+from planner.analysis.tables import Bits, Table, attended_blocks, of_inputs
 from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import chosen, distinct
 from planner.ir import Attend, Held, Move, Plan, Step
@@ -100,7 +100,7 @@ def _of(needed: Needed, tensors: tuple[str, ...]) -> list[Table]:
 
 def _still_held(held: Held, needed: Needed, regular: bool) -> Held:
     """Whole rows of copies, or blocks, that are read on their rank; OUT is, where STATS are."""
-    tables = _of(needed, readable(held))
+    tables = _of(needed, ("STATS",) if held.tensors == ("OUT",) else held.tensors)
     used = np.logical_or.reduce([table[held.rank, held.blocks] for table in tables])
     if regular:
         used = np.broadcast_to(used.any(axis=1)[:, None], used.shape)
@@ -116,7 +116,7 @@ def filled(plan: Plan) -> tuple[Plan, bool]:
     """Returns the plan without empty transfers; True if sums that travel end at their owners."""
     kept, owned = dict[tuple[int, int], Move](), True
     for tensor in travelling(plan):
-        held = nothing_held(plan, tensor)
+        held = Table(plan, tensor, np.uint8)
         for number, sent in transfers(plan, tensor, held):
             for move, _, parts in sent:
                 rows: Bits = np.asarray((parts > 0).any(axis=1))
