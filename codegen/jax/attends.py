@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from codegen.jax.cases import WHOLE, Case, Group, groups, switched
-from codegen.jax.exchanges import Exchanges, numbers
+from codegen.jax.exchanges import Over, numbers
 from codegen.jax.hops import Hops, Steps
 from codegen.jax.pieces import Slices, tiling
 from codegen.jax.runs import Op
@@ -18,10 +18,11 @@ from codegen.lowered.owners import owner
 from codegen.lowered.shares import Shares
 from codegen.lowered.variables import Value
 from codegen.lowered.walk import Cell, Walk, seen
+from codegen.programs import Program
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
-from planner.loops.form import HELD, OWN, Attend, Expr, Loops
+from planner.loops.form import HELD, OWN, Attend, Exchange, Expr, Loops
 from planner.partitions import Side
 
 SOME = "some heads"  # of the queries that a device owns
@@ -47,7 +48,8 @@ class Attends:
     walked: Walk
     names: Names
     hops: Hops
-    exchanges: Exchanges
+    program: Program
+    constants: dict[str, str]  # of exchanges
     stats: bool  # True if (lse, delta) travel, and not the output
     kept: Kept
     defined: set[Cell] = field(default_factory=set)
@@ -72,9 +74,12 @@ class Attends:
     @property
     def outputs_alone(self) -> bool:
         """True if outputs come back to their owners, and nobody there reads their log-sum-exp."""
-        if not (self.forward and self.kept.q) or self.plan.workload.sinks:
-            return False
-        return self.exchanges.whole(self.kept.q, self.loops)
+        q = self.kept.q if self.forward and not self.plan.workload.sinks else None
+        return q is not None and self.over(q).whole
+
+    def over(self, s: Exchange) -> Over:
+        """The calls over an exchange."""
+        return Over(s, self.loops, self.program, self.constants)
 
     def groups(self, steps: Sequence[int], cells: tuple[Cell, ...] = ()) -> list[Group]:
         """The attends of some steps, if told so only those that add to these sums."""
@@ -220,13 +225,13 @@ class Attends:
 
     def places(self, case: Case, side: str, steps: Steps, names: Names) -> str:
         """The positions of the tokens of a value, as text."""
-        seq = ", seq" * self.exchanges.program.free  # as long as the arrays are
-        apart = self.exchanges.program.layout.kv != self.exchanges.program.layout.q
+        seq = ", seq" * self.program.free  # as long as the arrays are
+        apart = self.program.layout.kv != self.program.layout.q
         of = "keys_of" if side == "kv" and apart else "tokens_of"
         value = (case.q if side == "q" else case.kv).replace(SOME, OWN)
         held = {HELD: self.kept.q if side == "q" else self.kept.kv}
         if exchange := (self.loops.exchanges | held).get(value):
-            every, order = "jnp.arange(RANKS)", self.exchanges.order(exchange, self.loops)
+            every, order = "jnp.arange(RANKS)", self.over(exchange).order
             if len(self.loops.mesh) > 1 and exchange.part.value == OWN:
                 every = "outer * INNER + jnp.arange(INNER)"
                 every = "jnp.arange(OUTER) * INNER + inner" if exchange.axis == 0 else every
@@ -234,7 +239,7 @@ class Attends:
             self.positions[name] = f"{of}({every}{seq}).reshape(-1)"
             if not order and exchange.part.value == OWN:
                 return name
-            if self.uneven or not self.exchanges.program.layout.q.pieces:
+            if self.uneven or not self.program.layout.q.pieces:
                 raise PlanError("an exchange of pieces that are not equal and in order")
             if len(self.loops.mesh) > 1:
                 self.positions[name] = f"jnp.sort({self.positions[name]})"

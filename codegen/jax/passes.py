@@ -282,10 +282,10 @@ class Pass(Attends):
             source = f"({self.own(side)})"
         single = self.forward and side == "q"
         if s.tensors == ("DOUT",) and self.kept.q:
-            dout = self.exchanges.text(s, "dout", True, self.loops, names)
+            dout = self.over(s).there("dout", True, names)
             yield self.assign(name, f"held_q, {dout}, held_out, held_lse")
             return
-        yield self.assign(name, self.exchanges.text(s, source, single, self.loops, names))
+        yield self.assign(name, self.over(s).there(source, single, names))
 
     def bring_back(self, s: Return, names: Names) -> Iterator[Op]:
         """Let sums go back over an exchange."""
@@ -294,12 +294,11 @@ class Pass(Attends):
         exchange = self.loops.exchanges.get(s.name, self.kept.kv)
         if exchange is None:
             raise PlanError("sums that go to their owners without an exchange before")
-        alone = self.outputs_alone
-        came = self.exchanges.back(s, exchange, source, self.loops, alone)
-        shares = self.exchanges.shares(exchange, self.loops).after(1 + s.lag)
-        if self.exchanges.whole(exchange, self.loops):
+        over = self.over(exchange)
+        came = over.back(s, source, self.outputs_alone)
+        if over.whole:
             self.cast.add(self.made.sums[cell].split(", ")[0])
-        yield self.put(cell, came, shares, names)
+        yield self.put(cell, came, over.shares.after(1 + s.lag), names)
 
 
 def _in_order(ops: list[Op]) -> Iterator[Op]:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from codegen.jax.exchanges import Exchanges
+from codegen.jax.exchanges import Over
 from codegen.jax.hops import Hops
 from codegen.jax.passes import Pass
 from codegen.jax.runs import WORD, lines, runs
@@ -35,7 +35,7 @@ def print_loops(program: Program) -> str:
     sides = program.forward.partition.q, program.forward.partition.kv
     if not all(sum(map(len, chunk)) for side in sides for chunk in side.chunks):
         raise PlanError("pieces of no tokens")
-    exchanges, hops = Exchanges(program), Hops(program.loops[0])
+    hops, constants = Hops(program.loops[0]), dict[str, str]()
     keeping = kept(program.plans, program.loops)
     made, bodies = list[Pass](), list[list[str]]()
     for plan, loops in zip(program.plans, program.loops, strict=True):
@@ -43,7 +43,7 @@ def print_loops(program: Program) -> str:
         stats = any("STATS" in s.tensors for s in moves)
         form, walked = settled(plan, loops)
         here = replace(hops, loops=form)
-        each = Pass(plan, form, walked, named(form), here, exchanges, stats, keeping)
+        each = Pass(plan, form, walked, named(form), here, program, constants, stats, keeping)
         made.append(each)
         bodies.append(lines(each.blocks(runs(form)), each.results, each.names))
     heads = [opening(*both) for both in zip(made, bodies, strict=True)]
@@ -55,17 +55,16 @@ def print_loops(program: Program) -> str:
     text = list[str]()
     for each, head, body in zip(made, heads, bodies, strict=True):
         text += ["", "", *HEADS[each.plan.pass_], *head, *body, *each.ending(saved)]
-    named_once = exchanges.constants | hops.constants
-    constants = [f"{name} = {value}" for name, value in named_once.items()]
+    named_once = [f"{name} = {value}" for name, value in (constants | hops.constants).items()]
     if len(mesh := program.loops[0].mesh) > 1:
         said = " x ".join(made[0].names.axes)
         sizes = ", ".join(map(str, mesh))
-        constants.insert(0, f"{', '.join(SIZES[len(mesh)])} = {sizes}  # {said}")
+        named_once.insert(0, f"{', '.join(SIZES[len(mesh)])} = {sizes}  # {said}")
     if len({loops.mesh for loops in program.loops}) > 1:
         raise PlanError("passes over different meshes")
-    head = ["# ---- Schedule", "", *constants]
+    head = ["# ---- Schedule", "", *named_once]
     if program.work.sinks and keeping.q:
-        text += exchanges.share_of(keeping.q, program.loops[0])
+        text += Over(keeping.q, program.loops[0], program, constants).share()
     return "\n".join(reflow([*head, *text])) + "\n"
 
 
