@@ -127,6 +127,7 @@ class Program:
         reach = work.kv_seq - min(0, work.offset)  # no two positions are further apart
         windows = any(low > -reach for *_, low, _ in boxes(work, free=False))
         sent = {t for _, move in backward.moves() for t in move.tensors} if backward else set()
+        by_tables = self.dynamic or (self.loops is None and self.target == "jax")
         either = {
             ("windows", "plain"): self.dynamic or windows,
             ("backward", ""): backward is not None or self.any_plan,
@@ -140,7 +141,7 @@ class Program:
             ("regular", "tabled"): self.loops is not None,
             ("portable", "single"): self.platform == "all",
             ("keeping", "fresh"): self.dynamic or bool(backward and backward.start),
-            ("stats", "statless"): self.dynamic or "STATS" in sent,
+            ("stats", "statless"): by_tables or "STATS" in sent,
             ("alike", "apart"): self.layout.alike,
         }
         return frozenset(pair[not holds] for pair, holds in either.items())

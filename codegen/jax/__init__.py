@@ -40,29 +40,23 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     """A program of this schedule: the texts of `forward` and `backward`, and of what they call."""
     layout = layout_text(program.layout, "jax", program.free)
     keys = "def kv_positions" in layout
-    around = parts_of("jax", *["sinks"] * program.work.sinks, "function")
-    of_mask: list[str | Part] = [mask_function(program.work, "jax")]
-    if program.dynamic:  # in place of the function to call that other programs have
-        of_mask = [Part("jax/parts/tables/dynamic")]
     texts = [
         constants(program) + checked(program),
         layout,
         *schedule,
         *([] if program.backward else parts_of("jax", "forward_alone")),
         shapes(program, keys),
-        *around,
-        *of_mask,
+        *parts_of("jax", *["sinks"] * program.work.sinks, "function"),
+        *parts_of("jax", *["tables/dynamic"] * program.dynamic),
+        *[mask_function(program.work, "jax")] * (not program.dynamic),
         *(layer(program) if program.layer else parts_of("jax", "dense", "check")),
     ]
     held = any("def share_of" in x for x in texts if isinstance(x, str))
     marks = program.marks | {"held"} if held else program.marks
     marks |= {"every" if every(program) == 1 else "some"}
-    if program.loops is None:  # tables have statistics, whatever is sent
-        marks = marks - {"statless"} | {"stats"}
-    keep = [*KEEP, *["kv_positions"] * keys, *LAYER * program.layer]
-    if program.dynamic:
-        return assemble(docstring(program, dynamic.USAGE), texts, [*keep, *dynamic.KEEP], marks)
-    return assemble(docstring(program), texts, keep, marks)
+    keep = [*KEEP, *["kv_positions"] * keys]
+    keep += [*LAYER * program.layer, *dynamic.KEEP * program.dynamic]
+    return assemble(docstring(program, dynamic.USAGE * program.dynamic), texts, keep, marks)
 
 
 def layer(program: Program) -> list[str | Part]:

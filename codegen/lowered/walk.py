@@ -276,8 +276,6 @@ class Walk(Expansion):
         side, rank, block = self.plan.side(tensor), *flat(dst, blocks)
         if isinstance(s, Return):
             into = tensor, self.loops.source(s)
-            if into[1] == OWN and (side.owners[block] != rank).any():
-                raise PlanError(f"{tensor} comes back to ranks that do not own its blocks")
             dst, heads = self.everyone, np.unique(side.slice[block])
         else:
             assert s.into
