@@ -122,7 +122,7 @@ def picture(page: Path, block: Block, results: list[Any]) -> str:
         shutil.copy(written[0], PICTURES / f"{name}.svg")
     elif words[:2] == ["ringloom", "sweep"]:
         what, grid = "How often each schedule is how near to the fastest", read_grid(Path(words[2]))
-        rows = [outcome(grid.point(number), VERSION).row for number in range(len(grid))]
+        rows = [outcome(*grid.point(number), VERSION)["row"] for number in range(len(grid))]
         draw = partial(profiles, standings(rows, list(grid.axes)))
         sheet.write(draw, name, PICTURES, ("svg",))
     return f"![{what}]({os.path.relpath(PICTURES, page.parent)}/{name}.svg)" if what else ""
