@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
 from importlib import import_module
 from io import StringIO
@@ -210,8 +211,8 @@ def compare(
             continue
         cases.append(one)
         if variants and work.mask != Full():
-            split = case_of(name, "blocks")
-            if split.row.makespan_s <= WORTH * cases[-1].row.makespan_s:
+            split = feasible(name, partial(case_of, trim="blocks"), room)
+            if isinstance(split, Case) and split.row.makespan_s <= WORTH * one.row.makespan_s:
                 cases.append(split)
     if not cases:
         reasons = (f"{each.schedule}: {each.reason}" for each in refused)

@@ -16,7 +16,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import RingloomError
+from planner.errors import PlanError, RingloomError
 from planner.ir import Plan
 from simulator.hardware.schema import LARGEST, SMALLEST
 from simulator.network.topology import Place, Topology
@@ -54,8 +54,8 @@ class Path:
 class Routes:
     """The ways between the ranks of a topology; `links` are (place, place) by number.
 
-    Raises RingloomError for factors that make no sense, for links that do not exist, and,
-    naming the cut link, where no way is left.
+    Raises RingloomError for factors that make no sense and for links that do not exist, and
+    PlanError, naming the cut link, where no way is left.
     """
 
     def __init__(self, topology: Topology, faults: Links | None = None) -> None:
@@ -118,7 +118,7 @@ class Routes:
 
     def _places(self, src: int, dst: int) -> list[Place]:
         if self._pairs.get((src, dst)) == CUT:
-            raise RingloomError(self._no_way(src, dst))
+            raise PlanError(self._no_way(src, dst))
         if self.graph.has_edge(src, dst):
             return [src, dst]
         for middle in self.graph.successors(src):
@@ -140,7 +140,7 @@ class Routes:
                 )
             self._trees[src] = nx.single_source_dijkstra_path(graph, src, weight="hops")
         if dst not in self._trees[src]:
-            raise RingloomError(self._no_way(src, dst))
+            raise PlanError(self._no_way(src, dst))
         return self._trees[src][dst]
 
     def _no_way(self, src: int, dst: int) -> str:

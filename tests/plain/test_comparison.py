@@ -47,6 +47,25 @@ def test_a_schedule_that_needs_more_memory_than_there_is_cannot_run(
         rl.compare(WORK, 8, "h100", ["ring"], memory=1024)
 
 
+@pytest.mark.parametrize(
+    ("mask", "ranks", "under", "refused", "why"),
+    [
+        ("causal", 4, rl.Scenario(links={(0, 2): 0}), ["allgather"], "link 0-2 is cut"),
+        ("documents:100,100,824", 6, rl.Scenario(buffers=1), ["allgather"], "stuck in step 0"),
+    ],
+)
+def test_what_gets_stuck_cannot_run_and_nothing_else_is_refused_for_it(
+    mask: str, ranks: int, under: rl.Scenario, refused: list[str], why: str
+) -> None:
+    """Blocks of the second ring split alone get stuck, too, so it has no such row."""
+    work = rl.Workload(seq=1024, heads=12, head_dim=16, mask=mask)
+    names, passes = ["ring", "allgather"], "forward" if ranks == 4 else "both"
+    answer = rl.compare(work, ranks, "a100-nvlink", names, pass_=passes, scenario=under)
+    assert [row.schedule for row in answer.rows] == ["ring"]
+    assert [each.schedule for each in answer.refused] == refused
+    assert why in answer.refused[0].reason
+
+
 @pytest.mark.parametrize("schedules", ["ring", []])
 def test_schedules_are_a_list_of_names(schedules: list[str]) -> None:
     with pytest.raises(rl.PlanError, match="schedules must be a list of names, such as"):
