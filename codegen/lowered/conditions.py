@@ -67,8 +67,9 @@ class Condition:
 
 def conditions(when: When, domain: Domain, names: Names) -> list[Condition]:
     """The conditions under which a statement runs; all of them hold where it does."""
-    steps = [t for t in domain.steps if when.on(t)]
-    made = [*times(steps, domain, names), *active_bounds(when, domain, names)]
+    active = np.array([when.on(t) for t in domain.steps])
+    steps = [t for t, on in zip(domain.steps, active, strict=True) if on]
+    made = [*times(steps, domain, names), *bounds(when.guard, domain, names, active[:, None])]
     return [c for c in made if not c.holds.all()]
 
 
@@ -115,12 +116,6 @@ def _among(left: Sequence[int], every: int) -> str:
     if len(left) == 1:
         return f"== {left[0]}"
     return f">= {left[0]}" if left[-1] == every - 1 else f"< {left[-1] + 1}"
-
-
-def active_bounds(when: When, domain: Domain, names: Names) -> list[Condition]:
-    """The conditions on a rank's coordinates in the steps of a statement."""
-    active = np.array([when.on(t) for t in domain.steps])
-    return [*bounds(when.guard, domain, names, active[:, None])]
 
 
 def bounds(

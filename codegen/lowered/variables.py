@@ -6,6 +6,7 @@ What lives after another may have its name, as the copies around a ring do, and 
 takes sums away, the next ones.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
@@ -28,14 +29,23 @@ Held = TypeVar("Held", bound=tuple[str, ...])
 
 
 def input_spans(loops: Loops, spare: int = 0) -> dict[Value, Span]:
-    """The lifetime of each input; `spare`: steps by which it may be sent on that nobody reads."""
-    spans = dict[Value, Span]()
+    """The lifetime of each input; `spare`: steps by which it may be sent on that nobody reads.
+
+    Raises PlanError unless the last copy that came under a name is the one that is read.
+    """
+    spans, came = dict[Value, Span](), defaultdict[Value, set[int]](set)
+    for s in loops.statements:
+        if isinstance(s, Send | Exchange):
+            came[s.side, s.name] |= {t + 1 for t in s.when.steps}
+        elif isinstance(s, Start) and s.part.value != s.name:  # else it goes on with its own value
+            came[s.side, s.name] |= {*s.when.steps}
     for s in loops.statements:
         steps = s.when.steps
         late = -1 if isinstance(s, Start) else 0
         for side, part in inputs_read(s):
-            for t in steps:
-                check_age(loops, side, part, t)
+            later = came[side, part.value]
+            if any(later & {*range(t - part.lag + 1, t + 1)} for t in steps):
+                raise PlanError(f"{part.value} is read {part.lag} steps after it came")
             _live(spans, (side, part.value), [4 * t + late for t in (steps[0], steps[-1])])
         if isinstance(s, Start | Send | Exchange) and not s.sums:
             late = late or 2
@@ -54,20 +64,6 @@ def inputs_read(s: Statement) -> Iterator[tuple[str, Part]]:
             yield from ((s.side, p) for p in s.parts)
         case Start() | Exchange() if not s.sums:
             yield s.side, s.part
-
-
-def check_age(loops: Loops, side: str, part: Part, t: int) -> None:
-    """Raise PlanError unless the last copy that came under a name is the one that is read."""
-    for s in loops.statements if part.lag else ():
-        match s:  # a start that goes on with its own value changes nothing
-            case Send() | Exchange():
-                later = range(t - part.lag, t)
-            case Start() if s.part.value != s.name:
-                later = range(t - part.lag + 1, t + 1)
-            case _:
-                continue
-        if (s.side, s.name) == (side, part.value) and any(map(s.when.on, later)):
-            raise PlanError(f"{part.value} is read {part.lag} steps after it came")
 
 
 def sum_spans(walked: Walk, variable: Callable[[Cell, int], Held]) -> dict[Held, Span]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from codegen.lowered.conditions import SIZES, Domain, active_bounds, both, conditions, needed, times
+from codegen.lowered.conditions import SIZES, Domain, both, conditions, needed, times
 from codegen.lowered.walk import Cell, Walk
 from codegen.text import Names, expression
 from planner.errors import PlanError
@@ -44,7 +44,8 @@ class Transfer:
     @property
     def guarded(self) -> bool:
         """True if not all ranks send."""
-        return not all(c.holds.all() for c in active_bounds(self.s.when, self.domain, self.names))
+        where, when = self.domain.loops.coordinates(), self.s.when
+        return not all(when.guard.at(t, where).all() for t in self.domain.steps if when.on(t))
 
     def peers(self, names: Names) -> tuple[str, str]:
         """The texts of the ranks that are sent to and received from, in the group of the axes."""
