@@ -22,7 +22,7 @@ import numpy as np
 from planner.plans import Plans
 from simulator.hardware import Hardware
 from simulator.hardware.schema import unit_of
-from simulator.prediction import timer
+from simulator.prediction import seconds_of
 from simulator.scenario import Scenario
 
 RESIDUALS = Path(__file__).parent / "hardware" / "residuals.csv"
@@ -109,11 +109,11 @@ def effects(
 
     `seconds` is the time before, where it is known.
     """
-    time = timer(plans, scenario)
-    before = time(hardware) if seconds is None else seconds
+    before = seconds_of(plans, hardware, scenario) if seconds is None else seconds
     if not before:
         return dict.fromkeys(values, 0.0)
-    return {k: math.log(time(hardware.changed({k: v})) / before) for k, v in values.items()}
+    machines = {key: hardware.changed({key: value}) for key, value in values.items()}
+    return {k: math.log(seconds_of(plans, m, scenario) / before) for k, m in machines.items()}
 
 
 def spread(
@@ -201,15 +201,17 @@ def sensitivity(
     The constant to measure first is at the head: the uncalibrated one of the most doubt. Calibrated
     ones follow; constants that change nothing are left out.
     """
-    timers = {name: timer(one, scenario) for name, one in plans.items()}
-    times = {name: time(hardware) for name, time in timers.items()}
+
+    def timed(machine: Hardware) -> dict[str, float]:
+        return {name: seconds_of(one, machine, scenario) for name, one in plans.items()}
+
+    times = timed(hardware)
     first = min(times, key=times.__getitem__)
     best, usual, rows = plans[first], times[first], list[Sensitivity]()
     for key in constants_of(best, hardware):
         constant, limits = hardware.constants[key], hardware.range(key)
         values = (unit_of(key).clip(share * constant.value) for share in (0.9, 1.1))
-        machines = [hardware.changed({key: value}) for value in values]
-        less, more = ({n: time(m) for n, time in timers.items()} for m in machines)
+        less, more = (timed(hardware.changed({key: value})) for value in values)
         if less == more:
             continue
         ends = ({key: end} for end in limits)

@@ -1,6 +1,6 @@
 """simulate(plan, hardware)   how a plan would run: time, idle time, bytes, memory and bounds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -156,22 +156,12 @@ def simulate(
     return passes[0] if len(passes) == 1 else _both(*passes)
 
 
-def timer(plan: AnyPlans, scenario: Scenario) -> Callable[[Hardware], float]:
-    """Returns a function of hardware: the seconds that `simulate` predicts, and nothing else.
-
-    The plan's rectangles are cut once for all hardware whose kernels cut alike.
-    """
-    known = dict[int, Costs]()
-
-    def seconds(hardware: Hardware) -> float:
-        total = 0.0
-        for number, (one, chips, what_if) in enumerate(_settings(plan, hardware, scenario)):
-            costs = _costs(one, chips, what_if, known.get(number))
-            known.setdefault(number, costs)
-            total += timed(costs, what_if, "auto", record=False)[0].end
-        return total
-
-    return seconds
+def seconds_of(plan: AnyPlans, hardware: Hardware, scenario: Scenario) -> float:
+    """Returns the seconds that `simulate` predicts, and nothing else."""
+    return sum(
+        timed(_costs(*setting), setting[2], "auto", record=False)[0].end
+        for setting in _settings(plan, hardware, scenario)
+    )
 
 
 Setting = tuple[Plan, Hardware, Scenario]
@@ -186,12 +176,12 @@ def _settings(plan: AnyPlans, hardware: Hardware, scenario: Scenario) -> Iterato
     yield from ((one, chips, scenario) for one in plans)
 
 
-def _costs(plan: Plan, hardware: Hardware, scenario: Scenario, like: Costs | None = None) -> Costs:
+def _costs(plan: Plan, hardware: Hardware, scenario: Scenario) -> Costs:
     """Return the prices of a plan, with blocks passed on along the trees of a torus."""
     torus = scenario.topology is not None or hardware.option("node.axes")
     if torus and not scenario.links:  # with cut links no tree may be left
         plan = relayed(plan, scenario.routes(hardware, plan.ranks).topology)
-    return Costs(plan, hardware, like)
+    return Costs(plan, hardware)
 
 
 def _one_pass(

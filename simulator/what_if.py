@@ -20,7 +20,7 @@ from simulator.hardware import Hardware
 from simulator.hardware.schema import OPTIONAL, UNITS
 from simulator.network.routes import ends_of
 from simulator.pictures import new_axes
-from simulator.prediction import timer
+from simulator.prediction import seconds_of
 from simulator.scenario import LAUNCHES, Scenario
 
 OWN = "share", "launch", "speed:RANK", "link:A-B"
@@ -95,7 +95,7 @@ def sweep(
     @cache  # a sweep of four schedules over bandwidths takes six times as long without
     def times(value: float) -> dict[str, float]:
         machine, what_if = changed(hardware, scenario, key, value)
-        return {name: timer(one, what_if)(machine) for name, one in plans.items()}
+        return {name: seconds_of(one, machine, what_if) for name, one in plans.items()}
 
     def fastest(value: float) -> str:
         return min(plans, key=times(value).__getitem__)

@@ -20,14 +20,15 @@ from simulator.costs.rectangles import Floats, Rectangles
 from simulator.costs.terms import Event, terms
 from simulator.hardware import Hardware
 
+KEPT = "_rectangles"
+
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """The prices of one plan's rows on one hardware; `like`: those on another."""
+    """The prices of one plan's rows on one hardware."""
 
     plan: Plan
     hardware: Hardware
-    like: "Costs | None" = None
 
     @cached_property  # every step asks again: benchmarks/bench_scale.py
     def kernels(self) -> Kernels:
@@ -36,11 +37,12 @@ class Costs:
 
     @cached_property
     def rectangles(self) -> Rectangles:
-        """The kernel calls of every row, those of `like` where kernels cut alike."""
-        other = self.like
-        if other and other.plan is self.plan and other.kernels.form == self.kernels.form:
-            return other.rectangles
-        return Rectangles(self.plan, self.kernels)
+        """The kernel calls of every row, kept on the plan for all kernels that cut alike."""
+        known, form = vars(self.plan).setdefault(KEPT, {}), self.kernels.form
+        if form not in known:
+            known[form] = Rectangles(self.plan, self.kernels)
+        rectangles: Rectangles = known[form]
+        return rectangles
 
     def attend(self, node: Attend) -> Floats:
         """Return the seconds of each row, launches included: float64 [rows]."""

@@ -42,7 +42,8 @@ class Rectangles:
     """The rectangles of one plan, and the cuts of those that were asked for so far."""
 
     def __init__(self, plan: Plan, kernels: Kernels) -> None:
-        self._plan, self._kernels, self._work = plan, kernels, 0
+        self._workload, self._partition = plan.workload, plan.partition
+        self._kernels, self._work = kernels, 0
         self.tiles = tiles(plan)
         self._q, self._kv = plan.partition.q, plan.partition.kv
         self._tokens = [np.append(sizes(side.chunks), 0) for side in (self._q, self._kv)]
@@ -60,7 +61,7 @@ class Rectangles:
 
         The last row and column, 0, are what chunk -1 finds.
         """
-        counts = kernel_tiles(self._plan.workload, self._plan.partition, self._kernels.tile)
+        counts = kernel_tiles(self._workload, self._partition, self._kernels.tile)
         return np.pad(counts, (0, 1))
 
     def of(self, node: Attend) -> Floats:
@@ -146,7 +147,7 @@ class Rectangles:
 
     def _rectangle(self, q: Ints, kv: Ints) -> tuple[list[Ranges], list[Ranges], Numbers]:
         """Return the positions of both sides, and the mask's pieces that they may meet."""
-        offset, chunks = self._plan.workload.offset, self._kv.chunks
+        offset, chunks = self._workload.offset, self._kv.chunks
         rows = [shifted(self._q.chunks[c], offset) for c in q.tolist()]
         columns = [chunks[c] for c in kv.tolist()]
         i0, i1, j0, j1, lo, hi = self._pieces.T

@@ -1,7 +1,6 @@
 """Scenarios: their files, placements, launches, and sweeps over one of their values."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
 from simulator.hardware import Hardware, hardware
-from simulator.prediction import simulate, timer
+from simulator.prediction import seconds_of, simulate
 from simulator.scenario import Scenario, scenario_file
 from simulator.what_if import Crossing, sweep
 
@@ -169,25 +168,22 @@ def test_what_is_timed_alone_is_what_is_predicted(name: str, scenario: Scenario)
     """Kernels that cut otherwise, or whose calls cost otherwise, are noticed."""
     pair = plan(name, Workload(seq=2**14, heads=8, kv_heads=2), 4, pass_="both")
     skips = {f"attention.{p}skip_{side}": 64.0 for p in ("", "backward_") for side in ("q", "kv")}
-    time, usual = timer(pair, scenario), H100.changed(skips)
+    usual = H100.changed(skips)
     changes = {"attention.causal": 1.3, "attention.masked": 1.9, "attention.tile_q": 64.0}
     changes |= {"attention.split": 0.0, "attention.skip_q": 256.0, "intra.bandwidth": 1e9}
     for key, value in changes.items():
         for machine in (usual, usual.changed({key: value})):
-            assert time(machine) == simulate(pair, machine, scenario).makespan
+            assert seconds_of(pair, machine, scenario) == simulate(pair, machine, scenario).makespan
 
 
 def test_a_schedule_that_is_the_fastest_for_a_moment_has_two_crossings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def timer(one: Plans, _: Scenario) -> Callable[[Hardware], float]:
-        def seconds(machine: Hardware) -> float:
-            at = machine["intra.bandwidth"] / 1e10
-            return {"ring": 2 - at, "zigzag": 0.99, "striped": at}[one.name]
+    def seconds_of(one: Plans, machine: Hardware, _: Scenario) -> float:
+        at = machine["intra.bandwidth"] / 1e10
+        return {"ring": 2 - at, "zigzag": 0.99, "striped": at}[one.name]
 
-        return seconds
-
-    monkeypatch.setattr("simulator.what_if.timer", timer)
+    monkeypatch.setattr("simulator.what_if.seconds_of", seconds_of)
     plans = {name: Plans.of(plan(name, WORK, 2)) for name in ("ring", "zigzag", "striped")}
     curve = sweep(plans, H100, Scenario(), "intra.bandwidth", 1e9, 1e11, points=2)
     ways = [(crossing.below, crossing.above) for crossing in curve.crossings]

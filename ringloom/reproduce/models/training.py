@@ -22,7 +22,7 @@ from planner.workload import Workload
 from ringloom.reproduce.models.baselines import Shape, padded, traffic
 from ringloom.reproduce.models.transformers import Model
 from simulator.hardware import Hardware
-from simulator.prediction import timer
+from simulator.prediction import seconds_of
 from simulator.scenario import Scenario
 
 Way = Literal["hop", "collective", "all-to-all"]
@@ -107,7 +107,7 @@ def attention_seconds(setting: Setting, pass_: Pass) -> float:
 
 @lru_cache(maxsize=512)  # `ringloom reproduce distflash --fit` takes 1.4 times as long without
 def _makespan(planned: Plan, hardware: Hardware, overlap: bool) -> float:
-    return timer(planned, Scenario(overlap=overlap))(hardware)
+    return seconds_of(planned, hardware, Scenario(overlap=overlap))
 
 
 def sent_share(planned: Plan, partial_bytes: int) -> float:
