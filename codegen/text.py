@@ -88,22 +88,15 @@ def expression(e: Expr, names: Names) -> str:
 
 def affine(terms: Sequence[tuple[int, str]], constant: int) -> str:
     """A sum of multiples of names and a constant, what is positive first."""
-    named = sorted(((k, name) for k, name in terms if k), key=lambda term: term[0] < 0)
-    if named and named[0][0] < 0 and constant > 0:
-        return " ".join([str(constant), *(_term(k, name) for k, name in named)])
-    if not named:
-        return str(constant)
-    sign, _, first = _term(*named[0]).partition(" ")  # names may have signs in them
-    first = "-" * (sign == "-") + first
-    rest = [_term(k, name) for k, name in named[1:]]
-    return " ".join([first, *rest, *([signed(constant)] if constant else [])])
+    each = ((k, name if abs(k) == 1 else f"{abs(k)} * {name}") for k, name in terms if k)
+    parts = sorted(each, key=lambda part: part[0] < 0)
+    if constant or not parts:
+        first = bool(parts) and parts[0][0] < 0 < constant
+        parts.insert(0 if first else len(parts), (constant, str(abs(constant))))
+    (k, text), *rest = parts
+    return " ".join(["-" * (k < 0) + text, *(f"{'-' if k < 0 else '+'} {x}" for k, x in rest)])
 
 
 def signed(number: int) -> str:
     """A number that follows others in a sum."""
     return f"{'-' if number < 0 else '+'} {abs(number)}"
-
-
-def _term(k: int, name: str) -> str:
-    times = f"{abs(k)} * " if abs(k) > 1 else ""
-    return f"{'-' if k < 0 else '+'} {times}{name}"
