@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import Plan
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
 from simulator.bounds import Bounds, lower_bound, outside
@@ -150,46 +149,39 @@ def simulate(
     scenario = replace(scenario or Scenario(), **changes)
     chips = hardware if isinstance(hardware, Hardware) else hardware_named(hardware)
     passes = [
-        _one_pass(*setting, engine, setting[0].rows <= KEPT if record is None else record)
-        for setting in _settings(plan, chips, scenario)
+        _one_pass(costs, placed, engine, costs.plan.rows <= KEPT if record is None else record)
+        for costs, placed in _priced(plan, chips, scenario)
     ]
     return passes[0] if len(passes) == 1 else _both(*passes)
 
 
 def seconds_of(plan: AnyPlans, hardware: Hardware, scenario: Scenario) -> float:
     """Returns the seconds that `simulate` predicts, and nothing else."""
-    return sum(
-        timed(_costs(*setting), setting[2], "auto", record=False)[0].end
-        for setting in _settings(plan, hardware, scenario)
-    )
+    passes = _priced(plan, hardware, scenario)
+    return sum(timed(costs, placed, "auto", record=False)[0].end for costs, placed in passes)
 
 
-Setting = tuple[Plan, Hardware, Scenario]
+def _priced(
+    plan: AnyPlans, hardware: Hardware, scenario: Scenario
+) -> Iterator[tuple[Costs, Scenario]]:
+    """Yield the prices of each verified pass, and its scenario, whose topology is built.
 
-
-def _settings(plan: AnyPlans, hardware: Hardware, scenario: Scenario) -> Iterator[Setting]:
-    """Yield each verified pass with its hardware and its scenario, whose topology is built."""
+    Blocks are passed on along the trees of a torus.
+    """
     plans, chips = ensure_verified(plan), scenario.machine(hardware)
     if scenario.topology is not None:
         place = topology(scenario.topology, chips, plans.first.ranks)
         scenario = replace(scenario, topology=place)
-    yield from ((one, chips, scenario) for one in plans)
+    torus = scenario.topology is not None or chips.option("node.axes")
+    for one in plans:
+        if torus and not scenario.links:  # with cut links no tree may be left
+            one = relayed(one, scenario.routes(chips, one.ranks).topology)
+        yield Costs(one, chips), scenario
 
 
-def _costs(plan: Plan, hardware: Hardware, scenario: Scenario) -> Costs:
-    """Return the prices of a plan, with blocks passed on along the trees of a torus."""
-    torus = scenario.topology is not None or hardware.option("node.axes")
-    if torus and not scenario.links:  # with cut links no tree may be left
-        plan = relayed(plan, scenario.routes(hardware, plan.ranks).topology)
-    return Costs(plan, hardware)
-
-
-def _one_pass(
-    plan: Plan, hardware: Hardware, scenario: Scenario, engine: Engine, record: bool
-) -> Prediction:
-    costs = _costs(plan, hardware, scenario)
+def _one_pass(costs: Costs, scenario: Scenario, engine: Engine, record: bool) -> Prediction:
     timeline, sums, engine, contended = timed(costs, scenario, engine, record=record)
-    plan, used = costs.plan, memory(costs.plan)
+    plan, hardware, used = costs.plan, costs.hardware, memory(costs.plan)
     bound = lower_bound(plan.workload, plan.ranks, plan.pass_, hardware, scenario)
     reason, link = outside(plan), float(sums.ports.max(initial=0.0))
     least = 0.0 if reason else bound.seconds
