@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codegen.programs import PLATFORMS, TARGETS, Options, Target, program_of
+from planner.disk import writing
 from planner.errors import PlanError
 from planner.masks import Mask
 from planner.plans import AnyPlans
@@ -60,12 +61,9 @@ def tables(
 
 
 def save_tables(made: Tables, path: str) -> None:
-    """Write tables to a file that a dynamic program loads; PlanError where that cannot be done."""
-    try:
-        with open(path, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **made)
-    except OSError as error:
-        raise PlanError(f"cannot write {path}: {error.strerror}") from None
+    """Write tables to a file that a dynamic program loads; RingloomError where that cannot be."""
+    with writing(path), open(path, "wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **made)
 
 
 def _room(target: Target) -> Any:

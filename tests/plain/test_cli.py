@@ -80,6 +80,7 @@ BAD = [
     (["plan", "pass-q:late=5", *SMALL], "pass-q:late is 0 or 1, not 5"),
     (["plan", "head-chunks:ahead=2", *SMALL], "head-chunks:ahead is 0 or 1, not 2"),
     (["plan", "ring", *SMALL, "-o", "-"], "cannot write -: give the name of a file"),
+    (["tables", "torch", "ring", *SMALL, "-o", "-"], "cannot write -: give the name of a file"),
     (["compare", *SMALL, "--memory", "nan"], "'nan' is not a valid number"),
     (["check", "nowhere.py", "--seq", "-5"], "'-5' is not a number of tokens"),
 ]
