@@ -206,8 +206,10 @@ class Walk(Expansion):
         staying = list[str | None]()
         for side, table in zip(SIDES, tables, strict=True):
             row, named = table.reshape(len(table), -1)[rank], self.values[side].named.items()
-            stay = {name: x.table for (name, born), x in named if born is None}
-            equal = (n for n, x in stay.items() if same(x.reshape(len(x), -1)[rank], row))
+            stay = {
+                name: x.table.reshape(len(table), -1) for (name, born), x in named if born is None
+            }
+            equal = (n for n in (OWN, *reversed(stay)) if same(stay[n][rank], row))  # the last one
             staying.append(next(equal, None))
         return s, staying
 

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from planner.errors import PlanError
-from planner.loops.form import OWN, Ints
-from planner.loops.values import Bools, pack, without
+from planner.loops.form import Ints
+from planner.loops.values import Bools, pack
 from planner.partitions import Side
 
 ABSENT = np.int32(-(1 << 30))  # the place of no block
@@ -64,14 +64,7 @@ class Values:
         self.code[:, -1] = ABSENT  # what block -1 finds
 
     def add(self, name: str, born: int | None, rank: Ints, blocks: Ints) -> None:
-        """A new value of these blocks [n, w] on these ranks [n].
-
-        Of values that stay, the last one to get a block has it; but a rank owns what it owns.
-        """
-        others = [v for (name, born), v in self.named.items() if born is None and name != OWN]
-        for value in others if born is None else ():
-            value.table = without(value.table, self.side, rank, blocks)
-            self._put(value)
+        """A new value of these blocks [n, w] on these ranks [n]; the last one has a block."""
         value = Value(name, born, pack(self.ranks, self.side, rank, blocks))
         self.values.append(value)
         self.named[name, born] = value

@@ -37,15 +37,6 @@ def pack(ranks: int, side: Side, rank: Ints, blocks: Ints) -> Ints:
     return table
 
 
-def without(table: Ints, side: Side, rank: Ints, blocks: Ints) -> Ints:
-    """The table but for some blocks [n, w] of some ranks [n]."""
-    taken = np.zeros((len(table), len(side) + 1), np.bool_)
-    taken[rank[:, None], blocks] = True
-    owner, block = flat(np.arange(len(table)), table.reshape(len(table), -1))
-    left = ~taken[owner, block]
-    return pack(len(table), side, owner[left], block[left][:, None])
-
-
 def owned(ranks: int, side: Side) -> Ints:
     """Returns the blocks that each rank owns."""
     return pack(ranks, side, side.owners.astype(np.intp), np.arange(len(side))[:, None])
