@@ -6,34 +6,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError, unknown
-from planner.layouts.by_place import PIECES, contiguous, striped, zigzag
-from planner.layouts.by_work import balance, even_work, heap, snake
-from planner.layouts.documents import parts, per_document, whole_document
-from planner.layouts.peers import PEER_NAMES, own_name
-from planner.layouts.pieces import Chunks, by_heads, cut, split, whole_heads
+from planner.layouts.by_place import PIECES as PIECES
+from planner.layouts.by_place import contiguous, striped, zigzag
+from planner.layouts.by_work import balance as balance
+from planner.layouts.by_work import even_work, heap, snake
+from planner.layouts.documents import parts as parts
+from planner.layouts.documents import per_document, whole_document
+from planner.layouts.peers import PEER_NAMES as PEER_NAMES
+from planner.layouts.peers import own_name as own_name
+from planner.layouts.pieces import Chunks as Chunks
+from planner.layouts.pieces import by_heads as by_heads
+from planner.layouts.pieces import cut as cut
+from planner.layouts.pieces import split as split
+from planner.layouts.pieces import whole_heads as whole_heads
 from planner.partitions import Partition, Ranges
 from planner.workload import Workload
-
-__all__ = [
-    "BY_MASK",
-    "IN_GRAINS",
-    "LAYOUTS",
-    "PEER_NAMES",
-    "PIECES",
-    "Chunks",
-    "Layout",
-    "balance",
-    "by_heads",
-    "by_tokens",
-    "chunks_of",
-    "cut",
-    "names",
-    "own_name",
-    "parts",
-    "sides",
-    "split",
-    "whole_heads",
-]
 
 Layout = str | Partition  # a name, or the partition whose positions and owners to take
 
