@@ -11,6 +11,7 @@ import numpy as np
 from codegen.jax.hops import is_stepwise, sends_inputs
 from codegen.jax.values import SPARE
 from codegen.lowered.shares import apart
+from codegen.lowered.variables import inputs_read
 from codegen.text import Flags, Names
 from planner.errors import PlanError
 from planner.loops.form import Attend, Exchange, Loops, Send, Start, Statement
@@ -100,18 +101,14 @@ class _Activity:
 
     def __init__(self, loops: Loops) -> None:
         self.statements, every = loops.statements, range(loops.steps)
-        read = (
-            s.parts if isinstance(s, Send) else (s.part,)
-            for s in loops.statements
-            if isinstance(s, Start | Send) and not s.sums
-        )
-        self.kept = {p.value for parts in read for p in parts if p.lag}
+        moving = (s for s in loops.statements if isinstance(s, Start | Send))
+        self.kept = {part.value for s in moving for _, part in inputs_read(s) if part.lag}
         self.on = np.array([[s.when.on(t) for t in every] for s in loops.statements])
-        self.pauses = np.stack([_pauses(row) for row in self.on])
         self.exchanging = np.zeros(loops.steps, np.bool_)  # several times, and what reads that
         for section in loops.sections():
             again = any(isinstance(s, Exchange) and s.again for s in section.statements)
             self.exchanging[section.first : section.last + 1] = again
+        self.special = np.any([self.exchanging, *map(_pauses, self.on)], axis=0)
 
     def during(self, steps: range) -> Iterator[tuple[Statement, Flags]]:
         """Each statement that runs in these steps, and in which of them."""
@@ -123,14 +120,13 @@ class _Activity:
         """Raise PlanError where two messages bring one value in the same run of steps."""
         apart = self.kind(steps) == "unrolled"
         for part in [range(t, t + 1) for t in steps] if apart else [steps]:
-            sends = (s for s, _ in self.during(part) if isinstance(s, Send) and sends_inputs(s))
-            names = [(s.name, s.tensors) for s in sends]
+            names = [(s.name, s.tensors) for s, _ in self.during(part) if sends_inputs(s)]
             if len(set(names)) < len(names):
                 raise PlanError("a value that several messages bring at once")
 
     def unrolls(self, steps: range) -> bool:
         """True if a message's way changes with the step, statements pause, or exchanges go on."""
-        special = np.vstack([self.pauses, self.exchanging])[:, steps.start : steps.stop].any()
+        special = self.special[steps.start : steps.stop].any()
         return bool(special) or any(is_stepwise(s) for s, _ in self.during(steps))
 
     def shares(self, t: int) -> bool:
@@ -146,16 +142,11 @@ class _Activity:
         )
 
     def joins(self, steps: range, t: int) -> bool:
-        """True if a loop over these steps may go on to step t."""
-        return not any(
-            sends_inputs(s) and (~on).sum() > self.spare(s)
-            for s, on in self.during(range(steps.start, t + 1))
-        )
-
-    def spare(self, s: Statement) -> int:
-        """Counts the steps in which a loop may send inputs on that nobody reads any more."""
-        assert isinstance(s, Send)
-        return 0 if is_stepwise(s) or s.name in self.kept else SPARE
+        """True if a loop over these steps may go on to step t, and send what nobody reads there."""
+        during = self.during(range(steps.start, t + 1))
+        sends = [(s, (~on).sum()) for s, on in during if sends_inputs(s)]
+        steady = [s for s, _ in sends if not is_stepwise(s) and s.name not in self.kept]
+        return all(idle <= SPARE * (s in steady) for s, idle in sends)
 
     def kind(self, steps: range) -> Literal["straight", "rolled", "unrolled"]:
         """Says if steps are written one by one, as a loop of JAX, or as one that Python unrolls."""
