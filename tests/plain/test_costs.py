@@ -65,6 +65,16 @@ def test_the_parts_of_a_gathered_rectangle_are_full_and_causal() -> None:
     ]
 
 
+def test_rectangles_are_cut_once_for_kernels_that_cut_alike() -> None:
+    one = plan("zigzag", Workload(seq=2**12, heads=2), 4)
+    usual, dearer, other = (
+        Costs(one, H100.changed(changes)).rectangles
+        for changes in ({}, {"memory.bandwidth": 1e9}, {"attention.tile_q": 64})
+    )
+    assert usual is dearer
+    assert usual is not other
+
+
 def test_a_window_is_one_call_over_what_it_sees() -> None:
     one = plan("ring", Workload(seq=2**14, heads=2, mask=Window(1024)), 4)
     node = one.steps[0].attends[0]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from command_line import CommandLine
 from plain.test_simulator_reference import crowded, machines, plans
 from planner.errors import PlanError, RingloomError
-from planner.ir import Move, Plan, Step
+from planner.ir import Attend, Move, Plan, Step
 from planner.masks import Blocks, Full
+from planner.partitions import Block, Partition, Side
 from planner.planning import plan
 from planner.workload import Workload
 from simulator.hardware import Hardware, hardware
@@ -201,6 +202,23 @@ def test_a_full_ring_with_one_buffer_each_is_stuck_and_says_where() -> None:
     with pytest.raises(PlanError, match=r"stuck in step 1: rank \d cannot send KV \d to rank \d"):
         simulate(plan("ring", FULL, 4), A100, buffers=1)
     assert simulate(plan("ring", FULL, 4), A100, buffers=2).makespan > 0
+
+
+def test_a_message_keeps_its_buffer_until_all_of_it_was_read() -> None:
+    """Rank 1 attends the blocks of a message one after the other; the next one is behind both."""
+    owners = {
+        "q": [(range(4096), 1)],
+        "kv": [(range(n, n + 1024), 0) for n in range(0, 4096, 1024)],
+    }
+    q, kv = (Side(tuple(Block((p,), range(16), r) for p, r in owners[s])) for s in ("q", "kv"))
+    sent = (Move(("KV",), blocks, [0], [1]) for blocks in ([[0, 1]], [[2]], [[3]]))
+    attends = [(Attend([1], [[0]], [[block]]),) for block in range(4)]
+    moves = (*((move,) for move in sent), (), ())
+    steps = tuple(map(Step, ((), *attends), moves))
+    work = Workload(seq=4096, heads=16, mask=Full())
+    one = Plan("by hand", work, 2, Partition(q, kv), "forward", (), (), steps)
+    events = {s.name: s for s in rows(simulate(one, A100, buffers=1, record=True))}
+    assert events["send KV 2 to 1"].start >= events["attend q 0 x kv 1"].end * (1 - 1e-12)
 
 
 def test_copies_that_the_forward_pass_left_take_no_receive_buffer() -> None:
