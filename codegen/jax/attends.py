@@ -59,9 +59,8 @@ class Attends:
 
     def __post_init__(self) -> None:
         self.forward = self.plan.pass_ == "forward"
-        self.made = values(
-            self.loops, self.plan.pass_, self.walked, self.kept.names if self.forward else ()
-        )
+        kept = [s.name for s in self.kept.values()]
+        self.made = values(self.loops, self.plan.pass_, self.walked, kept if self.forward else ())
         self.made.inputs["q", SOME] = "part_q" if self.forward else "part"
         self.made.sums |= {("OUT", SOME): "part_out, part_lse", ("DQ", SOME): "part_dq"}
         both = [self.plan.partition.side(side) for side in ("q", "kv")]
@@ -74,7 +73,7 @@ class Attends:
     @property
     def outputs_alone(self) -> bool:
         """True if outputs come back to their owners, and nobody there reads their log-sum-exp."""
-        q = self.kept.q if self.forward and not self.plan.workload.sinks else None
+        q = self.kept.get("q") if self.forward and not self.plan.workload.sinks else None
         return q is not None and self.over(q).whole
 
     def over(self, s: Exchange) -> Over:
@@ -229,8 +228,8 @@ class Attends:
         apart = self.program.layout.kv != self.program.layout.q
         of = "keys_of" if side == "kv" and apart else "tokens_of"
         value = (case.q if side == "q" else case.kv).replace(SOME, OWN)
-        held = {HELD: self.kept.q if side == "q" else self.kept.kv}
-        if exchange := (self.loops.exchanges | held).get(value):
+        held = self.kept.get(side) if value == HELD else None
+        if exchange := self.loops.exchanges.get(value, held):
             every, order = "jnp.arange(RANKS)", self.over(exchange).order
             if len(self.loops.mesh) > 1 and exchange.part.value == OWN:
                 every = "outer * INNER + jnp.arange(INNER)"

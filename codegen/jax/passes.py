@@ -40,7 +40,7 @@ class Pass(Attends):
         """Names for what a device owns."""
         for side in ("kv",) if self.forward else ("kv", "q"):
             name = self.made.inputs.get((side, OWN))
-            held = side == "q" and self.kept.q
+            held = side == "q" and "q" in self.kept
             if name and not held and not self.only_exchanged(side):
                 yield self.assign(name, self.own(side))
 
@@ -60,11 +60,11 @@ class Pass(Attends):
     def kept_names(self) -> list[str]:
         """The variables that a pass keeps for the other, or begins with, in one order."""
         if not self.forward:
-            held = ["held_q", "held_out", "held_lse"] * bool(self.kept.q)
-            return [*held, *["held_kv"] * bool(self.kept.kv)]
-        names = [self.made.inputs[s.side, s.name] for s in (self.kept.q, self.kept.kv) if s]
-        if self.kept.q:
-            (cell,) = self.made.back([self.kept.q.name])
+            held = ["held_q", "held_out", "held_lse"] * ("q" in self.kept)
+            return [*held, *["held_kv"] * ("kv" in self.kept)]
+        names = [self.made.inputs[s.side, s.name] for s in self.kept.values()]
+        if q := self.kept.get("q"):
+            (cell,) = self.made.back([q.name])
             names[1:1] = self.made.sums[cell].split(", ")
         return names
 
@@ -281,7 +281,7 @@ class Pass(Attends):
         if owned and not (self.forward and side == "q"):
             source = f"({self.own(side)})"
         single = self.forward and side == "q"
-        if s.tensors == ("DOUT",) and self.kept.q:
+        if s.tensors == ("DOUT",) and "q" in self.kept:
             dout = self.over(s).there("dout", True, names)
             yield self.assign(name, f"held_q, {dout}, held_out, held_lse")
             return
@@ -291,7 +291,7 @@ class Pass(Attends):
         """Let sums go back over an exchange."""
         cell = self.made.cells[s, s.tensors[0]]
         source = self.made.sums[self.made.taken[s]]
-        exchange = self.loops.exchanges.get(s.name, self.kept.kv)
+        exchange = self.loops.exchanges.get(s.name, self.kept.get("kv"))
         if exchange is None:
             raise PlanError("sums that go to their owners without an exchange before")
         over = self.over(exchange)

@@ -63,8 +63,8 @@ def print_loops(program: Program) -> str:
     if len({loops.mesh for loops in program.loops}) > 1:
         raise PlanError("passes over different meshes")
     head = ["# ---- Schedule", "", *named_once]
-    if program.work.sinks and keeping.q:
-        text += Over(keeping.q, program.loops[0], program, constants).share()
+    if program.work.sinks and "q" in keeping:
+        text += Over(keeping["q"], program.loops[0], program, constants).share()
     return "\n".join(reflow([*head, *text])) + "\n"
 
 

@@ -1,7 +1,6 @@
 """kept(plans, loops)   the exchanges of a forward pass whose values a backward pass begins with."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,18 +9,7 @@ from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import HELD, Exchange, Loops
 
-
-@dataclass(frozen=True)
-class Kept:
-    """The exchanges whose values are kept, by side; none: nothing is kept."""
-
-    q: Exchange | None = None
-    kv: Exchange | None = None
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of their values."""
-        return frozenset(s.name for s in (self.q, self.kv) if s)
+Kept = dict[str, Exchange]  # by side
 
 
 def kept(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
@@ -32,10 +20,10 @@ def kept(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
     """
     tensors = {tensor for plan in plans for node in plan.start for tensor in node.tensors}
     if not tensors:
-        return Kept()
+        return {}
     if not tensors <= {"Q", "OUT", "KV"} or len(tensors & {"Q", "OUT"}) == 1:
         raise PlanError(f"a backward pass that holds {', '.join(sorted(tensors))}")
-    made = dict[str, Exchange]()
+    made: Kept = {}
     brought, back = (Walk(*pair).tables for pair in zip(loops, plans, strict=True))
     for side, table in ((side, table) for (side, name), table in back.items() if name == HELD):
         first, last = ([s for s in x.exchanges.values() if s.side == side] for x in loops)
@@ -46,4 +34,4 @@ def kept(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
         if not alike:
             raise PlanError("a backward pass that holds what no exchange brought")
         made[side] = alike[-1]
-    return Kept(made.get("q"), made.get("kv"))
+    return made

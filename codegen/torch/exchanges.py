@@ -188,7 +188,7 @@ class Exchanges(Messages):
         name = sent = cells[source]
         if not shares.gathered and (self.walked.complete(into) or shares.every > 1):
             sent = self.have.cast(source)
-        if self.keep.names and not self.backward:
+        if self.keep and not self.backward:
             before = [f"{name} = {sent}"] * (sent != name) + [self.kept_line()]
             sent = name
         function, how = ("reduce", "") if shares.gathered else ("swap", "2, 1, ")
@@ -216,13 +216,11 @@ class Exchanges(Messages):
 
     def kept_line(self) -> str:
         """The tensors that the backward pass takes over."""
-        assert self.keep.q
-        assert self.keep.kv
-        names = self.have.inputs
-        queries, kv = names["q", self.keep.q.name], names["kv", self.keep.kv.name]
-        (results,) = (f"*{x}" for c, x in self.have.cells.items() if c[1] == self.keep.q.name)
+        q, names = self.keep["q"], self.have.inputs
+        queries, kv = names["q", q.name], names["kv", self.keep["kv"].name]
+        (results,) = (f"*{x}" for c, x in self.have.cells.items() if c[1] == q.name)
         if self.plan.workload.sinks:
-            axis, axes = self.keep.q.axis, len(self.loops.mesh)
+            axis, axes = q.axis, len(self.loops.mesh)
             place = "group.rank()" if axes == 1 else self.axes[axis]
             results = f"*sunk({results}, sinks.chunk({self.sizes[axis]})[{place}])"
         return f"kept = [*{queries}, *{kv}, {results}]"

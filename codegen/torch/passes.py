@@ -119,8 +119,8 @@ class Pass(Attending, Exchanges):
             rf"    {name} = \[(wait|swap)\(", self.lines[-1]
         ):
             results = self.lines.pop().partition(" = ")[2]  # it comes in its type
-            results = f"[*({results[1:-1]})]" if self.keep.names else results
-        yield f"    return {results[:-1]}, *kept]" if self.keep.names else f"    return {results}"
+            results = f"[*({results[1:-1]})]" if self.keep else results
+        yield f"    return {results[:-1]}, *kept]" if self.keep else f"    return {results}"
 
     # -- frames
 

@@ -37,7 +37,7 @@ def kept_by_torch(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
     """Find what the backward pass holds; PlanError unless an all-to-all each brought Q and KV."""
     keeping = kept(plans, loops)
     moved = sorted(s.tensors for form in loops for s in swaps(form))
-    if keeping.names and (len(keeping.names) < 2 or moved != [("DOUT",), ("KV",), ("Q",)]):
+    if keeping and (len(keeping) < 2 or moved != [("DOUT",), ("KV",), ("Q",)]):
         raise PlanError("the backward pass holds other copies than Q, KV and OUT")
     return keeping
 
@@ -88,7 +88,7 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
         lines += pieces_function(plans[0], loops, "*range(" in written)
     for body in bodies:
         lines += ["", "", *body]
-    if keep.names:
+    if keep:
         work = plans[0].workload
         lines += likes_function(loops[0], work.v_head_dim != work.head_dim)
     lines = reflow(lines)

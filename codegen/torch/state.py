@@ -27,7 +27,7 @@ class State:
         self.plan, self.forms, self.keep = plan, forms, keep
         self.loops, self.walked = walk(plan, loops)
         self.frames = [*frames(self.loops)]
-        self.backward, kept = plan.pass_ == "backward", bool(keep.names)
+        self.backward, kept = plan.pass_ == "backward", bool(keep)
         names = variables(self.loops, self.walked, self.frames, kept and not self.backward)
         dim = "" if plan.workload.v_head_dim == plan.workload.head_dim else "V_HEAD_DIM"
         self.have = Holdings(*names, self.walked, self.backward, kept and self.backward, dim)
