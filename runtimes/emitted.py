@@ -1,12 +1,13 @@
 """Programs that are emitted to be run, with or without a forward plan to begin with."""
 
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from threading import RLock
 from types import ModuleType
 
@@ -41,8 +42,7 @@ def load(source: str, folder: Path | None = None) -> ModuleType:
     with LOADING:
         if name not in sys.modules:
             with writing(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(source, encoding="utf-8")
+                _keep(source.encode(), path)
             program = ModuleType(name)
             program.__file__ = str(path)
             sys.modules[name] = program  # torch.compile looks there for the functions of a module
@@ -52,6 +52,16 @@ def load(source: str, folder: Path | None = None) -> ModuleType:
                 del sys.modules[name]
                 raise
         return sys.modules[name]
+
+
+def _keep(text: bytes, path: Path) -> None:
+    """Have a file hold a text, whole at any time: programs of other processes read their own."""
+    if path.is_file() and path.read_bytes() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(text)
+    os.replace(file.name, path)
 
 
 @cache

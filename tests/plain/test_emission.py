@@ -193,6 +193,26 @@ def test_compiling_is_emitting_and_importing(
     assert {*sys.modules} == before
 
 
+def test_a_kept_file_is_always_whole_as_programs_of_other_processes_read_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("ringloom.compiling.emit", lambda *_, **__: "attention = 1\n")
+    one = rl.plan("ring", WORK, 3)
+    program = rl.compile(one, "torch")
+    path, opened = Path(str(program.__file__)), tmp_path / "opened"
+    path.write_text("attention = 2")
+    opened.hardlink_to(path)  # what a process that has it open reads
+    del sys.modules[program.__name__]
+    rl.compile(one, "torch")
+    assert (path.read_text(), opened.read_text()) == ("attention = 1\n", "attention = 2")
+    assert [*path.parent.iterdir()] == [path]
+    number = path.stat().st_ino
+    del sys.modules[program.__name__]
+    rl.compile(one, "torch")
+    assert path.stat().st_ino == number
+
+
 def test_a_thread_does_not_get_a_program_that_another_one_is_importing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
