@@ -10,7 +10,7 @@ from codegen.text import Names, affine
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import OWN, Ints, Loops
-from planner.loops.values import owned
+from planner.loops.values import pack
 from planner.partitions import Side
 
 
@@ -86,7 +86,8 @@ def pieces_of(side: Side, loops: Loops, value: str) -> Ints:
         if (s := loops.exchanges.get(value)) is None:
             raise PlanError(f"{value} is what an exchange of the forward pass brought")
         return np.sort(along(pieces_of(side, loops, s.part.value), loops.mesh, s.axis), axis=1)
-    blocks = owned(len(loops.coordinates()), side)[:, :, 0]  # any heads
+    ranks = np.arange(len(loops.coordinates()))
+    blocks = pack(len(ranks), side, ranks, side.owned(len(ranks)))[:, :, 0]  # any heads
     if (blocks < 0).any():
         raise PlanError("an exchange where some ranks own fewer pieces than others")
     return np.asarray(side.chunk[blocks])

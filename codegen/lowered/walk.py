@@ -6,7 +6,7 @@ PlanError is raised where sums would be left behind or meet others.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -139,29 +139,24 @@ class Walk(Expansion):
         self.again = set[Cell]()  # the same heads are added to several times
         self.parted = set[Cell]()  # additions are of some heads each
         self.pieces = defaultdict[tuple[str, str], int](int)
+        self.tables = dict[tuple[str, str], Ints]()
         cut = (s for s in loops.statements if isinstance(s, Attend) and not plain(s))
         self._cut = {(s.q[0].value, s.kv[0].value) for s in cut}
         self._full = dict[Cell, NDArray[np.bool_]]()  # where sums are: [ranks, slices of heads]
         self._here = defaultdict[Cell, list[Places]](list)  # what was added, and not taken yet
         self._leaving = defaultdict[Cell, dict[int, list[Copies]]](dict)  # by messages of a step
-        self.tables = self._tables({HELD})
         for t, moment in enumerate([self._moment(t) for t in range(loops.steps)]):
             self._add_up(t, moment)
-        self.tables |= self._tables({OWN, *loops.exchanges})
+        for side, values in self.values.items():
+            for (name, _), value in values.named.items():
+                self.pieces[side, name] = max(self.pieces[side, name], value.table.shape[1])
+                if name in {OWN, HELD, *loops.exchanges}:
+                    self.tables[side, name] = value.table
         for cell, full in self._full.items():
             if cell[1] != OWN and full.any():
                 raise PlanError(f"{cell[0]} for {cell[1]} is left on ranks that do not own it")
             if cell[1] == OWN and not full.all() and not self.accumulates(cell):
                 raise PlanError(f"on some ranks nothing is added to {cell[0]}")
-
-    def _tables(self, names: Set[str]) -> dict[tuple[str, str], Ints]:
-        """The tables of some values as they are now, by side and name; all are counted."""
-        tables = dict[tuple[str, str], Ints]()
-        for side in SIDES:
-            for (name, _), value in self.values[side].named.items():
-                self.pieces[side, name] = max(self.pieces[side, name], value.table.shape[1])
-                tables |= {(side, name): value.table} if name in names else {}
-        return tables
 
     def _moment(self, t: int) -> Moment:
         """Run a step: its messages of sums and its rectangles."""
@@ -184,7 +179,6 @@ class Walk(Expansion):
             self._leaving[cell][t] = copies
         attends = [self._rectangles(s, t) for s in active if isinstance(s, Attend)]
         self.arrive()
-        self._tables(set())
         return sums, attends
 
     def _into_whole(self, s: Send, t: int, src: Ints, dst: Ints) -> bool:

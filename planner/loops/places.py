@@ -6,6 +6,7 @@ The places of a side are one number per rank and block, value x room + slot; -1 
 """
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -22,13 +23,16 @@ RUNS = 6  # slices of one rectangle or message
 Role = Literal["q", "kv", "send", "into"]
 
 
+@dataclass(eq=False)
 class Value:
     """A name's blocks; `born` is the first step in which it can be read, None: it stays."""
 
-    counts: Ints  # pieces and heads of each rank [ranks, 2], where places are asked
-
-    def __init__(self, name: str, born: int | None, table: Ints) -> None:
-        self.name, self.born, self.table = name, born, table
+    name: str
+    born: int | None
+    table: Ints
+    counts: Ints = field(
+        init=False
+    )  # pieces and heads of each rank [ranks, 2], if places are asked
 
     def age(self, t: int) -> int:
         """The steps that it has been there for in step t, 0 where it stays."""
@@ -68,18 +72,13 @@ class Values:
         value = Value(name, born, pack(self.ranks, self.side, rank, blocks))
         self.values.append(value)
         self.named[name, born] = value
-        self._put(value)
-
-    def _put(self, value: Value) -> None:
-        """Note the places of a value's blocks, if anybody asks."""
         if not self.placed:
             return
-        i = self.values.index(value)
-        if (i + 1) * self.room >= np.iinfo(np.int32).max:
-            raise PlanError(f"more than {i} values of {len(self.side)} blocks")
+        if len(self.values) * self.room >= np.iinfo(np.int32).max:
+            raise PlanError(f"{len(self.values)} values of {len(self.side)} blocks")
         table = value.table.reshape(self.ranks, -1)
-        rank, slot = np.nonzero(table >= 0)
-        self.code[rank, table[rank, slot]] = i * self.room + slot
+        holder, slot = np.nonzero(table >= 0)
+        self.code[holder, table[holder, slot]] = (len(self.values) - 1) * self.room + slot
         counts = [(value.table >= 0).any(axis=x).sum(axis=1) for x in (2, 1)]
         value.counts = np.stack(counts, axis=1)
 

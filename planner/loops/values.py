@@ -37,11 +37,6 @@ def pack(ranks: int, side: Side, rank: Ints, blocks: Ints) -> Ints:
     return table
 
 
-def owned(ranks: int, side: Side) -> Ints:
-    """Returns the blocks that each rank owns."""
-    return pack(ranks, side, side.owners.astype(np.intp), np.arange(len(side))[:, None])
-
-
 def held(plan: Plan, side: str) -> Ints | None:
     """Returns the blocks that each rank has from the start, and its own in rectangles of both."""
     blocks = plan.partition.side(side)
