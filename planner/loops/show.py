@@ -56,7 +56,9 @@ def expression(e: Expr, axes: tuple[str, ...]) -> str:
         text += f"{e.constant:+d}" if text else str(e.constant)
     if e.table:
         return f"TABLE[{text}]"
-    return f"({text})%{e.modulo}" if e.modulo and any(k for k, _ in terms) else text
+    if not e.modulo or not any(k for k, _ in terms):
+        return text
+    return f"{text if text.isalpha() else f'({text})'}%{e.modulo}"
 
 
 def _clock(e: Expr) -> str:
@@ -138,6 +140,8 @@ def _when(w: When, section: Section, mesh: tuple[int, ...]) -> Iterator[str]:
 def _between(name: str, low: str, high: str, no_low: bool, no_high: bool) -> str:
     if low == high:
         return f"{name} = {low}"
+    if low.isdecimal() and high.isdecimal() and int(low) > int(high):  # around the end
+        return f"({name} >= {low} or {name} <= {high})"
     if no_low:
         return f"{name} <= {high}"
     return f"{name} >= {low}" if no_high else f"{low} <= {name} <= {high}"
