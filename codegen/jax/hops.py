@@ -30,7 +30,8 @@ def everybody(loops: Loops, s: Send) -> Ints:
 
     More may be sent then than planned: inputs that nobody reads, or sums that are zero.
     """
-    ranks = distinct(np.concatenate([planned(loops, s, t)[0] for t in s.when.steps]))
+    steps = s.when.steps if s.when.guard != Guard() else [s.when.first]
+    ranks = distinct(np.concatenate([planned(loops, s, t)[0] for t in steps]))
     whole = len(ranks) == ranks[-1] - ranks[0] + 1
     return ranks if whole else loops.coordinates()[:, -1]
 

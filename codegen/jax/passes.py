@@ -15,7 +15,7 @@ from codegen.lowered.walk import Cell
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.loops.expand import pairs
-from planner.loops.form import OWN, Exchange, Return, Root, Send, Start, Statement
+from planner.loops.form import OWN, Exchange, Guard, Return, Root, Send, Start, Statement
 
 
 @dataclass
@@ -243,7 +243,7 @@ class Pass(Attends):
 
     def check_others(self, s: Send, steps: Steps) -> None:
         """Raise PlanError if ranks run a send beside those of the plan, and have sums."""
-        if is_stepwise(s) or isinstance(s.hop, Root):
+        if is_stepwise(s) or isinstance(s.hop, Root) or s.when.guard == Guard():
             return
         running = everybody(self.loops, s)
         holders = self.walked.holders.get(self.walked.source[s], {})

@@ -143,7 +143,7 @@ class Walk(Expansion):
         cut = (s for s in loops.statements if isinstance(s, Attend) and not plain(s))
         self._cut = {(s.q[0].value, s.kv[0].value) for s in cut}
         self._full = dict[Cell, NDArray[np.bool_]]()  # where sums are: [ranks, slices of heads]
-        self._here = defaultdict[Cell, list[Places]](list)  # what was added, and not taken yet
+        self._here = defaultdict[Cell, list[Places]](list)  # what was added, and may stay behind
         self._leaving = defaultdict[Cell, dict[int, list[Copies]]](dict)  # by messages of a step
         for t, moment in enumerate([self._moment(t) for t in range(loops.steps)]):
             self._add_up(t, moment)
@@ -226,8 +226,9 @@ class Walk(Expansion):
             return True  # all go back over an exchange
         copies, side = (flat(*x) for x in self._leaving[cell][t]), self.plan.side(cell[0])
         src, sent = (np.concatenate(x) for x in zip(*copies, strict=True))
-        stays = ~np.isin(rank, src) & (side.owners[block] == rank)
-        return bool((stays | np.isin(rank * len(side) + block, src * len(side) + sent)).all())
+        left = ~np.isin(rank * len(side) + block, src * len(side) + sent)
+        rank, block = rank[left], block[left]
+        return not len(rank) or bool((~np.isin(rank, src) & (side.owners[block] == rank)).all())
 
     def _take(self, s: Handing, t: int) -> None:
         """The message leaves: its cell is empty, on all ranks."""
@@ -259,10 +260,10 @@ class Walk(Expansion):
                 if equal is None:
                     raise PlanError(f"step {t}: sums for {part.value} are nowhere kept")
                 cell = tensor, equal
+                self._here[cell].append(places)
             self.targets[s].setdefault(t, {})[tensor] = cell
             if cut:
                 self.crowded.add(cell)
-            self._here[cell].append(places)
             uncut = part.pieces is None and s.kind != "strict"
             self._add(cell, rectangles.rank, whole=uncut, heads=self._heads(part.heads, t))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.columns import distinct
 from planner.ir import Attend, Move, Plan, Step
 from planner.loops.exchanges import Exchanges
 from planner.loops.form import Ints
@@ -108,7 +109,7 @@ class Reading(Exchanges):
         self.added += [("q", rank, q), ("kv", rank, kv)]
         kinds = self.kinds.of(q, kv)
         for at, cuts in self._read(("q", "q", rank, q), ("kv", "kv", rank, kv)):
-            for kind in np.unique(kinds[at]).tolist():
+            for kind in distinct(kinds[at]).tolist():
                 rows = at[kinds[at] == kind]
                 self.records.append(Record(t, ("", ()), rank[rows], cuts, kind))
 

@@ -158,7 +158,7 @@ class DiscreteEvent:
         what = block_names(move)[message - first]
         ends = f"rank {messages.src[message]} cannot send {what} to rank {messages.dst[message]}"
         why = "where no receive buffer ever becomes free"
-        return f"{self._plan.name}: stuck in step {step}: {ends}, {why}"
+        return f"stuck in step {step}: {ends}, {why}"
 
     def timeline(self) -> Timeline:
         """Return the times of all rows."""
