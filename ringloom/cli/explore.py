@@ -1,9 +1,10 @@
 """Explore schedules on a local page of this machine.
 
-Only this machine can reach the page, which begins with the scenario that the options describe.
+Only this machine can reach the page, which begins with what the options describe.
 
 Example:
   ringloom explore --open
+  ringloom explore zigzag --ranks 16 --seq 64k --mask window:4096
   ringloom explore --hardware h100 --straggler 3=0.5 --topology switch
 """
 
@@ -14,23 +15,27 @@ from typing import Any
 import click
 
 from planner.errors import RingloomError
-from ringloom.cli.options import hardware_option, ranks_option, scenario_of, scenario_options
+from ringloom.cli.options import hardware_option, scenario_of, scenario_options, workload_options
 from ringloom.cli.output import Whole, show
 from ringloom.explore.choices import Choices, from_scenario
 from ringloom.optional import needing
+from ringloom.views.units import length
 
 HOST = "127.0.0.1"  # the loopback address only
 
 
 @click.command()
+@click.argument("schedule", default=Choices().schedule)
 @click.option("--port", type=Whole(0, 65535), default=5006, help="0 takes a free port.")
 @click.option("--open/--no-open", "opening", default=False, help="Open the page in a browser.")
-@ranks_option
+@workload_options(without=("kv_seq", "head_dim", "batch", "dtype"))
 @hardware_option
 @scenario_options
-def command(port: int, opening: bool, ranks: int | None, hardware: str, **given: Any) -> None:
-    number = str(Choices().ranks if ranks is None else ranks)
-    choices = from_scenario(scenario_of(given), ranks=number, hardware=hardware)
+def command(port: int, opening: bool, seq: int | None, pass_: str, **given: Any) -> None:
+    scenario = scenario_of(given)
+    given |= {"seq": seq and length(seq), "pass": pass_}
+    typed = {name: value for name, value in given.items() if value is not None}
+    choices = from_scenario(scenario, **typed)
     panel, session = needing("app", "panel"), needing("app", "ringloom.explore.session")
     server, page = serve(panel, session, free(port)), f"/{choices.address.rstrip('?')}"
     url = f"http://{HOST}:{server.port}{page}"

@@ -1,6 +1,6 @@
 """Options that commands share: the workload, the source of a plan, the hardware, a scenario."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,37 +70,43 @@ def grouped(*options: Callable[[Function], Function]) -> Callable[[Function], Fu
 
 
 def workload_options(
-    pass_: str = "forward", dtype: str = "bfloat16"
+    pass_: str = "forward", dtype: str = "bfloat16", without: Container[str] = ()
 ) -> Callable[[Function], Function]:
-    """The options of a workload, with the defaults of one command."""
-    return grouped(
-        ranks_option,
-        click.option("--seq", type=TOKENS, help="Query tokens, such as 4096, 256k or 1M."),
-        click.option("--kv-seq", type=TOKENS, help="Key tokens; defaults to --seq."),
-        click.option("--heads", type=int, default=32, help="Query heads."),
-        click.option("--kv-heads", type=int, help="Number of KV heads (GQA); defaults to --heads."),
-        click.option("--head-dim", type=int, default=128, help="Elements of a head."),
-        click.option(
+    """The options of a workload, with the defaults of one command, `without` some of them."""
+    option = click.option
+    options = {
+        "ranks": ranks_option,
+        "seq": option("--seq", type=TOKENS, help="Query tokens, such as 4096, 256k or 1M."),
+        "kv_seq": option("--kv-seq", type=TOKENS, help="Key tokens; defaults to --seq."),
+        "heads": option("--heads", type=int, default=32, help="Query heads."),
+        "kv_heads": option(
+            "--kv-heads", type=int, help="Number of KV heads (GQA); defaults to --heads."
+        ),
+        "head_dim": option("--head-dim", type=int, default=128, help="Elements of a head."),
+        "v_head_dim": option(
             "--v-head-dim", type=int, help="Elements of a value head; defaults to --head-dim."
         ),
-        click.option("--sinks", is_flag=True, help="One learned logit per head beside the keys'."),
-        click.option("--batch", type=int, default=1, help="Sequences in the batch."),
-        click.option(
+        "sinks": option(
+            "--sinks", is_flag=True, help="One learned logit per head beside the keys'."
+        ),
+        "batch": option("--batch", type=int, default=1, help="Sequences in the batch."),
+        "mask": option(
             "--mask", default="causal", help=f"{mask_forms()}; joined by & and |, with parentheses."
         ),
-        click.option(
+        "dtype": option(
             "--dtype",
             type=click.Choice(list(DTYPES)),
             default=dtype,
             help="Element type of the inputs.",
         ),
-        click.option(
+        "pass": option(
             *("--pass", "pass_"),
             type=click.Choice(PASSES),
             default=pass_,
             help="Passes to plan.",
         ),
-    )
+    }
+    return grouped(*(made for name, made in options.items() if name not in without))
 
 
 def source_options(

@@ -136,7 +136,7 @@ class Choices:
         )
 
 
-def from_scenario(scenario: Scenario, **others: str) -> Choices:
+def from_scenario(scenario: Scenario, **others: Any) -> Choices:
     """Returns the choices of a scenario; raises RingloomError for what an address cannot say."""
     values = {field.name: getattr(scenario, field.name) for field in fields(Scenario)}
     values["speeds"] = scenario.factors
@@ -144,7 +144,7 @@ def from_scenario(scenario: Scenario, **others: str) -> Choices:
     texts["overlap"] = _text(values.pop("overlap"))
     if unknown := [name for name, value in values.items() if value != getattr(Scenario, name)]:
         raise RingloomError(f"the page has no {', '.join(unknown)}")
-    return from_query(texts | others)
+    return from_query(texts | {name: _text(value) for name, value in others.items()})
 
 
 def from_query(query: Mapping[str, str]) -> Choices:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from time import sleep
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import panel
@@ -21,7 +22,7 @@ from planner.files import loads
 from ringloom.cli.explore import free, serve
 from ringloom.comparison import compare
 from ringloom.explore import session as sessions
-from ringloom.explore.choices import Choices
+from ringloom.explore.choices import Choices, from_query
 from ringloom.explore.controls import plan_file, program, trace_file
 from ringloom.explore.view import View, compared, finding, others, predicted
 from simulator.bars import bars_of
@@ -295,6 +296,30 @@ def test_the_server_listens_on_this_machine_only() -> None:
         assert origins == {f"127.0.0.1:{server.port}", f"localhost:{server.port}"}
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize(
+    ("words", "begun"),
+    [
+        ("", Choices()),
+        ("zigzag --ranks 4 --seq 4k --heads 4 --kv-heads 2 --pass both", SMALL),
+        (
+            "--heads 8 --mask window:40 --sinks",
+            Choices(heads=8, kv_heads=8, mask="window:40", sinks=True),
+        ),
+        (
+            "usp:ulysses=2 --no-overlap --straggler 3=0.5",
+            Choices("usp:ulysses=2", overlap=False, stragglers="3=0.5"),
+        ),
+    ],
+)
+def test_the_page_begins_with_what_the_options_say(
+    ringloom: CommandLine, monkeypatch: pytest.MonkeyPatch, words: str, begun: Choices
+) -> None:
+    ended = SimpleNamespace(port=1, io_loop=SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr("ringloom.cli.explore.serve", lambda *_: ended)
+    address = urlsplit(ringloom.json("explore", *words.split())["url"])
+    assert from_query(dict(parse_qsl(address.query))) == begun
 
 
 def test_a_port_that_is_taken_is_told(ringloom: CommandLine) -> None:
