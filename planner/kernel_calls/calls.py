@@ -52,8 +52,8 @@ def _closed_up(*sides: list[range]) -> Sequence[list[range]]:
     (step,), free, shift, closed = steps, 0, 0, dict[range, Ranges]()
     for part in parts:
         shift += max(0, (part.start - shift - free) // step * step)
-        closed[part] = (range(part.start - shift, part.stop - shift, step),)
-        free = max(free, closed[part][0][-1] + 1)
+        end = part[-1] + 1 - shift  # the step of a range of one position may lead beyond it
+        closed[part], free = (range(part.start - shift, end, step),), max(free, end)
     joined = [in_turn([closed[part] for part in side]) for side in sides]
     return joined if all(len(side) == 1 for side in joined) else sides
 

@@ -89,6 +89,14 @@ def test_windows_and_strides_are_cut_as_well(
     np.testing.assert_array_equal(covered(calls, allowed.shape, allowed), allowed)
 
 
+@pytest.mark.parametrize("kv", [range(2, 5, 4), range(3), range(8)])
+def test_one_token_of_a_stripe_is_one_row(kv: range) -> None:
+    """Its range ends far behind it where the step is the number of ranks."""
+    allowed = np.array(kv) <= np.array([[2]])
+    calls = rectangle_calls([(range(2, 5, 4),)], [(kv,)], Causal().region().pieces)
+    np.testing.assert_array_equal(covered(calls, allowed.shape, allowed), allowed)
+
+
 @given(cases(), st.data())
 def test_programs_cut_as_the_planner_does(
     case: tuple[Workload, list[Ranges], list[Ranges]], data: st.DataObject
