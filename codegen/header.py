@@ -4,6 +4,7 @@ The docstring says what the program computes and how, how it was made and verifi
 used and checked; nothing in it is computed with.
 """
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -103,14 +104,15 @@ def _named(tensors: Sequence[str]) -> str:
 
 
 def _command(program: Program) -> Iterator[str]:
-    """Returns the command that makes the file again, broken by backslashes where it is long."""
+    """Returns the command that makes the file again, broken between words where it is long."""
     command = program.command or f"ringloom emit {program.target} plan.json{_options(program)}"
-    words = [plain(word) for word in command.split()]
-    text = " ".join("MASK" if len(word) > LONGEST else word for word in words)
+    words = [plain(word) for word in re.findall(r"(?:'[^']*'|\S)+", command)]
+    text = " ".join("MASK" if len(word) > LONGEST else word.replace(" ", "\0") for word in words)
     *lines, last = textwrap.wrap(
         text, LONGEST, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
-    yield from (f"{line} \\" for line in lines)
+    lines, last = [f"{line} \\".replace("\0", " ") for line in lines], last.replace("\0", " ")
+    yield from lines
     yield f"{last}  # MASK is PLAN['mask']" if max(map(len, words)) > LONGEST else last
 
 

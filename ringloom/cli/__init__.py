@@ -38,6 +38,11 @@ EXAMPLE = "\nExample:\n"
 class Commands(click.Group):
     """Commands by the names of their files."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the words as they were typed, for what tells the command."""
+        ctx.obj = [*args]
+        return super().parse_args(ctx, args)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, or None."""
         return command_of(cmd_name) if cmd_name in COMMANDS else None
@@ -102,9 +107,8 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status, with bad input told in one line on stderr."""
-    words = sys.argv[1:] if arguments is None else [*arguments]
     try:
-        return int(cli.main(words, "ringloom", standalone_mode=False, obj=words) or 0)
+        return int(cli.main(arguments, prog_name="ringloom", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as shown:
         click.echo(shown.format_message(), err=True)
     except click.ClickException as error:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shlex
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import codegen
 import ringloom as rl
@@ -20,6 +22,7 @@ from planner.digest import digest
 from planner.ir import Plan
 from planner.plans import Plans
 from planner.verify import ensure_verified, mark_verified
+from ringloom.cli import cli
 from ringloom.compiling import cache
 
 WORK = rl.Workload(seq=64, heads=4, kv_heads=2, head_dim=8, dtype="float64")
@@ -151,6 +154,23 @@ def test_the_header_has_the_command_that_makes_the_file_again(
     path = str(tmp_path / "plan.json")
     ringloom("plan", *words.split()[2:], "--pass", "both", "-o", path)
     assert "\n    ringloom emit torch plan.json\n" in ringloom("emit", "torch", path)
+
+
+def test_a_command_is_broken_between_its_words(ringloom: CommandLine) -> None:
+    mask = "causal & (full | global:3) & (full | global:5)"
+    words = "emit torch ring --ranks 2 --seq 32 --head-dim 8 --mask".split()
+    text = ringloom(*words, mask)
+    (command,) = re.findall(r"^    (ringloom (?:.*\\\n)*.*)$", text, re.MULTILINE)
+    assert "\\\n" in command
+    assert shlex.split(command.replace("\\\n", " ")) == ["ringloom", *words, mask]
+    long = " | ".join([mask] * 3)
+    assert "--mask MASK  # MASK is PLAN['mask']" in ringloom(*words, long)
+
+
+def test_commands_of_another_program_are_told_as_they_were_given() -> None:
+    words = "emit torch ring --ranks 2 --seq 32 --heads 2 --head-dim 8".split()
+    done = CliRunner().invoke(cli, words)
+    assert f"\n    ringloom {' '.join(words)}\n" in done.output
 
 
 LONG = rl.Documents((1,) * 300 + (724,))
