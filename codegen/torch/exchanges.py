@@ -12,6 +12,7 @@ from codegen.lowered.walk import Cell
 from codegen.text import Names, expression
 from codegen.torch.holdings import listed
 from codegen.torch.messages import Messages
+from codegen.torch.origins import together
 from codegen.torch.variables import readers
 from planner.errors import PlanError
 from planner.loops.form import HELD, OWN, Attend, Exchange, Ints, Return, Statement
@@ -145,7 +146,7 @@ class Exchanges(Messages):
         if not (every or source == OWN) or (np.sort(chunks, 1) != np.sort(wanted, 1)).any():
             raise PlanError("what an exchange brings is in an order of its own")
         check_sequence(blocks, wanted)
-        if blocks.chunks != self.plan.partition.q.chunks:
+        if side == "kv" and not together(self.plan.partition):
             raise PlanError("what an exchange brings of keys has another order than queries")
         order = "all_at" if every else "at"
         if self.orders.setdefault(order, axis) != axis:

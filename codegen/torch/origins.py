@@ -14,7 +14,7 @@ from planner.errors import PlanError
 from planner.ir import Plan
 from planner.kernel_calls.calls import CAUSAL
 from planner.loops.form import OWN, Ints, Loops
-from planner.partitions import Side
+from planner.partitions import Partition, Side
 
 HERE = "rank"
 
@@ -98,7 +98,7 @@ def triangular(plan: Plan, q: Origin, kv: Origin) -> tuple[str, ...]:
     starts = np.array([c[0].start for c in sides.q.chunks])
     ends = starts + [len(c[0]) for c in sides.q.chunks]
     apart = ends[rows[..., :-1]] != starts[rows[..., 1:]]
-    if sides.q.chunks != sides.kv.chunks or (~apart & np.diff(present)).any():
+    if not together(sides) or (~apart & np.diff(present)).any():
         return ()
     return tokens, f"positions({kv.ranks}{seq})"
 
@@ -111,6 +111,12 @@ def pieces_of(plan: Plan) -> int:
     if any((np.diff(side.positions(rank)) < 0).any() for rank in range(plan.ranks)):
         raise PlanError("pieces of a rank in another order than that of the sequence")
     return len(np.unique(side.chunk[side.owned(plan.ranks)[0]]))  # whose heads may be cut, too
+
+
+def together(sides: Partition) -> bool:
+    """True if keys are cut where queries are, and lie on the same ranks."""
+    q, kv = (np.unique(np.stack([x.chunk, x.owners]), axis=1) for x in (sides.q, sides.kv))
+    return sides.q.chunks == sides.kv.chunks and np.array_equal(q, kv)
 
 
 def step_of(plan: Plan) -> int:

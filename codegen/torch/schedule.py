@@ -4,6 +4,8 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from codegen.assemble import Part, parts_of
 from codegen.layout import layout_of
 from codegen.lowered.conditions import SIZES
@@ -160,6 +162,7 @@ def check_form(plan: Plan, loops: Loops) -> None:
         if isinstance(s, Send) and len(s.parts) > 1:
             raise PlanError("a message of several values")
     cut = any(p.pieces for s in loops.statements if isinstance(s, Attend) for p in (*s.q, *s.kv))
+    masked = any(isinstance(s, Attend) and s.kind != "full" for s in loops.statements)
     sizes = {*plan.partition.q.sizes.tolist(), *plan.partition.kv.sizes.tolist()}
     if cut and len(sizes) > 1:
         raise PlanError("pieces of queries and of keys are of different sizes")
@@ -168,3 +171,7 @@ def check_form(plan: Plan, loops: Loops) -> None:
             raise PlanError(f"pieces of {name} are of different sizes")
         if (side.owned(plan.ranks) < 0).any():
             raise PlanError(f"some ranks own more pieces of {name} than others")
+        first = np.array([min((p.start for p in chunk), default=0) for chunk in side.chunks])
+        pieces = np.sort(side.chunk[side.owned(plan.ranks)], axis=1)
+        if masked and (np.diff(first[pieces], axis=1) < 0).any():
+            raise PlanError(f"pieces of {name} are in another order than that of the sequence")

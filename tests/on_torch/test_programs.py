@@ -1,5 +1,6 @@
 """Emitted torch programs against dense attention: exact, whatever the schedule and the mask."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from dense_attention import assert_dense
 from loop_schedules import FOREIGN, foreign_pair
 from planner.ir import Held, Move, Step
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
+from planner.partitions import Block, Partition, Side
 from planner.planning import plan
 from planner.plans import Plans
 from planner.verify import verify_pair
@@ -132,6 +134,28 @@ def test_keys_that_all_ranks_have_are_not_replaced_by_own_ones_where_some_get_ot
     one, arrays = plan("usp:ulysses=3:layout=contiguous:gather=1", work, 6), draw(work, 0)[:3]
     assert "as tables" not in emit(one, "torch")
     assert_dense(work, arrays, [run(one, *arrays)])
+
+
+def of_pieces(*owners: int, order: Sequence[int] = range(4)) -> Side:
+    """Four pieces of two tokens and their owners, listed in an order."""
+    return Side(tuple(Block((range(2 * n, 2 * n + 2),), range(2), owners[n]) for n in order))
+
+
+HERE = of_pieces(0, 0, 1, 1)
+LAST_FIRST = of_pieces(1, 1, 0, 0, order=range(3, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "q", "kv"),
+    [
+        ("ring", LAST_FIRST, LAST_FIRST),  # a rank has later tokens before earlier ones
+        ("allgather", HERE, of_pieces(1, 1, 0, 0)),  # keys lie elsewhere than queries
+    ],
+)
+@pytest.mark.parametrize("mask", [Causal(), Window(3, 2)], ids=str)
+def test_partitions_by_hand_are_exact(schedule: str, q: Side, kv: Side, mask: Mask) -> None:
+    work = Workload(seq=8, heads=2, head_dim=2, mask=mask, dtype="float64")
+    assert_exact(plan(schedule, work, 2, pass_="both", layout=Partition(q, kv)))
 
 
 WRITTEN = [*CLASSIC, "striped:grain=4", "allgather:keep=1"]
