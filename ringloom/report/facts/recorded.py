@@ -47,6 +47,8 @@ def recorded(path: str | Path) -> Recorded:
     scale = about.get("time_scale", 1.0)
     if not _number(scale) or scale <= 0:
         raise RingloomError(f"{path}: time_scale is {scale!r}, not a number above 0")
+    if not about.get("digest"):
+        raise RingloomError(f"{path} does not name its plans: an earlier version, record it again")
     spans = _spans(path, events, scale)
     begin = min(s.start for s in spans)
     moved = [replace(s, start=s.start - begin, end=s.end - begin) for s in spans]
@@ -111,6 +113,6 @@ def matching(compared: Comparison, run: Recorded) -> Case:
             return case
     first, names = compared.cases[0], ", ".join(case.row.schedule for case in compared.cases)
     raise RingloomError(
-        f"the recorded run is of {run.plan} on {run.ranks} ranks, {run.work[:200]};"
+        f"the recorded run is of other plans: {run.plan} on {run.ranks} ranks, {run.work[:200]};"
         f" the report is of {names} on {compared.ranks} ranks, {described(first.plans)}"
     )
