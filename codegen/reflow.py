@@ -40,6 +40,8 @@ def _broken(line: str) -> Iterator[str]:
         yield line
         return
     parts = _parts(inside)
+    if text[-1] not in CLOSING and len(parts) == 1:
+        parts = [inside]  # a comma behind it would make a tuple of it
     called = re.search(r"[\w)\]]$", head[:-1]) or not parts[0].endswith(",")
     if called and len(indent + inside) + 4 <= WIDTH:
         parts = [inside]

@@ -15,6 +15,7 @@ STATEMENTS = [
     f"    x = {LONG}",
     f"    return exchange({', '.join(NAMES[:6])}) if step < RANKS - 1 else None",
     f"    x = exchange({', '.join(NAMES[:4])}) if step >= 2 and step % INNER == 0 else None",
+    f"    x = wait(exchange({', '.join(NAMES[:5])}, group)) or {NAMES[5]}",
     f"    x = [y[:, :, order] for y in gathered_from_everybody({', '.join(NAMES[:5])}, group)]",
     f"    return [(r, {NAMES[0]}) for r in range(RANKS) if r in {NAMES[1]} and r < ({LONG[:48]})]",
     f"    for total, share in zip({', '.join(NAMES[:6])}, strict=True):\n        pass",
