@@ -158,7 +158,7 @@ def test_the_header_has_the_command_that_makes_the_file_again(
 
 def test_a_command_is_broken_between_its_words(ringloom: CommandLine) -> None:
     mask = "causal & (full | global:3) & (full | global:5)"
-    words = "emit torch ring --ranks 2 --seq 32 --head-dim 8 --mask".split()
+    words = shlex.split("emit torch ring --ranks 2 --seq 32 --head-dim 8 --mask")
     text = ringloom(*words, mask)
     (command,) = re.findall(r"^    (ringloom (?:.*\\\n)*.*)$", text, re.MULTILINE)
     assert "\\\n" in command
@@ -168,9 +168,9 @@ def test_a_command_is_broken_between_its_words(ringloom: CommandLine) -> None:
 
 
 def test_commands_of_another_program_are_told_as_they_were_given() -> None:
-    words = "emit torch ring --ranks 2 --seq 32 --heads 2 --head-dim 8".split()
-    done = CliRunner().invoke(cli, words)
-    assert f"\n    ringloom {' '.join(words)}\n" in done.output
+    words = "emit torch ring --ranks 2 --seq 32 --heads 2 --head-dim 8"
+    done = CliRunner().invoke(cli, shlex.split(words))
+    assert f"\n    ringloom {words}\n" in done.output
 
 
 LONG = rl.Documents((1,) * 300 + (724,))

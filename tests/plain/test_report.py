@@ -319,7 +319,7 @@ def test_a_recording_that_unpacks_without_end_is_refused(
 def test_runs_of_something_else_are_refused(four: Comparison, tmp_path: Path) -> None:
     run = recorded(rewritten(four, tmp_path, lambda _: None))
     for schedule, ranks in (("zigzag", 4), ("ring", 2)):
-        said = rf"run is of other plans: ring on 4 ranks, .*; the report is of {schedule} on {ranks} ranks"
+        said = rf"of other plans: ring on 4 ranks, .*; the report is of {schedule} on {ranks} ranks"
         with pytest.raises(rl.RingloomError, match=said):
             page(compare(WORK, ranks, HARDWARE, [schedule]), run)
 
