@@ -13,7 +13,7 @@ from simulator.hardware import Constant, Hardware, hardware, presets
 from simulator.hardware.read import PRESETS
 from simulator.hardware.schema import OPTIONAL, UNITS
 
-DEFAULTS = {key for key, (_, default) in OPTIONAL.items() if default is not None}
+DEFAULTS = {*OPTIONAL}
 NAMES = {
     *("a100-nvlink", "a100-pcie", "h100", "h200", "h800", "b200"),
     *("tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p"),
