@@ -13,7 +13,7 @@ import numpy as np
 from codegen.layout import Form
 from codegen.masks import filled, mask_data
 from codegen.programs import Program
-from planner.digest import digest
+from planner.files.digest import digest
 from planner.ir import TENSORS
 from planner.layouts.peers import PEERS
 from planner.loops.form import Exchange, Loops, Return, Send, Shift, Table

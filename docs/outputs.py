@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from pages import FENCE, Block, blocks, execute
 from plan_tiles import tiles
 
-from planner.digest import digest
+from planner.files.digest import digest
 from planner.plans import Plans
 from planner.version import VERSION
 from ringloom.figures import sheet

@@ -19,9 +19,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from planner.digest import described, digest
 from planner.disk import writing
 from planner.errors import RingloomError
+from planner.files.digest import described, digest
 from planner.ir import Plan
 from simulator.memory import Memory
 from simulator.timeline import STREAMS, Run, Span, Timeline, spans

@@ -11,7 +11,7 @@ from bokeh.models import Range1d
 from markupsafe import Markup
 
 import ringloom
-from planner.digest import digest
+from planner.files.digest import digest
 from ringloom.comparison import Case, Comparison
 from ringloom.report import SCRIPTS, asset
 from ringloom.report.facts.recorded import Recorded, matching

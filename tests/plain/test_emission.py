@@ -18,7 +18,7 @@ import ringloom as rl
 from codegen.header import plan_literal
 from codegen.programs import program_of
 from command_line import CommandLine
-from planner.digest import digest
+from planner.files.digest import digest
 from planner.ir import Plan
 from planner.plans import Plans
 from planner.verify import ensure_verified, mark_verified

@@ -217,6 +217,14 @@ def test_a_zigzag_reads_as_a_person_would_write_it() -> None:
     ]
 
 
+def test_ranks_around_the_end_are_told_as_two_ends() -> None:
+    work = Workload(seq=240, heads=2, head_dim=8, mask=Window(40))
+    shown = show(recover(plan("mesh2d", work, 6)))
+    assert "(rank >= 4 or rank <= 0)" in shown
+    assert "4 <= rank <= 0" not in shown
+    assert "t%6 <= r <= (t-2)%6" in show(recover(plan("broadcast", replace(work, mask=Full()), 6)))
+
+
 def test_sums_go_on_under_the_name_of_inputs_that_do_not() -> None:
     """In a causal ring keys and values stop where nobody needs them, their sums do not."""
     for name in ("ring", "striped", "zigzag", "balanced", "burst", "usp:ulysses=2"):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import ringloom as rl
 from command_line import CommandLine
 from planner.analysis.tiles import tiles
-from planner.digest import digest
+from planner.files.digest import digest
 from ringloom.comparison import Comparison, compare
 from ringloom.report.facts import recorded as recordings
 from ringloom.report.facts.recorded import recorded

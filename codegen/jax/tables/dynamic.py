@@ -21,8 +21,8 @@ from codegen.jax.tables import program as table
 from codegen.jax.tables.slots import Tables
 from codegen.jax.tables.slots import tables as tables_of
 from codegen.programs import Program
-from planner.digest import digest
 from planner.errors import PlanError
+from planner.files.digest import digest
 from planner.masks import Full, Mask
 from planner.partitions import Side
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from planner.digest import described, digest
 from planner.disk import read
 from planner.errors import RingloomError
+from planner.files.digest import described, digest
 from ringloom.comparison import Case, Comparison
 from simulator.bars import Bars, columns
 from simulator.timeline import STREAMS, Span, Stream
