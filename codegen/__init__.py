@@ -13,13 +13,14 @@ reads as text and tests import.
 """
 
 from importlib import import_module
+from io import BytesIO
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from codegen.programs import PLATFORMS, TARGETS, Options, Target, program_of
-from planner.disk import writing
+from planner.disk import write
 from planner.errors import PlanError
 from planner.masks import Mask
 from planner.plans import AnyPlans
@@ -62,8 +63,9 @@ def tables(
 
 def save_tables(made: Tables, path: str) -> None:
     """Write tables to a file that a dynamic program loads; RingloomError where that cannot be."""
-    with writing(path), open(path, "wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **made)
+    file = BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **made)
+    write(path, file.getvalue())
 
 
 def _room(target: Target) -> Any:

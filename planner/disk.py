@@ -1,11 +1,14 @@
 """read(path, parse, what)   what a parser makes of a file, or an error of one line.
 from_json(text)           the value of a JSON text that names each key of an object once.
+write(path, content)      a file that holds its content whole, or what it held before.
 writing(path)             around what writes a file: an error of one line where that fails.
 """
 
 import csv
 import gzip
 import json
+import os
+import shutil
 import tomllib
 import zlib
 from collections import Counter
@@ -13,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from planner.errors import RingloomError
 
@@ -59,6 +63,44 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"{twice[:40]!r} is named twice in an object")
     return entries
+
+
+def write(path: str | Path, content: bytes) -> None:
+    """Writes a file, of which nobody ever sees a part; raises RingloomError where that fails.
+
+    What is no file, such as a pipe, and a file in a folder that cannot be changed are written
+    in place.
+    """
+    with writing(path):
+        kept, place = Path(path), Path(os.path.realpath(path))  # a link stays one
+        beside = place.with_name(f".{uuid4().hex}")
+        if not (os.access(place.parent, os.W_OK) and (not kept.exists() or _is_own(kept))):
+            kept.write_bytes(content)
+            return
+        try:
+            beside.write_bytes(content)
+            if kept.exists():
+                shutil.copymode(place, beside)
+            os.replace(beside, place)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+def _is_own(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.W_OK)
+
+
+def make_folder(path: str | Path) -> None:
+    """Makes a folder where there is none; raises RingloomError where that fails."""
+    with writing(path):
+        Path(path).mkdir(parents=True, exist_ok=True)
+
+
+def with_folder(path: str) -> str:
+    """Returns the path of a file to write; raises RingloomError where its folder does not exist."""
+    with writing(path):
+        os.stat(f"{os.path.dirname(os.path.realpath(path))}/")
+    return path
 
 
 @contextmanager

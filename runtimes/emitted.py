@@ -1,13 +1,12 @@
 """Programs that are emitted to be run, with or without a forward plan to begin with."""
 
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from tempfile import NamedTemporaryFile, TemporaryDirectory
+from tempfile import TemporaryDirectory
 from threading import RLock
 from types import ModuleType
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from codegen import emit
 from planner.analysis.tiles import tiles
-from planner.disk import writing
+from planner.disk import make_folder, write
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.passes.trim import trim
 from planner.plans import Plans
@@ -41,8 +40,7 @@ def load(source: str, folder: Path | None = None) -> ModuleType:
     path = (folder or Path(_folder().name)) / f"{name}.py"
     with LOADING:
         if name not in sys.modules:
-            with writing(path):
-                _keep(source.encode(), path)
+            _keep(source.encode(), path)
             program = ModuleType(name)
             program.__file__ = str(path)
             sys.modules[name] = program  # torch.compile looks there for the functions of a module
@@ -58,10 +56,8 @@ def _keep(text: bytes, path: Path) -> None:
     """Have a file hold a text, whole at any time: programs of other processes read their own."""
     if path.is_file() and path.read_bytes() == text:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(text)
-    os.replace(file.name, path)
+    make_folder(path.parent)
+    write(path, text)
 
 
 @cache

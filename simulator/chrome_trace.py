@@ -19,7 +19,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from planner.disk import writing
+from planner.disk import write
 from planner.errors import RingloomError
 from planner.files.digest import described, digest
 from planner.ir import Plan
@@ -159,8 +159,7 @@ def save_trace(document: dict[str, Any], path: str | Path) -> Path:
     content = json.dumps(document, separators=(",", ": "), allow_nan=False).encode()
     if file.name.endswith(".gz"):
         content = gzip.compress(content, mtime=0)
-    with writing(file):
-        file.write_bytes(content)
+    write(file, content)
     return file
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.disk import from_json, read, writing
+from planner.disk import from_json, read, write
 from planner.errors import PlanError
 from planner.files.runs import LONG, expanded, length, runs_of
 from planner.ir import Attend, Held, Move, Node, Plan, Step
@@ -76,8 +76,7 @@ def save(plans: AnyPlans, path: str | Path) -> None:
     data = dumps(plans).encode()
     if str(path).endswith(".gz"):
         data = gzip.compress(data, mtime=0)
-    with writing(path):
-        Path(path).write_bytes(data)
+    write(path, data)
 
 
 def load(path: str | Path) -> Plan | Plans:

@@ -7,20 +7,20 @@ Example:
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
-from planner.errors import RingloomError
+from planner.disk import write
 from ringloom.calibrating import Calibration, calibrate
-from ringloom.cli.output import progress, show, write
+from ringloom.cli.options import FILE
+from ringloom.cli.output import progress, show
 from simulator.hardware.measured import as_toml
 
 
 @click.command()
-@click.option("-o", "--output", type=click.Path(dir_okay=False), required=True, help="TOML file.")
+@click.option("-o", "--output", type=FILE, required=True, help="TOML file.")
 @click.option("--quick", is_flag=True, help="Fewer repetitions: half a minute, less exact.")
 @click.option(
     "--device",
@@ -28,11 +28,9 @@ from simulator.hardware.measured import as_toml
     help="Backend to measure; by default the first one available.",
 )
 def command(output: str, quick: bool, device: str | None) -> None:
-    if not Path(output).resolve().parent.is_dir():
-        raise RingloomError(f"cannot write {output}: no such folder")
     calibration = calibrate(device or "", quick, partial(progress, verb="measuring"))
     head = "Written by `ringloom calibrate`; use it with --hardware FILE."
-    write(output, as_toml(calibration.hardware, head))
+    write(output, as_toml(calibration.hardware, head).encode())
     document = {
         "hardware": calibration.hardware.name,
         "output": output,

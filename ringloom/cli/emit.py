@@ -10,8 +10,9 @@ import click
 
 from codegen import emit
 from codegen.programs import PLATFORMS, TARGETS
-from ringloom.cli.options import is_file, max_calls_option, plans_of, source_options
-from ringloom.cli.output import TYPED, show, typed_command, write
+from planner.disk import write
+from ringloom.cli.options import FILE, is_file, max_calls_option, plans_of, source_options
+from ringloom.cli.output import TYPED, show, typed_command
 
 
 @click.command()
@@ -32,7 +33,7 @@ from ringloom.cli.output import TYPED, show, typed_command, write
     default="all",
     help="Leave out the kernels of other platforms (JAX).",
 )
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the program there.")
+@click.option("-o", "--output", type=FILE, help="Write the program there.")
 def command(
     target: str,
     source: str,
@@ -58,7 +59,7 @@ def command(
     lines, size = program.count("\n"), len(program)
     document = {"target": target, "file": output, "lines": lines, "bytes": size}
     if output:
-        write(output, program)
+        write(output, program.encode())
         show(document, f"{output}: {lines} lines; python {output} checks itself")
     else:
         show(document | {"source": program}, text=program)

@@ -28,7 +28,7 @@ HOST = "127.0.0.1"  # the loopback address only
 @click.argument("schedule", default=Choices().schedule)
 @click.option("--port", type=Whole(0, 65535), default=5006, help="0 takes a free port.")
 @click.option("--open/--no-open", "opening", default=False, help="Open the page in a browser.")
-@workload_options(without=("kv_seq", "head_dim", "batch", "dtype"))
+@workload_options(without=("kv_seq", "batch", "dtype"))
 @hardware_option
 @scenario_options
 def command(port: int, opening: bool, seq: int | None, pass_: str, **given: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from planner.disk import with_folder
 from planner.errors import PlanError, RingloomError
 from planner.files import load
 from planner.masks import forms as mask_forms
@@ -16,6 +17,7 @@ from planner.plans import Plans
 from planner.workload import DTYPES, Workload
 from ringloom.cli.output import TYPED, Number, Whole, progress, working
 from ringloom.comparison import PASSES, Comparison, compare
+from simulator.chrome_trace import trace_file
 from simulator.network.topology import forms as topology_forms
 from simulator.scenario import Scenario, scenario_file, value_of
 
@@ -34,7 +36,7 @@ class Written(click.ParamType[Any]):
             return value
         try:
             return self.read(value)
-        except PlanError:
+        except RingloomError:
             raise
         except ValueError:
             self.fail(f"{value!r} is not {self.name}, such as {self.example}", param, ctx)
@@ -47,6 +49,8 @@ def _names(value: str) -> list[str]:
 
 
 TOKENS = Written("tokens", "256k", tokens)
+FILE = Written("a file", "plan.json", with_folder)
+TRACE = Written("a trace", "trace.json.gz", lambda path: str(trace_file(with_folder(path))))
 ranks_option = click.option("--ranks", type=int, help="Devices that share the sequence.")
 hardware_option = click.option(
     "--hardware", default="a100-nvlink", help="A preset or a TOML/JSON file."

@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import StringIO
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -19,7 +18,6 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, track
 
-from planner.disk import writing
 from ringloom.rows import flat
 
 Item = TypeVar("Item")
@@ -107,12 +105,6 @@ def _as_csv(rows: list[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(lines)
     return file.getvalue()
-
-
-def write(path: str, text: str) -> None:
-    """Write a file; raises RingloomError where that cannot be."""
-    with writing(path):
-        Path(path).write_text(text, encoding="utf-8")
 
 
 def _plain(value: Any) -> Any:

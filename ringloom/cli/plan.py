@@ -14,7 +14,7 @@ from planner.files import save
 from planner.ir import Plan
 from planner.loops import recover
 from planner.loops import show as pseudo_code
-from ringloom.cli.options import plans_of, source_options
+from ringloom.cli.options import FILE, plans_of, source_options
 from ringloom.cli.output import console, show, working
 from ringloom.views import tables
 from ringloom.views.grids import cells, grid, legend
@@ -25,7 +25,7 @@ GRID = 4000  # rows of a plan up to which the JSON object lists its cells
 
 @click.command()
 @source_options()
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the plan file.")
+@click.option("-o", "--output", type=FILE, help="Write the plan file.")
 def command(source: str, output: str | None, **given: Any) -> None:
     plans = plans_of(source, given)
     if output:

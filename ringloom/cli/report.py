@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-from ringloom.cli.options import compared, comparison_options
-from ringloom.cli.output import show, typed_command, working, write
+from planner.disk import write
+from ringloom.cli.options import FILE, compared, comparison_options
+from ringloom.cli.output import show, typed_command, working
 from ringloom.optional import needing
 
 
@@ -22,14 +23,14 @@ from ringloom.optional import needing
     "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."
 )
 @click.option("--all-ranks", is_flag=True, help="Draw the timelines of all ranks of many.")
-@click.option("-o", "--output", default="report.html", help="File of the page.")
+@click.option("-o", "--output", type=FILE, default="report.html", help="File of the page.")
 def command(trace: str | None, all_ranks: bool, output: str, **given: Any) -> None:
     page = needing("report", "ringloom.report.page")
     run = import_module("ringloom.report.facts.recorded").recorded(trace) if trace else None
     comparison = compared(given, variants=False)
     with working("drawing"):
         content = page.page(comparison, run, typed_command(), all_ranks)
-    write(output, content)
+    write(output, content.encode())
     document = {
         "file": output,
         "bytes": len(content.encode()),

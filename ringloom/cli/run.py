@@ -15,7 +15,7 @@ import click
 from planner.errors import RingloomError
 from planner.plans import Plans
 from planner.workload import Workload
-from ringloom.cli.options import plans_of, source_options
+from ringloom.cli.options import TRACE, plans_of, source_options
 from ringloom.cli.output import Whole, show, working
 from ringloom.recording import record
 from ringloom.views.tables import verdict
@@ -23,7 +23,6 @@ from ringloom.views.units import seconds
 from runtimes.arrays import draw, draw_sinks
 from runtimes.backends import BACKENDS, run
 from runtimes.validation import check
-from simulator.chrome_trace import trace_file
 
 LARGEST = 4 << 30  # bytes of one dense score matrix
 
@@ -35,7 +34,7 @@ LARGEST = 4 << 30  # bytes of one dense score matrix
 )
 @click.option("--check", "checked", is_flag=True, help="Compare with dense attention; 1 if wrong.")
 @click.option("--seed", type=Whole(0), default=0, help="Seed of the random arrays.")
-@click.option("--trace", "trace", help="Record the run: a Chrome trace, .json or .json.gz.")
+@click.option("--trace", type=TRACE, help="Record the run: a Chrome trace, .json or .json.gz.")
 def command(
     source: str, backend: str, checked: bool, seed: int, trace: str | None, **given: Any
 ) -> int:
@@ -45,6 +44,7 @@ def command(
     work = plans.workload
     sizes = f"{plans.ranks} ranks, {work.seq} tokens, {work.mask}, {work.dtype}"
     head = f"[bold]{plans.name}, {sizes}[/]"
+    written = [f"recorded in {trace}"] if trace else []
     if trace:
         document["trace"] = trace
     if checked:
@@ -52,7 +52,7 @@ def command(
             run_random(plans, backend, seed, trace)
         with working("running and comparing with dense attention"):
             result = check(plans, backend=backend, seed=seed)
-        show(document | asdict(result), head, verdict(result))
+        show(document | asdict(result), head, verdict(result), *written)
         return int(not result.exact)
     began = perf_counter()
     with working("running"):
@@ -60,7 +60,6 @@ def command(
     document |= {"seconds": perf_counter() - began, "shapes": shapes}
     results = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
     took = seconds(document["seconds"])
-    written = [f"recorded in {trace}"] if trace else []
     ran = f"ran in {took}: {', '.join(results)}; --check verifies the result"
     show(document, head, ran, *written)
     return 0
@@ -80,7 +79,6 @@ def run_random(
     if trace is None:
         outputs = run(plans, q, k, v, **given)
     else:
-        trace_file(trace)  # raises before the run if it cannot be written
         outputs, recording = record(plans, q, k, v, **given)
         recording.save(trace)
     results = (outputs,) if forward_only else outputs

@@ -12,6 +12,7 @@ import click
 from rich.table import Table
 
 from ringloom.cli.options import (
+    TRACE,
     hardware_option,
     plans_of,
     scenario_of,
@@ -54,7 +55,7 @@ def path_picture(legs: tuple[Leg, ...]) -> Table:
     help="auto takes the fast one where it applies.",
 )
 @scenario_options
-@click.option("--trace", "trace_file", help="Write a Chrome trace, .json or .json.gz.")
+@click.option("--trace", "trace_file", type=TRACE, help="Write a Chrome trace, .json or .json.gz.")
 def command(
     source: str, hardware: str, engine: Engine, trace_file: str | None, **given: Any
 ) -> None:

@@ -13,7 +13,14 @@ import click
 
 from codegen import save_tables, tables
 from codegen.programs import TARGETS
-from ringloom.cli.options import is_file, max_calls_option, plans_of, source_options, workload
+from ringloom.cli.options import (
+    FILE,
+    is_file,
+    max_calls_option,
+    plans_of,
+    source_options,
+    workload,
+)
 from ringloom.cli.output import show
 
 
@@ -21,9 +28,7 @@ from ringloom.cli.output import show
 @click.argument("target", type=click.Choice(TARGETS))
 @source_options(pass_="both")
 @max_calls_option
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False), required=True, help="An .npz file."
-)
+@click.option("-o", "--output", type=FILE, required=True, help="An .npz file.")
 def command(target: str, source: str, max_calls: int | None, output: str, **given: Any) -> None:
     masked: dict[str, Any] = {}
     if target == "jax" and not is_file(source):  # the program's plans, and the mask to run

@@ -30,6 +30,7 @@ SCENARIO = {  # what a choice is called in a scenario
     "stragglers": "speeds",
     "slow_links": "links",
 }
+LIKE = {"kv_heads": "heads", "v_head_dim": "head_dim"}  # what each is where nothing is said of it
 
 
 class ChoiceError(RingloomError):
@@ -50,6 +51,7 @@ class Choices:
     mask: str = "causal"
     heads: int = 32
     kv_heads: int = 32
+    head_dim: int = 128
     v_head_dim: int = 128
     sinks: bool = False
     hardware: str = "a100-nvlink"
@@ -78,7 +80,7 @@ class Choices:
             seq=tokens(self.seq),
             heads=self.heads,
             kv_heads=self.kv_heads,
-            head_dim=Choices().v_head_dim,
+            head_dim=self.head_dim,
             v_head_dim=self.v_head_dim,
             sinks=self.sinks,
             mask=self.mask,
@@ -100,7 +102,7 @@ class Choices:
 
     def query(self) -> dict[str, str]:
         """The parts of an address that bring these choices back; defaults are left out."""
-        usual = Choices().texts() | {"kv_heads": str(self.heads)}
+        usual = Choices().texts() | {name: str(getattr(self, like)) for name, like in LIKE.items()}
         return {name: text for name, text in self.texts().items() if text != usual[name]}
 
     @property
@@ -124,7 +126,7 @@ class Choices:
     @property
     def python(self) -> str:
         """Lines of Python that plan and predict the chosen schedule."""
-        names = ("heads", "kv_heads", "v_head_dim", "sinks", "mask")
+        names = ("heads", "kv_heads", "head_dim", "v_head_dim", "sinks", "mask")
         sizes = [f"{name}={getattr(self, name)!r}" for name in names]
         passes = "" if self.pass_ == "forward" else f", pass_={self.pass_!r}"
         return (
@@ -156,8 +158,8 @@ def from_query(query: Mapping[str, str]) -> Choices:
             chosen[field.name] = _collect(wrong, name, partial(_value, text, field))
     if wrong:
         raise ChoiceError(wrong)
-    chosen.setdefault("kv_heads", chosen.get("heads", Choices().heads))
-    return Choices(**chosen)
+    alike = {name: chosen[like] for name, like in LIKE.items() if like in chosen}
+    return Choices(**(alike | chosen))
 
 
 def _collect(wrong: dict[str, str], name: str, ask: Callable[[], Any]) -> Any:
@@ -247,6 +249,7 @@ CHECKS: dict[str, tuple[tuple[str, ...], Callable[[Choices], object]]] = {
     "mask": (("seq",), _mask),
     "heads": ((), lambda given: _within("heads", given.heads, MOST_HEADS)),
     "kv_heads": (("heads",), _kv_heads),
+    "head_dim": ((), lambda given: _within("head_dim", given.head_dim, MOST_HEADS)),
     "v_head_dim": ((), lambda given: _within("v_head_dim", given.v_head_dim, MOST_HEADS)),
     "hardware": ((), _hardware),
     "pass": ((), lambda given: _one_of("pass", given.pass_, PASSES)),

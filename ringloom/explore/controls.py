@@ -17,6 +17,7 @@ LABELS = {
     "seq": "tokens",
     "heads": "query heads",
     "kv_heads": "key-value heads",
+    "head_dim": "elements of a head",
     "v_head_dim": "elements of a value head",
     "sinks": "a sink per query head",
     "overlap": "transfers overlap compute",

@@ -6,6 +6,7 @@ Those of a comparison are its bars, and timeline, load, memory and traffic of ea
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from planner.disk import writing
+from planner import disk
 from ringloom.comparison import Comparison
 
 INK, LINE, WASTE = "#1b1f24", "#b8c0c8", "#e3e7eb"
@@ -50,10 +51,10 @@ def write(
     with style():
         figure, files = draw(), []
         for kind in formats:
-            file = folder / f"{name}.{kind}"
-            with writing(file):
-                folder.mkdir(parents=True, exist_ok=True)
-                figure.savefig(file, format=kind, metadata=dict(NO_DATE[kind]), bbox_inches="tight")
+            drawn, file = BytesIO(), folder / f"{name}.{kind}"
+            figure.savefig(drawn, format=kind, metadata=dict(NO_DATE[kind]), bbox_inches="tight")
+            disk.make_folder(folder)
+            disk.write(file, drawn.getvalue())
             files.append(file)
     return files
 

@@ -7,13 +7,14 @@ schedule cannot run everywhere. (Dolan and Moré, 2002.)
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import pyarrow as pa
 from matplotlib.figure import Figure
 from pyarrow import csv, parquet
 
-from planner.disk import writing
+from planner import disk
 from ringloom.figures import sheet
 from ringloom.report.pictures.palette import OKABE_ITO
 from ringloom.sweeps.grid import Row
@@ -28,8 +29,8 @@ def write(rows: Sequence[Row], keys: Sequence[str], folder: Path) -> Iterator[Pa
     """Writes results.parquet, results.csv and summary.svg; yields their paths."""
     columns = table(rows)
     for name, save in (("results.parquet", parquet.write_table), ("results.csv", csv.write_csv)):
-        with writing(folder / name):
-            save(columns, folder / name)
+        save(columns, file := BytesIO())
+        disk.write(folder / name, file.getvalue())
         yield folder / name
     yield from sheet.write(partial(profiles, standings(rows, keys)), "summary", folder, ("svg",))
 

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from planner.disk import writing
+from planner.disk import make_folder, writing
 from planner.errors import RingloomError
 from planner.version import VERSION
 from ringloom.sweeps.grid import Row
@@ -38,10 +38,10 @@ class Store:
 
     def write(self, line: bytes) -> None:
         """Appends a line; raises RingloomError where it cannot be written."""
-        with writing(self.file.name):
-            self.file.write(line + b"\n")
-            self.file.flush()
-            os.fsync(self.file.fileno())
+        with writing(self.file.name), open(self.file.name, "ab") as file:
+            file.write(line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def checksum(self, batch: bytes) -> bytes:
         """Returns what stands before a batch of this grid."""
@@ -57,8 +57,8 @@ def opened(folder: Path, digest: str) -> Iterator[Store]:
     """
     import fcntl  # Unix has it; elsewhere all but sweeps works
 
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
+    with writing(folder / NAME):
         file = (folder / NAME).open("a+b")
     with file:
         try:

@@ -280,12 +280,6 @@ def test_the_command_writes_a_file_that_predicts(
     ringloom("simulate", "ring", *work, "--hardware", str(path), "--json")
 
 
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
-    ringloom: CommandLine,
-) -> None:
-    assert "no such folder" in ringloom.refused("calibrate", "-o", "/no/such/folder/x.toml")
-
-
 def test_a_device_that_is_not_there_is_refused(
     tmp_path: Path, ringloom: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

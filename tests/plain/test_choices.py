@@ -26,6 +26,7 @@ chosen = st.builds(
     mask=st.sampled_from(["causal", "full", "causal & (window:4096 | global:64)"]),
     heads=st.integers(1, 64),
     kv_heads=st.just(1),
+    head_dim=st.integers(1, 256),
     v_head_dim=st.integers(1, 256),
     sinks=st.booleans(),
     hardware=st.sampled_from(presets()),
@@ -155,3 +156,14 @@ def test_the_page_begins_with_the_scenario_of_the_command(
         (f"--hardware {file}", "an address names no files"),
     ):
         assert why in ringloom.refused("explore", *words.split())
+
+
+def test_values_are_as_wide_as_keys_where_nothing_else_is_said(
+    first_page: Callable[..., str],
+) -> None:
+    for words, value in (("--head-dim 64", 64), ("--head-dim 192 --v-head-dim 128", 128)):
+        choices = from_query(dict(parse_qsl(urlsplit(first_page(*words.split())).query)))
+        assert choices.work == rl.Workload(
+            seq=2**18, heads=32, head_dim=int(words.split()[1]), v_head_dim=value
+        )
+        assert choices.command.endswith(f" --ranks 8 --seq 256k {words}")

@@ -81,6 +81,11 @@ BAD = [
     (["plan", "head-chunks:ahead=2", *SMALL], "head-chunks:ahead is 0 or 1, not 2"),
     (["plan", "ring", *SMALL, "-o", "-"], "cannot write -: give the name of a file"),
     (["tables", "torch", "ring", *SMALL, "-o", "-"], "cannot write -: give the name of a file"),
+    (["figures", "-o", "-"], "cannot write -: give the name of a file"),
+    (["report", "-o", "/nowhere/page.html"], "cannot write /nowhere/page.html: No such"),
+    (["run", "nothing", "--trace", "/nowhere/t.json"], "cannot write /nowhere/t.json: No such"),
+    (["calibrate", "-o", "/nowhere/x.toml"], "cannot write /nowhere/x.toml: No such file"),
+    (["simulate", "nothing", "--trace", "trace.txt"], "ends in .json or .json.gz, not trace.txt"),
     (["compare", *SMALL, "--memory", "nan"], "'nan' is not a valid number"),
     (["check", "nowhere.py", "--seq", "-5"], "'-5' is not a number of tokens"),
 ]

@@ -2,6 +2,11 @@
 
 import gzip
 import json
+import os
+import resource
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,7 @@ from planner.errors import PlanError, RingloomError
 from planner.files import runs
 from planner.ir import Held
 from planner.plans import Plans
+from ringloom.sweeps import store
 from strategies import masks
 
 WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Causal(), scale=0.25)
@@ -247,3 +253,48 @@ def test_a_file_that_is_absent_or_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cut.json.gz").write_bytes(gzip.compress(files.dumps(PLAN).encode())[:-40])
     with pytest.raises(RingloomError, match=r"cut.json.gz: Compressed file ended"):
         rl.load(tmp_path / "cut.json.gz")
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Has no file grow beyond `size` bytes: what writes more fails as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_on_a_full_disk_a_file_stays_what_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    for before in ([], [path]):
+        with full_disk(100), pytest.raises(RingloomError, match=f"cannot write {path}: File too"):
+            rl.save(PLAN, path)
+        assert [*tmp_path.iterdir()] == before
+        path.write_text("before")
+    assert path.read_text() == "before"
+    with (
+        full_disk(20),
+        pytest.raises(RingloomError, match=r"cannot write .*sweep\.jsonl: File too"),
+        store.opened(tmp_path / "sweep", "0" * 64),
+    ):
+        pass
+
+
+def test_links_modes_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
+    kept, link, pipe = (tmp_path / name for name in ("kept.json", "link.json", "pipe"))
+    kept.write_text("{}")
+    kept.chmod(0o640)
+    link.symlink_to(kept.name)
+    rl.save(PLAN, link)
+    assert link.is_symlink()
+    assert rl.load(kept) == PLAN
+    assert kept.stat().st_mode & 0o777 == 0o640
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        content = pool.submit(pipe.read_text)
+        rl.save(PLAN, pipe)
+        assert files.loads(content.result()) == PLAN
+    rl.save(PLAN, "/dev/null")
+    assert not Path("/dev/null").is_file()
