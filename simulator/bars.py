@@ -1,4 +1,4 @@
-"""Bars of a timeline by columns: what ranks of a picture compute, merge, send and wait for.
+"""Bars of a timeline: the spans of what ranks of a picture compute, merge, send and wait for.
 
 compute, merge   |attend|       |attend|merge|
 wait                     ------                 for a message, from when its source offered it
@@ -8,45 +8,18 @@ send             |KV 0 -> 1 ===|
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter, itemgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.ir import Move
 from simulator.facts import passes
 from simulator.prediction import Prediction
-from simulator.timeline import STREAMS, Floats, Span, Timeline, spans
+from simulator.timeline import Span, Timeline, spans
 
 FEW = 16  # ranks that a picture shows, unless all are asked for
 MOST = 60_000  # spans of one schedule that a picture shows
-
-
-@dataclass(frozen=True, eq=False)
-class Bars:
-    """Columns of equal length; `stream` indexes STREAMS, times are seconds.
-
-    `whole` is False where only the attends of each step are known, not every row of the plan.
-    """
-
-    rank: NDArray[np.int32]
-    stream: NDArray[np.int8]
-    step: NDArray[np.int32]
-    start: Floats
-    end: Floats
-    names: tuple[str, ...]
-    whole: bool = True
-
-    def __len__(self) -> int:
-        return len(self.rank)
-
-    def only(self, ranks: Sequence[int]) -> "Bars":
-        """Returns the bars of some ranks."""
-        kept = np.flatnonzero(np.isin(self.rank, ranks))
-        rank, stream, step = self.rank[kept], self.stream[kept], self.step[kept]
-        names = tuple(self.names[n] for n in kept.tolist())
-        return Bars(rank, stream, step, self.start[kept], self.end[kept], names, self.whole)
 
 
 def representatives(prediction: Prediction, most: int = FEW) -> list[int]:
@@ -61,23 +34,29 @@ def representatives(prediction: Prediction, most: int = FEW) -> list[int]:
     return sorted(chosen | set(firsts[spread].tolist()))
 
 
-def bars_of(prediction: Prediction, ranks: Sequence[int] | None = None) -> Bars:
+def whole(prediction: Prediction) -> bool:
+    """Returns False where a pass has so many rows that its bars are the attends of each step."""
+    return all(map(_whole, (timeline for timeline, _, _ in passes(prediction))))
+
+
+def _whole(timeline: Timeline) -> bool:
+    return timeline.rows is not None and timeline.plan.rows <= MOST
+
+
+def bars_of(prediction: Prediction, ranks: Sequence[int] | None = None) -> list[Span]:
     """Everything that some ranks, all by default, do in the passes of a prediction, in turn.
 
     Receives are left out: each is the send of another rank.
     """
-    shown = set(range(prediction.ranks) if ranks is None else ranks)
-    every, whole = list[Span](), True
+    shown, every = set(range(prediction.ranks) if ranks is None else ranks), list[Span]()
     for timeline, _, at in passes(prediction):
-        kept = timeline.rows is not None and timeline.plan.rows <= MOST
-        whole = whole and kept
-        if kept:
+        if _whole(timeline):
             done = [s for s in spans(timeline) if s.rank in shown and s.stream != "receive"]
             done += waits(timeline, done)
         else:
             done = _attends(timeline, shown)
         every += [replace(s, start=s.start + at, end=s.end + at) for s in done] if at else done
-    return columns(every, whole)
+    return every
 
 
 def waits(timeline: Timeline, done: Sequence[Span]) -> list[Span]:
@@ -125,16 +104,3 @@ def _attends(timeline: Timeline, ranks: set[int]) -> list[Span]:
             for s, p, r in zip(steps.tolist(), places.tolist(), shown[places].tolist(), strict=True)
         ]
     return spans
-
-
-def columns(spans: Sequence[Span], whole: bool = True) -> Bars:
-    """Spans by columns."""
-    return Bars(
-        np.array([s.rank for s in spans], np.int32),
-        np.array([STREAMS.index(s.stream) for s in spans], np.int8),
-        np.array([s.step for s in spans], np.int32),
-        np.array([s.start for s in spans], np.float64),
-        np.array([s.end for s in spans], np.float64),
-        tuple(s.name for s in spans),
-        whole,
-    )

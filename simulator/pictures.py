@@ -3,6 +3,7 @@
 Without axes, a new figure is made; the axes are returned, to be labelled or saved as one likes.
 """
 
+from collections import defaultdict
 from importlib import import_module
 from typing import Any
 
@@ -12,7 +13,6 @@ from planner.errors import RingloomError
 from simulator.bars import bars_of, representatives
 from simulator.facts import by_nodes, over_average, plans_of, traffic_of, usage, work_of
 from simulator.prediction import Prediction
-from simulator.timeline import STREAMS
 
 Axes = Any  # of matplotlib, which counts as untyped
 COMPUTE, MERGE, SEND, WAIT = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -53,15 +53,14 @@ def link_labels(cell: int) -> tuple[str, str]:
 def draw_timeline(prediction: Prediction, axes: Axes | None, ranks: list[int] | None) -> Axes:
     """Draw a row per rank: above what it computes, merges and waits for, below what it sends."""
     axes, shown = new_axes(axes), representatives(prediction) if ranks is None else ranks
-    bars = bars_of(prediction, shown)
+    pieces = defaultdict[tuple[int, str], list[tuple[float, float]]](list)
+    for bar in bars_of(prediction, shown):
+        pieces[bar.rank, bar.stream].append((1e3 * bar.start, 1e3 * (bar.end - bar.start)))
     for row, rank in enumerate(shown):
         for stream, (bottom, height, colour) in LANES.items():
-            chosen = (bars.rank == rank) & (bars.stream == STREAMS.index(stream))
-            since, takes = 1e3 * bars.start[chosen], 1e3 * (bars.end - bars.start)[chosen]
-            pieces = list(zip(since, takes, strict=True))
             label = "" if row else stream
             place = (row + bottom, height)
-            axes.broken_barh(pieces, place, facecolors=colour, lw=0, label=label)
+            axes.broken_barh(pieces[rank, stream], place, facecolors=colour, lw=0, label=label)
     axes.set_xlim(0, 1e3 * prediction.makespan or 1.0)
     axes.set_ylim(len(shown), 0)
     axes.set_yticks([n + 0.5 for n in range(len(shown))], list(map(str, shown)))

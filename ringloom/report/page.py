@@ -22,7 +22,7 @@ from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficP
 from ringloom.report.summary import TEMPLATES, summary
 from ringloom.rows import Row
 from ringloom.views.units import seconds, size, times
-from simulator.bars import FEW, Bars, bars_of, representatives
+from simulator.bars import FEW, bars_of, representatives, whole
 from simulator.facts import Usage, by_nodes, over_average, traffic_of, usage, work_of
 
 EVEN = 1.005  # times the lightest load: less is none to speak of
@@ -114,16 +114,18 @@ def _timelines(
         own = run if case is ran else None
         picture = TimelinePicture(f"timeline-{number}", axis)
         drawn = picture.show(bars, compared.ranks, shown, own, scale)
-        words = _time_words(case, bars) + (f"; measured {seconds(own.makespan)}" if own else "")
+        words = _time_words(case, bool(bars))
+        words += f"; measured {seconds(own.makespan)}" if own else ""
         panels.append({"title": case.row.schedule, "words": words, "figure": drawn})
     return panels
 
 
-def _time_words(case: Case, bars: Bars) -> str:
+def _time_words(case: Case, drawn: bool) -> str:
     words = f"{seconds(case.row.makespan_s)}, {case.row.idle_fraction:.0%} idle"
-    if not len(bars):
+    if not drawn:
         return f"{words}; the plan is too large to draw its timeline"
-    return words if bars.whole else f"{words}; one bar per step, as the plan has too many rows"
+    one = "; one bar per step, as the plan has too many rows"
+    return words if whole(case.prediction) else words + one
 
 
 def _scale(row: Row, run: Recorded) -> float:

@@ -98,7 +98,7 @@ def shows(page: Reader, choices: Choices) -> None:
     bars = bars_of(study.cases[0].prediction)
     page.wait("return model('timeline-0-bars').data.left.length === arguments[0]", len(bars))
     right = np.array(page.ask("return [...model('timeline-0-bars').data.right]"))
-    np.testing.assert_array_equal(right, bars.end * 1e3)
+    np.testing.assert_array_equal(right, [bar.end * 1e3 for bar in bars])
 
 
 def test_words_look_as_the_page_around_them(reader: Readers, explored: str) -> None:
@@ -145,7 +145,7 @@ def test_the_address_changes_when_all_the_rest_has(reader: Readers, explored: st
         set_entry(page, "seq", seq)
         end, words = page.wait("return window.then")
         study = compared(Choices(schedule="zigzag", seq=seq))
-        assert end == bars_of(study.cases[0].prediction).end[-1] * 1e3
+        assert end == bars_of(study.cases[0].prediction)[-1].end * 1e3
         assert f"forward of {seq} tokens" in words
 
 

@@ -12,9 +12,8 @@ from ringloom.report import asset
 from ringloom.report.pictures.palette import STREAM_COLOURS, amounts, rank_colours
 from ringloom.report.pictures.timeline import HATCHES, TimelinePicture
 from ringloom.report.pictures.totals import look_of
-from simulator.bars import Bars
 from simulator.pictures import COMPUTE
-from simulator.timeline import STREAMS
+from simulator.timeline import STREAMS, Span
 
 # Machado, Oliveira, Fernandes 2009: linear red, green and blue as others see them, at severity 1.
 EYES = {
@@ -89,11 +88,9 @@ def test_colours_that_carry_meaning_differ(eye: str, dark: bool) -> None:
 
 def test_bars_of_a_timeline_differ_without_colours_by_lane_height_and_hatches() -> None:
     """Tiles carry the number of their rank; lines of memory differ in dash and width."""
-    kinds, times = np.arange(len(STREAMS), dtype=np.int8), np.arange(len(STREAMS)) * 1.0
-    zeros = np.zeros(len(STREAMS), np.int32)
-    bars = Bars(zeros, kinds, zeros, times, times + 1.0, STREAMS)
+    bars = [Span(0, stream, stream, 0, n, n + 1.0) for n, stream in enumerate(STREAMS)]
     picture = TimelinePicture("timeline", Range1d(0, 9))
-    picture.show(bars.only([0]), 1, [0])
+    picture.show(bars, 1, [0])
     data, merges = picture.source.data, picture.hatched[0].data["left"]
     looks = {
         STREAMS[kind]: (lane, height, left in merges)

@@ -58,7 +58,8 @@ def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
         plans = case.plans
         bars, held = bars_of(case.prediction), usage(case.prediction)
         assert held is not None
-        np.testing.assert_array_equal(view.timeline.source.data["right"], bars.end * 1e3)
+        ends = [bar.end * 1e3 for bar in bars]
+        np.testing.assert_array_equal(view.timeline.source.data["right"], ends)
         np.testing.assert_array_equal(view.load.source.data["pairs"], work_of(plans))
         (image,) = view.links.source.data["image"]
         np.testing.assert_array_equal(np.nan_to_num(image), traffic_of(plans))

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from html import unescape
 from importlib import import_module
+from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.page import page
 from ringloom.report.pictures.stepper import columns, ink_on
 from ringloom.report.pictures.timeline import TimelinePicture
-from simulator.bars import STREAMS, bars_of, waits
+from simulator.bars import bars_of, waits, whole
 from simulator.chrome_trace import save_trace, trace
 from simulator.facts import by_nodes, traffic_of, usage, work_of
 from simulator.hardware import hardware
@@ -118,11 +120,9 @@ def test_bars_are_the_spans_of_the_simulator(four: Comparison) -> None:
                 if s.stream != "receive"
             ]
             offset += one.makespan
-        columns = bars.rank.tolist(), bars.step.tolist(), bars.names
-        times = bars.start.tolist(), bars.end.tolist()
-        assert list(zip(*columns, *times, strict=True)) == slow
-        assert bars.whole
-        assert max(bars.end) <= case.row.makespan_s * (1 + 1e-12)
+        assert [(s.rank, s.step, s.name, s.start, s.end) for s in bars] == slow
+        assert whole(case.prediction)
+        assert max(s.end for s in bars) <= case.row.makespan_s * (1 + 1e-12)
 
 
 def test_too_many_rows_become_the_attends_of_steps() -> None:
@@ -130,11 +130,12 @@ def test_too_many_rows_become_the_attends_of_steps() -> None:
     timeline = case.prediction.timeline
     object.__setattr__(timeline, "rows", None)
     bars = bars_of(case.prediction)
-    assert not bars.whole
-    attends = (bars.stream == STREAMS.index("compute")).sum()
+    assert not whole(case.prediction)
+    attends = sum(s.stream == "compute" for s in bars)
     assert attends == sum(len(set(a.rank.tolist())) for _, a in timeline.plan.attends())
     waited = timeline.steps[1] - timeline.begin
-    assert (bars.end - bars.start)[bars.stream == STREAMS.index("wait")].sum() == waited.sum()
+    shown = np.array([s.end - s.start for s in bars if s.stream == "wait"])
+    assert shown.sum() == waited.sum()
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward"])
@@ -145,16 +146,15 @@ def test_waits_lie_where_a_rank_is_idle_and_add_up_to_what_is_exposed(
     plan = rl.plan(name, rl.Workload(seq=2**14, heads=8), 8, pass_=pass_)
     result = rl.simulate(plan, "a100-pcie")
     bars, waited = bars_of(result), np.zeros(8)
-    waiting = bars.stream == STREAMS.index("wait")
-    work = waiting | (bars.stream <= STREAMS.index("merge"))
-    np.add.at(waited, bars.rank[waiting], (bars.end - bars.start)[waiting])
+    for s in bars:
+        waited[s.rank] += s.end - s.start if s.stream == "wait" else 0
     assert 0 < waited.max() <= result.exposed * (1 + 1e-9)
     if (name, pass_) in {("ring", "forward"), ("allgather", "forward"), ("ring", "backward")}:
         assert waited.max() == pytest.approx(result.exposed)
     for rank in range(8):
-        own = np.flatnonzero(work & (bars.rank == rank))
-        own = own[np.argsort(bars.start[own], kind="stable")]
-        assert (bars.start[own][1:] >= bars.end[own][:-1] - 1e-12).all()
+        own = [s for s in bars if s.rank == rank and s.stream != "send"]
+        own.sort(key=attrgetter("start"))
+        assert all(after.start >= s.end - 1e-12 for s, after in pairwise(own))
 
 
 @pytest.mark.parametrize("node", [8, 256, 4096])
@@ -248,10 +248,8 @@ def test_a_recorded_run_reads_back_as_what_was_written(four: Comparison, tmp_pat
     assert (run.plan, run.ranks) == (plan.name, 4)
     assert run.makespan == pytest.approx(prediction.makespan, abs=2e-9)
     slow = [s for s in spans(prediction.timeline) if s.stream != "receive"]
-    ours = zip(run.bars.rank.tolist(), run.bars.step.tolist(), run.bars.start.tolist(), strict=True)
-    for own, other in zip(
-        sorted(ours), sorted((s.rank, s.step, s.start) for s in slow), strict=True
-    ):
+    ours, theirs = (sorted((s.rank, s.step, s.start) for s in one) for one in (run.bars, slow))
+    for own, other in zip(ours, theirs, strict=True):
         assert own == pytest.approx(other, abs=2e-9)
 
 

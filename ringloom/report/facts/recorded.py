@@ -15,7 +15,6 @@ from planner.disk import read
 from planner.errors import RingloomError
 from planner.files.digest import described, digest
 from ringloom.comparison import Case, Comparison
-from simulator.bars import Bars, columns
 from simulator.timeline import STREAMS, Span, Stream
 
 LARGEST = 1 << 28  # bytes, unpacked
@@ -33,7 +32,7 @@ class Recorded:
     hardware: str
     ranks: int
     makespan: float
-    bars: Bars
+    bars: tuple[Span, ...]
 
 
 def recorded(path: str | Path) -> Recorded:
@@ -61,7 +60,7 @@ def recorded(path: str | Path) -> Recorded:
         hardware,
         max(s.rank for s in spans) + 1,
         max(s.end for s in moved),
-        columns([s for s in moved if s.stream != "receive"]),
+        tuple(s for s in moved if s.stream != "receive"),
     )
 
 

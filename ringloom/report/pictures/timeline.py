@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from ringloom.report.facts.recorded import Recorded
 from ringloom.report.pictures.frames import timed
 from ringloom.report.pictures.palette import PAPER, STREAM_COLOURS
-from simulator.bars import Bars
 from simulator.pictures import SEND, ranks_label
-from simulator.timeline import STREAMS
+from simulator.timeline import STREAMS, Span
 
 TIP = """
 <div style="max-width:20rem;color:#111"><b>rank @rank</b> @name<br>
@@ -82,7 +81,7 @@ class TimelinePicture:
 
     def show(
         self,
-        bars: Bars,
+        bars: Sequence[Span],
         ranks: int,
         shown: Sequence[int],
         run: Recorded | None = None,
@@ -93,12 +92,12 @@ class TimelinePicture:
         A run may be drawn at another `scale` than its own; what it says of itself stays true.
         """
         lanes = 2 if run is None else 4
-        bars, rows = bars.only(shown), np.array(shown)
-        parts, names = [_columns(bars, rows, 0, lanes)], [f"predicted: {n}" for n in bars.names]
+        rows = np.array(shown)
+        parts, names = [_columns(bars, rows, 0, lanes)], [f"predicted: {bar.name}" for bar in bars]
         if run is not None:
-            measured_bars = run.bars.only(shown)
-            parts.append(_columns(measured_bars, rows, 2, lanes, scale))
-            names += [f"measured: {name}" for name in measured_bars.names]
+            own = [bar for bar in run.bars if bar.rank in shown]
+            parts.append(_columns(own, rows, 2, lanes, scale))
+            names += [f"measured: {bar.name}" for bar in own]
         data = {key: np.concatenate([part[key] for part in parts]) for key in COLUMNS}
         self.source.data = data | {"name": names}
         merges = data["stream"] == STREAMS.index("merge")
@@ -118,18 +117,21 @@ class TimelinePicture:
 
 
 def _columns(
-    bars: Bars, rows: NDArray[np.int_], first: int, lanes: int, scale: float = 1.0
+    bars: Sequence[Span], rows: NDArray[np.int_], first: int, lanes: int, scale: float = 1.0
 ) -> dict[str, Any]:
     """Attends, merges and waits on lane `first` of each rank, what it sends on the lane below."""
-    link, wait = (bars.stream == STREAMS.index(name) for name in ("send", "wait"))
+    rank, step = (np.array([getattr(bar, n) for bar in bars], np.int32) for n in ("rank", "step"))
+    start, end = (np.array([getattr(bar, n) for bar in bars], float) for n in ("start", "end"))
+    stream = np.array([STREAMS.index(bar.stream) for bar in bars], np.int8)
+    link, wait = (stream == STREAMS.index(name) for name in ("send", "wait"))
     return {
-        "lane": np.searchsorted(rows, bars.rank) + (first + link + 0.5) / lanes,
-        "left": bars.start * 1e3 * scale,
-        "right": bars.end * 1e3 * scale,
-        "since": bars.start * 1e3,
+        "lane": np.searchsorted(rows, rank) + (first + link + 0.5) / lanes,
+        "left": start * 1e3 * scale,
+        "right": end * 1e3 * scale,
+        "since": start * 1e3,
         "height": np.where(wait, 0.3, np.where(link, 0.6, 0.86)) / lanes,
-        "stream": bars.stream,
-        "rank": bars.rank,
-        "step": bars.step + 1,
-        "takes": (bars.end - bars.start) * 1e3,
+        "stream": stream,
+        "rank": rank,
+        "step": step + 1,
+        "takes": (end - start) * 1e3,
     }
