@@ -139,6 +139,10 @@ def test_a_file_checks_its_layer(kind: dict[str, bool], right: str, wrong: str) 
         self_check(source.replace(right, wrong))
 
 
+def test_a_file_checks_its_layer_where_a_rank_has_no_token() -> None:
+    self_check(emit(pair("ring", Causal(), 2, 3), "torch", layer=True))
+
+
 def test_plans_that_make_no_layer_are_refused() -> None:
     work = Workload(seq=16, heads=2, head_dim=4)
     with pytest.raises(PlanError, match="a decoder layer needs a backward plan too"):
