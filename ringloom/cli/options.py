@@ -51,7 +51,6 @@ def _names(value: str) -> list[str]:
 TOKENS = Written("tokens", "256k", tokens)
 FILE = Written("a file", "plan.json", with_folder)
 TRACE = Written("a trace", "trace.json.gz", lambda path: str(trace_file(with_folder(path))))
-ranks_option = click.option("--ranks", type=int, help="Devices that share the sequence.")
 hardware_option = click.option(
     "--hardware", default="a100-nvlink", help="A preset or a TOML/JSON file."
 )
@@ -73,53 +72,44 @@ def grouped(*options: Callable[[Function], Function]) -> Callable[[Function], Fu
     return decorate
 
 
-def workload_options(
-    pass_: str = "forward", dtype: str = "bfloat16", without: Container[str] = ()
-) -> Callable[[Function], Function]:
-    """The options of a workload, with the defaults of one command, `without` some of them."""
-    option = click.option
-    options = {
-        "ranks": ranks_option,
-        "seq": option("--seq", type=TOKENS, help="Query tokens, such as 4096, 256k or 1M."),
-        "kv_seq": option("--kv-seq", type=TOKENS, help="Key tokens; defaults to --seq."),
-        "heads": option("--heads", type=int, default=32, help="Query heads."),
-        "kv_heads": option(
-            "--kv-heads", type=int, help="Number of KV heads (GQA); defaults to --heads."
-        ),
-        "head_dim": option("--head-dim", type=int, default=128, help="Elements of a head."),
-        "v_head_dim": option(
-            "--v-head-dim", type=int, help="Elements of a value head; defaults to --head-dim."
-        ),
-        "sinks": option(
-            "--sinks", is_flag=True, help="One learned logit per head beside the keys'."
-        ),
-        "batch": option("--batch", type=int, default=1, help="Sequences in the batch."),
-        "mask": option(
-            "--mask", default="causal", help=f"{mask_forms()}; joined by & and |, with parentheses."
-        ),
-        "dtype": option(
-            "--dtype",
-            type=click.Choice(list(DTYPES)),
-            default=dtype,
-            help="Element type of the inputs.",
-        ),
-        "pass": option(
-            *("--pass", "pass_"),
-            type=click.Choice(PASSES),
-            default=pass_,
-            help="Passes to plan.",
-        ),
-    }
-    return grouped(*(made for name, made in options.items() if name not in without))
+WORKLOAD: dict[str, tuple[Any, Any, str]] = {  # by name: type, what holds without it, meaning
+    "ranks": (int, None, "Devices that share the sequence."),
+    "seq": (TOKENS, None, "Query tokens, such as 4096, 256k or 1M."),
+    "kv_seq": (TOKENS, None, "Key tokens; defaults to --seq."),
+    "heads": (int, 32, "Query heads."),
+    "kv_heads": (int, None, "Number of KV heads (GQA); defaults to --heads."),
+    "head_dim": (int, 128, "Elements of a head."),
+    "v_head_dim": (int, None, "Elements of a value head; defaults to --head-dim."),
+    "sinks": (bool, False, "One learned logit per head beside the keys'."),
+    "batch": (int, 1, "Sequences in the batch."),
+    "mask": (str, "causal", f"{mask_forms()}; joined by & and |, with parentheses."),
+    "dtype": (click.Choice(list(DTYPES)), "bfloat16", "Element type of the inputs."),
+    "pass_": (click.Choice(PASSES), "forward", "Passes to plan."),
+}
 
 
-def source_options(
-    pass_: str = "forward", dtype: str = "bfloat16"
-) -> Callable[[Function], Function]:
+def workload_options(without: Container[str] = (), **usual: str) -> Callable[[Function], Function]:
+    """The options of a workload, `without` some of them, with what is `usual` for one command."""
+    return grouped(
+        *(
+            click.option(
+                *(f"--{name.rstrip('_').replace('_', '-')}", name),
+                type=kind,
+                is_flag=kind is bool,
+                default=usual.get(name, default),
+                help=meaning,
+            )
+            for name, (kind, default, meaning) in WORKLOAD.items()
+            if name not in without
+        )
+    )
+
+
+def source_options(**usual: str) -> Callable[[Function], Function]:
     """A plan file, or a schedule with the options of its workload and of what is dropped."""
     return grouped(
         click.argument("source", metavar="SCHEDULE|PLAN.json"),
-        workload_options(pass_, dtype),
+        workload_options(**usual),
         click.option(
             "--trim",
             type=click.Choice(list(TRIMS)),
