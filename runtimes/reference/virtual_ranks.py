@@ -2,10 +2,10 @@
 
 In a step: moves read their sources as they were at its start (inputs are copied, accumulators
 transferred), attends read inputs as they were at its start, then what attends made
-and what arrived is added, in node order. A copy whose last use is over is filled with NaN.
+and what arrived is added, in node order. A copy whose last use is over is gone.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from time import perf_counter
 
@@ -25,13 +25,12 @@ Delivery = tuple[Place, Arrays]
 
 
 class Rank:
-    """The memory of one rank: inputs, accumulators, and which inputs are no longer in use."""
+    """The memory of one rank: inputs and accumulators."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.inputs = dict[Place, Arrays]()
         self.sums = dict[Place, Arrays]()
-        self.freed = set[Place]()
 
     def read(self, place: Place, step: int) -> Arrays:
         """Returns an input; raises PlanError if it is absent."""
@@ -48,15 +47,13 @@ class Rank:
             raise self._lacks("sends", places[0], step)
         return [(place, self.sums.pop(place)) for place in places if place in self.sums]
 
-    def keep(self, place: Place, arrays: Arrays) -> list[Place]:
+    def keep(self, place: Place, arrays: Arrays) -> None:
         """Store a copy of an input; where the forward pass left OUT, DOUT brings STATS with it."""
         self.inputs[place] = arrays
         out, stats = (("OUT", place[1]), ("STATS", place[1]))
-        if place[0] != "DOUT" or out not in self.inputs or stats in self.inputs:
-            return [place]
-        (o, lse), (dout,) = self.inputs[out], arrays
-        self.inputs[stats] = lse, np.sum(dout.astype(o.dtype) * o, axis=-1)
-        return [place, stats]
+        if place[0] == "DOUT" and out in self.inputs and stats not in self.inputs:
+            (o, lse), (dout,) = self.inputs[out], arrays
+            self.inputs[stats] = lse, np.sum(dout.astype(o.dtype) * o, axis=-1)
 
     def add(self, place: Place, arrays: Arrays) -> None:
         """Add to an accumulator; an absent one is zero."""
@@ -66,12 +63,6 @@ class Rank:
             self.sums[place] = merge(self.sums[place], arrays)
         else:
             self.sums[place] = tuple(a + b for a, b in zip(self.sums[place], arrays, strict=True))
-
-    def free(self, place: Place) -> None:
-        """Frees the slot of a copy: it reads as NaN until it is written again."""
-        for array in self.inputs[place]:
-            array.fill(np.nan)
-        self.freed.add(place)
 
     def _lacks(self, does: str, place: Place, step: int) -> PlanError:
         tensor, block = place
@@ -101,8 +92,8 @@ class VirtualRanks:
         return self.events
 
     def advance(self, number: int) -> None:
-        """One step; raises PlanError for absent data and for more copies than `buffers` allow."""
-        step, slots = self.plan.steps[number], self._away()
+        """One step; raises PlanError for absent data."""
+        step = self.plan.steps[number]
 
         def note(kind: Kind, rank: int, row: int, start: float, end: float) -> None:
             self.events[kind, rank, number, row] = start, end
@@ -113,26 +104,19 @@ class VirtualRanks:
             note("attend", rank, row, posted, ended)
             began = perf_counter()
             for place, arrays in results:
-                begun = place not in self.memory[rank].sums and self._is_away(rank, place)
-                slots[rank, place[0]] += begun
                 self.memory[rank].add(place, arrays)
             note("merge", rank, row, began, perf_counter())
         for row, (src, rank, posted, sent, carried) in enumerate(flying):
             note("send", src, row, posted, sent)
             began = perf_counter()
             for place, arrays in carried:
-                memory, stored = self.memory[rank], [place]
-                if TENSORS[place[0]].accumulates:
-                    memory.add(place, arrays)
-                else:
-                    stored = memory.keep(place, arrays)
-                # A block that is received takes a slot, even at its owner.
-                slots.update((rank, tensor) for tensor, _ in stored)
+                memory = self.memory[rank]
+                store = memory.add if TENSORS[place[0]].accumulates else memory.keep
+                store(place, arrays)
             note("receive", rank, row, posted, began)
             note("arrive", rank, row, began, perf_counter())
-        self._check_buffers(number, slots)
         for rank, place in self._over[number]:
-            self.memory[rank].free(place)
+            del self.memory[rank].inputs[place]
 
     def _depart(
         self, move: Move, step: int
@@ -218,30 +202,6 @@ class VirtualRanks:
         for block, *arrays in zip(blocks, *parts, strict=True):
             yield (tensor, block), tuple(arrays)
 
-    # ---- slots: copies away from their owner that are still in use
-
-    def _is_away(self, rank: int, place: Place) -> bool:
-        return bool(self.plan.side(place[0]).owners[place[1]] != rank)
-
-    def _away(self) -> Counter[tuple[int, str]]:
-        """Copies and sums of what others own, by (rank, tensor), where the plan bounds them."""
-        bounded = {tensor for tensor, _ in self.plan.buffers}
-        return Counter(
-            (memory.number, place[0])
-            for memory in self.memory
-            for place in (*(memory.inputs.keys() - memory.freed), *memory.sums)
-            if place[0] in bounded and self._is_away(memory.number, place)
-        )
-
-    def _check_buffers(self, step: int, slots: Counter[tuple[int, str]]) -> None:
-        allowed = dict(self.plan.buffers)
-        for (rank, tensor), needed in slots.items():
-            if needed > allowed.get(tensor, needed):
-                raise PlanError(
-                    f"step {step}: rank {rank} has {allowed[tensor]} slots for {tensor},"
-                    f" but {needed} are in use"
-                )
-
     def _last_uses(self) -> dict[int, list[tuple[int, Place]]]:
         """Step -> the copies whose last use is in it."""
         over = defaultdict[int, list[tuple[int, Place]]](list)
@@ -249,7 +209,7 @@ class VirtualRanks:
             received, last = lifetimes(self.plan, tensor)
             end = np.maximum(np.maximum(received, last), 0)
             for rank, block in np.argwhere(received > -2).tolist():
-                if self._is_away(rank, (tensor, block)):
+                if self.plan.side(tensor).owners[block] != rank:
                     over[int(end[rank, block])].append((rank, (tensor, block)))
         return over
 

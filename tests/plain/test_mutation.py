@@ -25,6 +25,7 @@ from planner.plans import Plans
 from planner.workload import Workload
 from runtimes.arrays import Array, draw
 from runtimes.reference import dense, oracle
+from slots_used import fits
 from strategies import CLASSIC
 
 Node = Attend | Move | Held
@@ -275,14 +276,14 @@ class Case:
     truth: tuple[Array, ...]
 
     def exact(self, mutant: Plan) -> bool:
-        """True if the mutant is exact on virtual ranks: no lack, no NaN, no error."""
+        """True if the mutant is exact on virtual ranks: no lack of data or slots, no error."""
         try:
             with np.errstate(all="ignore"):
                 result = oracle.execute(Plans.of(mutant), mutant.pass_, *self.inputs)
         except PlanError:
             return False
         within = 1e-12 if mutant.pass_ == "forward" else 1e-11
-        return all(
+        return fits(mutant, *self.inputs[:4]) and all(
             np.allclose(a, b, rtol=0, atol=within)  # -inf equals -inf, NaN equals nothing
             for a, b in zip(result, self.truth, strict=True)
         )
