@@ -12,6 +12,7 @@ from planner.analysis.balance import imbalance
 from planner.errors import PlanError
 from planner.files import save
 from planner.ir import Plan
+from planner.layouts import names
 from planner.loops import recover
 from planner.loops import show as pseudo_code
 from ringloom.cli.options import FILE, plans_of, source_options
@@ -31,25 +32,25 @@ def command(source: str, output: str | None, **given: Any) -> None:
     if output:
         save(plans, output)
     with working("reading the loops"):
-        forms = [(p, *_looped(p), tables.layout(p)) for p in plans]
-    pictures = [one for p, text, _, layout in forms for one in _portrait(p, text, layout)]
-    summaries = [_summary(p, layout) | loops for p, _, loops, layout in forms]
+        forms = [(p, _summary(p), *_looped(p)) for p in plans]
+    pictures = [one for p, about, text, _ in forms for one in _portrait(p, about, text)]
+    summaries = [about | loops for _, about, _, loops in forms]
     written = [f"written to {output}"] if output else []
     show({"plans": summaries, "verified": True}, *pictures, *written)
 
 
-def _portrait(plan: Plan, loops: str, layout: str) -> list[Any]:
+def _portrait(plan: Plan, about: dict[str, Any], loops: str) -> list[Any]:
     head = (
         f"[bold]{plan.name}[/] {plan.pass_}, {plan.workload.mask}, {plan.ranks} ranks x"
         f" {length(plan.workload.seq)} tokens, {plan.rounds} rounds,"
-        f" imbalance {imbalance(plan):.2f}, verified exact"
+        f" imbalance {about['imbalance']:.2f}, verified exact"
     )
-    terminal = console()
+    terminal, traffic = console(), tables.traffic(about["travels"])
     pictures = grid(plan, terminal.width), legend(plan), *tables.load_bars(plan, terminal)
-    return [head, f"layout: {layout}", *pictures, tables.traffic(plan), "", tables.loops(loops), ""]
+    return [head, f"layout: {about['layout']}", *pictures, traffic, "", tables.loops(loops), ""]
 
 
-def _summary(plan: Plan, layout: str) -> dict[str, Any]:
+def _summary(plan: Plan) -> dict[str, Any]:
     work, small = plan.workload, plan.rows <= GRID
     drawn = [[c.rank, c.q.tolist(), c.kv.tolist()] for c in cells(plan)] if small else None
     rounds = [sum(len(a) for a in step.attends) for step in plan.steps]
@@ -60,14 +61,11 @@ def _summary(plan: Plan, layout: str) -> dict[str, Any]:
         "seq": work.seq,
         "kv_seq": work.kv_seq,
         "mask": str(work.mask),
-        "layout": layout,
+        "layout": names(work, plan.ranks, plan.partition),
         "steps": len(plan.steps),
         "rounds": plan.rounds,
         "imbalance": imbalance(plan),
-        "travels": [
-            {"tensor": t, "messages": n, "bytes": int(sent.sum()), "max_bytes": int(sent.max())}
-            for t, n, sent in tables.messages(plan)
-        ],
+        "travels": tables.travels(plan),
         "attends_per_step": rounds,
         "grid": drawn,
     }

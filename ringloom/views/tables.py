@@ -2,7 +2,8 @@
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,6 @@ from rich.text import Text
 from planner.analysis.balance import loads
 from planner.analysis.messages import message_bytes
 from planner.ir import Move, Plan
-from planner.layouts import names
 from ringloom.advice import recommend
 from ringloom.rows import LABELS, Refusal, Row, cells
 from ringloom.views.units import length, seconds, size, times
@@ -27,11 +27,6 @@ RAN = {None: "-", True: "{} ok", False: "{} WRONG"}  # by whether it was exact
 NAME = 26  # characters of a schedule in a table of lines of 80
 
 
-def layout(plan: Plan) -> str:
-    """The layout of a plan under the names its peers use."""
-    return names(plan.workload, plan.ranks, plan.partition)
-
-
 def loops(text: str) -> Text:
     """The pseudo-code of a plan; a line that is too long goes on further in."""
     lines = [
@@ -42,18 +37,19 @@ def loops(text: str) -> Text:
     return Text("\n".join(lines))
 
 
-def traffic(plan: Plan) -> Table:
+def traffic(travels: Sequence[Mapping[str, Any]]) -> Table:
     """Messages and bytes per tensor, in all and of the busiest sender."""
-    lines = [
-        (tensor, str(count), size(int(sent.sum())), size(int(sent.max())))
-        for tensor, count, sent in messages(plan)
-    ] or [("none", "0", "0 B", "0 B")]
+    none = {"tensor": "none", "messages": 0, "bytes": 0, "max_bytes": 0}
+    lines = (
+        (row["tensor"], str(row["messages"]), size(row["bytes"]), size(row["max_bytes"]))
+        for row in travels or [none]
+    )
     heads = "tensor", "messages", "bytes", "busiest sender"
     return plain_table(*heads, rows=lines, numbers=slice(1, None))
 
 
-def messages(plan: Plan) -> list[tuple[str, int, NDArray[np.int64]]]:
-    """Returns (tensor, messages, bytes that each rank sends of it) for each tensor that moves."""
+def travels(plan: Plan) -> list[dict[str, Any]]:
+    """Counts the messages of each tensor that moves, their bytes, and the busiest sender's."""
     sums = dict[str, tuple[int, NDArray[np.int64]]]()
     for number, move in plan.moves():
         for tensor in move.tensors:
@@ -61,7 +57,10 @@ def messages(plan: Plan) -> list[tuple[str, int, NDArray[np.int64]]]:
             alone = Move((tensor,), move.blocks, move.src, move.dst)
             np.add.at(sent, move.src, message_bytes(plan, number, alone))
             sums[tensor] = count + len(move), sent
-    return [(tensor, *rest) for tensor, rest in sums.items()]
+    return [
+        {"tensor": t, "messages": n, "bytes": int(sent.sum()), "max_bytes": int(sent.max())}
+        for t, (n, sent) in sums.items()
+    ]
 
 
 def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] = ()) -> Table:
