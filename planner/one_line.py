@@ -18,7 +18,12 @@ class OneLine:
 
     def __repr__(self) -> str:
         text = self.python
-        return text if len(text) <= LINE else f"<{text[:HEAD]} ... {text[-TAIL:]}>"
+        return text if len(text) <= LINE else f"<{both_ends(text)}>"
+
+
+def both_ends(text: str) -> str:
+    """Returns a text, or of one that does not fit a line its two ends."""
+    return text if len(text) <= LINE else f"{text[:HEAD]} ... {text[-TAIL:]}"
 
 
 def python(value: Any) -> str:

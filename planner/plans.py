@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, Union
+from typing import Literal, TypeAlias, Union
 
 from planner.errors import PlanError
-from planner.ir import Plan
+from planner.ir import Pass, Plan
 from planner.workload import Workload
 
 AnyPlans: TypeAlias = Union[Plan, "Plans", tuple[Plan, Plan]]  # what `Plans.of` takes
@@ -67,6 +67,11 @@ class Plans:
     def first(self) -> Plan:
         """The only plan, or the forward one of two."""
         return next(iter(self))
+
+    @property
+    def pass_(self) -> Pass | Literal["both"]:
+        """The pass of the only plan, or "both"."""
+        return self.first.pass_ if len(self) == 1 else "both"
 
     @property
     def workload(self) -> Workload:

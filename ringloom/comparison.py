@@ -17,13 +17,14 @@ from planner.analysis.balance import imbalance
 from planner.errors import PlanError, Reasons, RingloomError
 from planner.ir import Pass
 from planner.masks import Full
+from planner.one_line import both_ends
 from planner.planning import Trim, find_schedule, plan
 from planner.plans import Plans
 from planner.schedules import comparable
 from planner.workload import Workload
 from ringloom.advice import Recommendation, recommend, why
 from ringloom.rows import LABELS, Load, Refusal, Row, cells, flat, shortage
-from ringloom.views.units import length, seconds
+from ringloom.views.units import counted, seconds
 from runtimes.validation import check
 from simulator.confidence import interval, ratio_interval, spread
 from simulator.facts import over_average, work_of
@@ -65,7 +66,7 @@ class Comparison:
     ranks: int
     hardware: str
     pass_: Passes
-    overlap: bool
+    scenario: Scenario
     cases: tuple[Case, ...]
     refused: tuple[Refusal, ...] = ()
 
@@ -91,15 +92,9 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        """The workload, machine and options that were compared."""
-        work = self.work
-        heads = f"{work.heads}" if work.kv_heads == work.heads else f"{work.heads}:{work.kv_heads}"
-        passes = "forward and backward" if self.pass_ == "both" else self.pass_
-        serial = "" if self.overlap else ", transfers and compute one after the other"
-        return (
-            f"{passes} of {length(work.seq)} tokens, {work.mask}, {heads} heads of {work.head_dim},"
-            f" {work.dtype}, {self.ranks} ranks of {self.hardware}{serial}"
-        )
+        """The workload, the machine, and what is not as usual."""
+        said = asked(self.work, self.pass_, self.ranks, self.hardware)
+        return ", ".join([said, *self.scenario.words])
 
     def __repr__(self) -> str:
         schedules = f"{len(self.cases)} schedules" if len(self.cases) > 1 else "1 schedule"
@@ -159,6 +154,27 @@ class Comparison:
         table = comparison_table(self.rows, ran, self.refused)
         console.print(self.title, table, self.recommendation.reason, sep="\n")
         return str(console.file.getvalue()).rstrip()  # type: ignore[attr-defined]
+
+
+def asked(work: Workload, pass_: Passes, ranks: int, where: str = "") -> str:
+    """Returns a workload, its ranks and where they run in words, all that is not as usual in it."""
+    passes = "forward and backward" if pass_ == "both" else pass_
+    batch = f"{work.batch} x " if work.batch > 1 else ""
+    tokens = counted(work.seq, "token")
+    if work.kv_seq != work.seq:
+        tokens = f"{counted(work.seq, 'query token')} over {counted(work.kv_seq, 'key')}"
+    heads = f"{work.heads}" if work.kv_heads == work.heads else f"{work.heads}:{work.kv_heads}"
+    values = "" if work.v_head_dim == work.head_dim else f" with values of {work.v_head_dim}"
+    return ", ".join(
+        [
+            f"{passes} of {batch}{tokens}",
+            both_ends(str(work.mask)),
+            f"{heads} heads of {work.head_dim}{values}",
+            *["sinks"] * work.sinks,
+            work.dtype,
+            counted(ranks, "rank") + (f" of {where}" if where else ""),
+        ]
+    )
 
 
 def compare(
@@ -223,7 +239,7 @@ def compare(
             exact = check(plan(name, small, ranks, pass_=pass_, trim=one.trim)).exact
             cases[number] = replace(one, row=replace(one.row, exact=exact, exact_seq=small.seq))
     sure = with_intervals([against(ring, one) for one in cases], machine, what_if)
-    shown = machine.name, pass_, what_if.overlap
+    shown = machine.name, pass_, what_if
     return Comparison(work, ranks, *shown, tuple(sure), tuple(refused))
 
 

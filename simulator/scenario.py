@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from planner.disk import parse_table, read
 from planner.errors import RingloomError
 from planner.ir import ACCUMULATORS, Plan
-from planner.one_line import OneLine
+from planner.one_line import OneLine, both_ends
 from simulator.hardware import Hardware
 from simulator.hardware.schema import LARGEST, SMALLEST
 from simulator.network.routes import Links, Routes, ends_of, name_of
@@ -88,6 +88,17 @@ class Scenario(OneLine):
         values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         said = [f"{name}={value!r}" for name, (value, usual) in values.items() if value != usual]
         return f"Scenario({', '.join(said)})"
+
+    @property
+    def words(self) -> list[str]:
+        """Phrases for all that is not as usual."""
+        said = {"overlap": "transfers and compute one after the other", "late": "late transfers"}
+        values = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        return [
+            said.get(name) or both_ends(f"{name} {text_of(value)}")
+            for name, value, usual in values
+            if value != usual
+        ]
 
     @property
     def factors(self) -> dict[int, float]:

@@ -17,9 +17,10 @@ from planner.loops import recover
 from planner.loops import show as pseudo_code
 from ringloom.cli.options import FILE, plans_of, source_options
 from ringloom.cli.output import console, show, working
+from ringloom.comparison import asked
 from ringloom.views import tables
 from ringloom.views.grids import cells, grid, legend
-from ringloom.views.units import SHOWN, both_ends, length
+from ringloom.views.units import SHOWN, both_ends, counted
 
 GRID = 4000  # rows of a plan up to which the JSON object lists its cells
 
@@ -41,9 +42,8 @@ def command(source: str, output: str | None, **given: Any) -> None:
 
 def _portrait(plan: Plan, about: dict[str, Any], loops: str) -> list[Any]:
     head = (
-        f"[bold]{plan.name}[/] {plan.pass_}, {plan.workload.mask}, {plan.ranks} ranks x"
-        f" {length(plan.workload.seq)} tokens, {plan.rounds} rounds,"
-        f" imbalance {about['imbalance']:.2f}, verified exact"
+        f"[bold]{plan.name}[/]: {asked(plan.workload, plan.pass_, plan.ranks)};"
+        f" {counted(plan.rounds, 'round')}, imbalance {about['imbalance']:.2f}, verified exact"
     )
     terminal, traffic = console(), tables.traffic(about["travels"])
     pictures = grid(plan, terminal.width), legend(plan), *tables.load_bars(plan, terminal)

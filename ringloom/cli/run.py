@@ -17,6 +17,7 @@ from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.cli.options import TRACE, plans_of, source_options
 from ringloom.cli.output import Whole, show, working
+from ringloom.comparison import asked
 from ringloom.recording import record
 from ringloom.views.tables import verdict
 from ringloom.views.units import seconds
@@ -41,9 +42,7 @@ def command(
     plans = plans_of(source, given)
     refuse_huge(plans.workload)
     document: dict[str, Any] = {"schedule": plans.name, "backend": backend}
-    work = plans.workload
-    sizes = f"{plans.ranks} ranks, {work.seq} tokens, {work.mask}, {work.dtype}"
-    head = f"[bold]{plans.name}, {sizes}[/]"
+    head = f"[bold]{plans.name}[/]: {asked(plans.workload, plans.pass_, plans.ranks, backend)}"
     written = [f"recorded in {trace}"] if trace else []
     if trace:
         document["trace"] = trace

@@ -20,6 +20,7 @@ from ringloom.cli.options import (
     source_options,
 )
 from ringloom.cli.output import show, working
+from ringloom.comparison import asked
 from ringloom.views.tables import plain_table, prediction
 from ringloom.views.units import SHOWN, both_ends, seconds
 from simulator.chrome_trace import save_trace, trace
@@ -79,7 +80,9 @@ def command(
         "contended": result.contended,
         "critical_path": [leg.as_row() for legs in paths for leg in legs] if paths else None,
     }
-    pictures = [f"[bold]{plans.name}[/] on {hardware}", prediction(result)]
+    said = asked(plans.workload, plans.pass_, plans.ranks, machine.name)
+    head = ", ".join([f"[bold]{plans.name}[/]: {said}", *scenario.words])
+    pictures = [head, prediction(result)]
     pictures.append(f"nine of ten would be measured between {seconds(low)} and {seconds(high)}")
     if rests:
         pictures.append(f"rests on uncalibrated constants: {', '.join(rests)}")

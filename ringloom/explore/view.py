@@ -74,7 +74,7 @@ def compared(choices: Choices) -> Comparison:
     """The chosen schedule, with the ring beside it; raises PlanError as planning does."""
     ring, names = predicted(_ring(choices)), dict.fromkeys((choices.schedule, "ring"))
     cases = (against(ring, predicted(replace(choices, schedule=name))) for name in names)
-    about = choices.work, choices.ranks, choices.hardware, choices.pass_, choices.overlap
+    about = choices.work, choices.ranks, choices.hardware, choices.pass_, choices.scenario
     return Comparison(*about, tuple(cases))
 
 

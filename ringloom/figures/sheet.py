@@ -76,5 +76,5 @@ def drawings(compared: Comparison) -> dict[str, Callable[[], Figure]]:
 def _alone(plot: Callable[[Axes], Axes], title: str) -> Figure:
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
     plot(figure.subplots())
-    figure.suptitle(title, fontsize=8)
+    figure.suptitle(title, fontsize=8, wrap=True)
     return figure

@@ -25,7 +25,6 @@ from ringloom.views.units import seconds, size, times
 from simulator.bars import FEW, bars_of, representatives, whole
 from simulator.facts import Usage, by_nodes, over_average, traffic_of, usage, work_of
 
-EVEN = 1.005  # times the lightest load: less is none to speak of
 APART = 3  # times as long: a run beyond that is drawn on its own scale
 BOKEH = Path(bokeh.__file__).parent
 Panel = dict[str, Any]  # what a page shows of a schedule, by the names of its template
@@ -169,12 +168,10 @@ def _links(cases: Sequence[Case]) -> list[Panel]:
 
 def _load_words(case: Case) -> str:
     busiest, lightest = case.row.busiest, case.row.lightest
-    if busiest.share < EVEN * lightest.share:
+    most, least = times(busiest.share), times(lightest.share)
+    if most == least:
         return "every rank computes the average work"
-    return (
-        f"rank {busiest.rank} computes {times(busiest.share)} the average work,"
-        f" rank {lightest.rank} {times(lightest.share)}"
-    )
+    return f"rank {busiest.rank} computes {most} the average work, rank {lightest.rank} {least}"
 
 
 def _memory(compared: Comparison, axis: Range1d, figures: Panel) -> list[Panel]:

@@ -40,13 +40,14 @@ def summary(
 
 
 def _row(row: Row, slowest: float) -> dict[str, Any]:
-    share = 100 * row.makespan_s / slowest
+    share, bound = 100 * row.makespan_s / slowest, 100 * row.bound_s / slowest
     return {
         "schedule": row.schedule,
         "cells": cells(row),
         "busy": share * (1 - row.idle_fraction),
         "idle": share * row.idle_fraction,
-        "bound": 100 * row.bound_s / slowest,
+        "bound": None if row.bound_ratio is None else bound,
         "words": f"{seconds(row.makespan_s)}, {1 - row.idle_fraction:.0%} busy,"
-        f" {row.idle_fraction:.0%} idle, lower bound {seconds(row.bound_s)}",
+        f" {row.idle_fraction:.0%} idle, "
+        + (row.bound_reason or f"lower bound {seconds(row.bound_s)}"),
     }

@@ -22,6 +22,11 @@ def length(tokens: int) -> str:
     return str(tokens)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things as people write it: 256k tokens, 1 rank."""
+    return f"{length(number)} {noun}{'s' * (number != 1)}"
+
+
 def seconds(value: float) -> str:
     """A duration with three digits and its unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):

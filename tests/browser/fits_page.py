@@ -43,7 +43,10 @@ def fits(reader: Readers, address: str, ready: str) -> None:
 @pytest.mark.parametrize("ranks", RANKS)
 def test_a_report_fits(reader: Readers, tmp_path: Path, ranks: int) -> None:
     work = rl.Workload(seq=2**16, heads=32, kv_heads=8)
-    compared = compare(work, ranks, "tpu-v4", ["zigzag"], variants=False)
+    names, passes = ["zigzag"], "forward"
+    if ranks == 8:
+        names, passes = [*names, "usp:ulysses=4:layout=zigzag:order=context"], "both"
+    compared = compare(work, ranks, "tpu-v4", names, pass_=passes, variants=False)
     (tmp_path / "report.html").write_text(page(compared, command=COMMAND), encoding="utf-8")
     fits(reader, (tmp_path / "report.html").as_uri(), SETTLED)
     shown = reader("phone")

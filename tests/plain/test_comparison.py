@@ -10,6 +10,7 @@ from planner.schedules import comparable
 from ringloom.advice import CLOSE, recommend, why
 from ringloom.cli import main
 from ringloom.comparison import on_machine
+from ringloom.report.summary import summary
 from ringloom.views.tables import in_lines
 from simulator.hardware import hardware
 
@@ -33,6 +34,34 @@ def test_the_fastest_comes_first_and_what_cannot_run_last_with_its_reason(
     assert "not 8 ranks" in last["reason"]
     assert {last[name] for name in rows[0]} == {"usp:ulysses=3", None}
     assert "usp:ulysses=3 cannot run: " in str(compared)
+
+
+def test_the_title_tells_all_that_is_not_as_usual(compared: rl.Comparison) -> None:
+    usual = "forward of 64k tokens, causal, 32 heads of 128, bfloat16, 8 ranks of h100"
+    assert compared.title == usual
+    masks = "documents:" + ",".join(["8k"] * 32)
+    odd = rl.Workload(
+        *(1, 2**18, 32, 8, 192, 4),
+        v_head_dim=128,
+        sinks=True,
+        mask=masks,
+    )
+    slow = rl.Scenario(overlap=False, speeds=[1.0, 0.5], links={(0, 1): 0.1}, topology="switch")
+    assert rl.compare(odd, 2, "h100", ["tree"], pass_="both", scenario=slow).title == (
+        "forward and backward of 4 x 1 query token over 256k keys, "
+        f"{str(odd.mask)[:80]} ... {str(odd.mask)[-30:]}, 32:8 heads of 192 with values of 128,"
+        " sinks, bfloat16, 2 ranks of h100, transfers and compute one after the other,"
+        " speeds 1.0,0.5, links 0-1=0.1, topology switch"
+    )
+
+
+def test_where_no_bound_holds_none_is_drawn() -> None:
+    work = rl.Workload(seq=1000, heads=7, head_dim=24, mask="documents:100,200,300,400")
+    rows = rl.compare(work, 6, "h100", ["groups", "ring"], variants=False).rows
+    assert [row.schedule for row in rows if row.bound_ratio is None] == ["groups"]
+    marks = summary(rows).partition("<thead>")[2].split("<tbody")[1:]
+    assert ['<i class="bound"' in one for one in marks] == [row.schedule == "ring" for row in rows]
+    assert f"idle, {rows[0].bound_reason}" in summary(rows)
 
 
 def test_a_schedule_that_needs_more_memory_than_there_is_cannot_run(

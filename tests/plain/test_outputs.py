@@ -56,7 +56,7 @@ def test_a_page_shows_what_its_commands_print(
     page = tmp_path / "page.md"
     page.write_text(PAGE)
     shown = with_outputs(page)
-    assert "```text\nring on a100-nvlink\n" in shown
+    assert "```text\nring: forward of 16 tokens, documents:" in shown
     assert "![Timeline of the ranks](pictures/page-17.svg)" in shown
     drawn = (tmp_path / "pictures/page-17.svg").read_text()
     assert drawn.lstrip().startswith("<?xml")
