@@ -162,7 +162,15 @@ def test_one_dispatch_balances_the_windows_and_the_full_layers_of_a_model() -> N
         (lambda work: rl.plan("ring", work, 2, layout="spiral"), "choose one of .*even-work"),
         (
             lambda work: rl.plan("ring", work, 2, layout=by_tokens(work, 3, "zigzag")),
-            "rank 2 owns a block, but ranks are 2",
+            r"a layout of 3 ranks, but 2 \(groups of\) ranks own tokens",
+        ),
+        (
+            lambda work: rl.plan("ulysses", work, 2, layout=by_tokens(work, 2, "zigzag")),
+            r"a layout of 2 ranks, but 1 \(groups of\) ranks own tokens",
+        ),
+        (
+            lambda work: rl.plan("groups", work, 2, layout=by_tokens(work, 2, "zigzag")),
+            "a layout that is a partition does not go: choose one of contiguous",
         ),
         (lambda work: rl.plan("ring:layout=heap:grain=k", work, 2), "grain takes a whole number"),
         (
