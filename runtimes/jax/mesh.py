@@ -24,7 +24,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from planner.plans import Plans
 from runtimes.arrays import Array
-from runtimes.emitted import RESULTS, SIDES, source_of
+from runtimes.emitted import RESULTS, SIDES, load, source_of
 from runtimes.machine import RankError, ended
 
 DEVICES = 8  # virtual devices that a process gets, at least
@@ -65,17 +65,10 @@ def run(
         return [np.asarray(x) for x in (*whole, *results[len(sides) :])]
 
 
-def module(source: str) -> ModuleType:
-    """Returns an emitted program, executed."""
-    program = ModuleType("emitted")
-    exec(compile(source, "<emitted>", "exec"), program.__dict__)
-    return program
-
-
 @lru_cache(maxsize=4)  # `ringloom run --check` asks for a dozen runs of one program
 def compiled(ranks: int, source: str) -> tuple[ModuleType, dict[str, Callable[..., Any]]]:
     """Compiles a program's functions, of sinks, if any, and whole arrays in layout order."""
-    program, mesh = module(source), Mesh(np.array(devices(ranks)), ("sp",))
+    program, mesh = load(source), Mesh(np.array(devices(ranks)), ("sp",))
     spec, everywhere = PartitionSpec(None, None, "sp"), PartitionSpec()
 
     def forward(sinks: Any, *inputs: Any) -> Any:

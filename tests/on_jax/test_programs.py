@@ -21,6 +21,7 @@ from planner.verify import verify_pair
 from planner.workload import Workload
 from runtimes import backends
 from runtimes.arrays import draw, draw_sinks
+from runtimes.emitted import load
 from runtimes.jax import mesh
 from runtimes.reference import dense
 from runtimes.validation import check, distance
@@ -63,7 +64,7 @@ def test_keys_that_come_in_several_messages_at_once_all_count(stages: int, mask:
 
 
 def emitted(pair: AnyPlans) -> ModuleType:
-    return mesh.module(emit(pair, "jax"))
+    return load(emit(pair, "jax"))
 
 
 @pytest.mark.parametrize(("schedule", "mask"), square(CLASSIC, MASKS, every=2), ids=str)
