@@ -96,8 +96,8 @@ def timeline(plan: Plan, events: Events) -> Timeline:
     finish = np.zeros(plan.ranks)
     for (_, rank, _, _), (_, end) in events.items():
         finish[rank] = max(finish[rank], end)
-    rows, steps = tuple(_rows(plan, events)), _steps(plan, events)
-    return Timeline(plan, float(finish.max(initial=0.0)), finish, steps, rows)
+    rows = tuple(_rows(plan, events))
+    return Timeline(plan, float(finish.max(initial=0.0)), finish, steps=None, rows=rows)
 
 
 def _rows(plan: Plan, events: Events) -> Iterator[Rows]:
@@ -136,22 +136,3 @@ def _time(plan: Plan, events: Events, key: tuple[Kind, int, int, int]) -> tuple[
             f"{plan.name}: {kind} {number} of rank {rank} in step {step} was not recorded"
         )
     return events[key]
-
-
-def _steps(plan: Plan, events: Events) -> Floats:
-    """[begin, attend start, attend end; steps; ranks]; a rank that has no part in a step passes
-    through it in no time, when it has done with the one before."""
-    shape = len(plan.steps), plan.ranks
-    begin, first, last = np.full(shape, np.inf), np.full(shape, np.inf), np.full(shape, -np.inf)
-    for (kind, rank, step, _), (start, end) in events.items():
-        at = step, rank
-        begin[at] = min(begin[at], start)
-        if kind in ("attend", "merge"):
-            first[at], last[at] = min(first[at], start), max(last[at], end)
-    now = np.zeros(plan.ranks)
-    for step in range(len(plan.steps)):
-        begin[step] = np.where(np.isfinite(begin[step]), np.maximum(begin[step], now), now)
-        first[step] = np.where(np.isfinite(first[step]), first[step], begin[step])
-        last[step] = np.maximum(last[step], first[step])
-        now = last[step]
-    return np.stack([begin, first, last])

@@ -52,7 +52,8 @@ class Timeline:
     `finish` [ranks] is the end of each rank's last work, `end` that of everything. `steps`
     [begin, attend start, attend end; steps; ranks]: a rank's attends of a step, with the adding of
     their results, ran between the last two, which are equal where it has none. `rows`: every row
-    in plan order. Both are None where a plan is so large that they were not kept.
+    in plan order. Both are None where a plan is so large that they were not kept; a recorded run
+    has rows alone.
     """
 
     plan: Plan

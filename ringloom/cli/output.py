@@ -14,7 +14,6 @@ from io import StringIO
 from typing import Any, TypeVar
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, track
 
@@ -82,7 +81,7 @@ def show(
     if as_csv and rows is None:
         raise click.UsageError("--csv writes tables: this answer is none")
     if as_json:
-        click.echo(json.dumps(document, default=_plain))
+        click.echo(json.dumps(document))
     elif as_csv and rows is not None:
         click.echo(_as_csv(rows), nl=False)
     elif text is not None:
@@ -105,10 +104,6 @@ def _as_csv(rows: list[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(lines)
     return file.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
 
 
 def progress(items: Iterable[Item], verb: str = "planning") -> Iterable[Item]:

@@ -178,16 +178,6 @@ def test_a_rank_begins_the_backward_pass_when_it_is_done_with_the_forward_one(
     assert recording.messages == first.messages + second.messages == 2 + 6
 
 
-def test_steps_follow_each_other_on_every_rank(recording: Recording) -> None:
-    for one in recording.passes:
-        assert one.timeline is not None
-        assert one.timeline.steps is not None
-        begin, start, end = one.timeline.steps
-        assert (begin <= start).all()
-        assert (start <= end).all()
-        assert (end[:-1] <= begin[1:]).all()
-
-
 def test_a_recording_that_lacks_something_is_refused() -> None:
     one = plan("ring", SMALL, 2)
     _, passes = in_numpy(one, *draw(SMALL, 0)[:3])
@@ -210,14 +200,6 @@ def test_a_program_that_does_something_else_is_refused() -> None:
     assert of_torch.events_of(one, notes)
     with pytest.raises(RingloomError, match=r"differently from step \d of the plan"):
         of_torch.events_of(two, notes)
-
-
-def test_a_rank_that_passes_through_a_step_takes_no_time_for_it() -> None:
-    one = plan("ring", SMALL, 2)
-    _, passes = in_numpy(one, *draw(SMALL, 0)[:3])
-    events = timeline(*passes[0])  # rank 0 has nothing to see in step 1
-    assert events.steps is not None
-    assert len(set(events.steps[:, 1, 0])) == 1
 
 
 def test_no_message_arrives_before_it_is_sent() -> None:
