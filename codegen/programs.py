@@ -11,7 +11,8 @@ from codegen.layout import Layout, layout_of
 from codegen.masks import boxes
 from planner.errors import PlanError, unknown
 from planner.ir import Plan
-from planner.loops import recover
+from planner.loops import recovered
+from planner.loops.expand import Expansion
 from planner.loops.form import Attend, Loops
 from planner.plans import AnyPlans, Plans
 from planner.workload import Workload
@@ -46,7 +47,7 @@ class Options(TypedDict, total=False):
 class Program:
     """One program to be written.
 
-    `loops` has one form per pass, and is None for a table program; then `irregular` says why.
+    `passes` has the loops of each, and is None for a table program; then `irregular` says why.
     The other fields are those of `Options`.
     """
 
@@ -54,7 +55,7 @@ class Program:
     forward: Plan
     backward: Plan | None
     layout: Layout
-    loops: tuple[Loops, ...] | None
+    passes: tuple[Expansion, ...] | None
     irregular: str = ""
     dynamic: bool = False
     layer: bool = False
@@ -66,6 +67,11 @@ class Program:
     def plans(self) -> tuple[Plan, ...]:
         """The plan of each pass."""
         return (self.forward, self.backward) if self.backward else (self.forward,)
+
+    @property
+    def loops(self) -> tuple[Loops, ...] | None:
+        """The loops of each pass; None for a table program."""
+        return tuple(rows.loops for rows in self.passes) if self.passes is not None else None
 
     @property
     def work(self) -> Workload:
@@ -148,7 +154,7 @@ class Program:
 
     def as_tables(self, reason: str) -> "Program":
         """The same as a table program, because its loops cannot be printed."""
-        return replace(self, loops=None, irregular=reason)
+        return replace(self, passes=None, irregular=reason)
 
 
 def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Program:
@@ -171,11 +177,11 @@ def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Prog
     try:
         if dynamic:
             raise PlanError("its tables are an argument")
-        loops: tuple[Loops, ...] | None = tuple(recover(plan) for plan in plans)
+        passes: tuple[Expansion, ...] | None = tuple(recovered(plan) for plan in plans)
         reason = ""
     except PlanError as error:
-        loops, reason = None, str(error).removeprefix("irregular: ")
-    return Program(target, forward, backward, layout_of(forward), loops, reason, **options)
+        passes, reason = None, str(error).removeprefix("irregular: ")
+    return Program(target, forward, backward, layout_of(forward), passes, reason, **options)
 
 
 def _refuse_idle(target: Target, options: Options) -> None:

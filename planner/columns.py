@@ -67,8 +67,8 @@ def stacked(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 def widened(table: NDArray[Any], width: int) -> NDArray[Any]:
     """A table [n, w] with columns of -1 up to a width."""
-    more = width - table.shape[1]
-    return np.pad(table, ((0, 0), (0, more)), constant_values=-1) if more else table
+    behind = np.full((len(table), width - table.shape[1]), -1, table.dtype)
+    return np.hstack([table, behind]) if behind.size else table
 
 
 def again(keys: NDArray[np.intp]) -> NDArray[np.bool_]:

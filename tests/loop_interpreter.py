@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import INPUTS, TENSORS, Plan
-from planner.loops.expand import Expanded, expand
+from planner.loops.expand import Expanded, Expansion
 from planner.loops.form import Loops
 from planner.loops.kinds import KINDS
 from planner.partitions import merge as tokens
@@ -33,8 +33,9 @@ class Machine:
             for block, rank in zip(*held.flat(), strict=True):
                 for tensor in {"STATS" if t == "OUT" else t for t in held.tensors}:
                     self.inputs[rank][tensor, block] = self.part(tensor, block, arrays[tensor])
-        for step in expand(loops, plan):
-            self.run(step)
+        expansion = Expansion(loops, plan)
+        for t in range(loops.steps):
+            self.run(expansion.step(t))
 
     def place(self, tensor: str, block: int) -> tuple[slice, Array]:
         """The heads and the positions of a block."""

@@ -14,7 +14,7 @@ from codegen.jax.cases import Case, Slice
 from codegen.lowered.walk import Rectangles, seen
 from codegen.text import Names, expression
 from planner.errors import PlanError
-from planner.ir import Plan
+from planner.ir import Attend, Plan
 from planner.loops.fitting import plane
 from planner.loops.form import Ints
 from planner.loops.kinds import CAUSAL, EMPTY, FULL, Kinds
@@ -76,7 +76,8 @@ def tiling(
     shape = len(q), q.shape[1], kv.shape[1]
     rows, cols = (np.broadcast_to(x, shape) for x in (q[:, :, None], kv[:, None, :]))
     live, inside = seen(plan, (q, kv)), rectangles.attended(sides, (q, kv))
-    kinds = Kinds(plan).of(rows.reshape(-1, 1), cols.reshape(-1, 1)).reshape(shape)
+    each = Attend(np.zeros(rows.size, np.intp), rows.reshape(-1, 1), cols.reshape(-1, 1))
+    kinds = Kinds(plan).of(each).reshape(shape)
     kinds = np.where(live, kinds, EMPTY)
     count, number = (kinds == FULL).sum(axis=2, keepdims=True), np.arange(shape[2])
     diagonal = bool((kinds == CAUSAL).any())

@@ -31,19 +31,20 @@ SAVED = ("q", "k", "v", "out", "lse")
 
 def print_loops(program: Program) -> str:
     """The text of the schedule. Raises PlanError for loops that it cannot print."""
-    assert program.loops
+    assert program.passes is not None
+    forms = [rows.loops for rows in program.passes]
     sides = program.forward.partition.q, program.forward.partition.kv
     if not all(sum(map(len, chunk)) for side in sides for chunk in side.chunks):
         raise PlanError("pieces of no tokens")
-    hops, constants = Hops(program.loops[0]), dict[str, str]()
-    keeping = kept(program.plans, program.loops)
+    hops, constants = Hops(forms[0]), dict[str, str]()
+    keeping = kept(program.passes)
     made, bodies = list[Pass](), list[list[str]]()
-    for plan, loops in zip(program.plans, program.loops, strict=True):
-        moves = (s for s in loops.statements if isinstance(s, Send | Exchange))
+    for rows in program.passes:
+        moves = (s for s in rows.loops.statements if isinstance(s, Send | Exchange))
         stats = any("STATS" in s.tensors for s in moves)
-        form, walked = settled(plan, loops)
+        form, walked = settled(rows)
         here = replace(hops, loops=form)
-        each = Pass(plan, form, walked, named(form), here, program, constants, stats, keeping)
+        each = Pass(rows.plan, form, walked, named(form), here, program, constants, stats, keeping)
         made.append(each)
         bodies.append(lines(each.blocks(runs(form)), each.results, each.names))
     heads = [opening(*both) for both in zip(made, bodies, strict=True)]
@@ -56,15 +57,15 @@ def print_loops(program: Program) -> str:
     for each, head, body in zip(made, heads, bodies, strict=True):
         text += ["", "", *HEADS[each.plan.pass_], *head, *body, *each.ending(saved)]
     named_once = [f"{name} = {value}" for name, value in (constants | hops.constants).items()]
-    if len(mesh := program.loops[0].mesh) > 1:
+    if len(mesh := forms[0].mesh) > 1:
         said = " x ".join(made[0].names.axes)
         sizes = ", ".join(map(str, mesh))
         named_once.insert(0, f"{', '.join(SIZES[len(mesh)])} = {sizes}  # {said}")
-    if len({loops.mesh for loops in program.loops}) > 1:
+    if len({loops.mesh for loops in forms}) > 1:
         raise PlanError("passes over different meshes")
     head = ["# ---- Schedule", "", *named_once]
     if program.work.sinks and "q" in keeping:
-        text += Over(keeping["q"], program.loops[0], program, constants).share()
+        text += Over(keeping["q"], forms[0], program, constants).share()
     return "\n".join(reflow([*head, *text])) + "\n"
 
 

@@ -1,32 +1,31 @@
-"""kept(plans, loops)   the exchanges of a forward pass whose values a backward pass begins with."""
+"""kept(passes)   the exchanges of a forward pass whose values a backward pass begins with."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from codegen.lowered.walk import Walk
 from planner.errors import PlanError
-from planner.ir import Plan
-from planner.loops.form import HELD, Exchange, Loops
+from planner.loops.expand import Expansion
+from planner.loops.form import HELD, Exchange
 
 Kept = dict[str, Exchange]  # by side
 
 
-def kept(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
+def kept(passes: Sequence[Expansion]) -> Kept:
     """The copies that a backward plan starts with, in the words of the forward loops.
 
     Raises PlanError for others than Q with OUT, and KV, for those that no exchange of the forward
     pass brought, and where DOUT comes for other queries.
     """
-    tensors = {tensor for plan in plans for node in plan.start for tensor in node.tensors}
+    tensors = {tensor for rows in passes for node in rows.plan.start for tensor in node.tensors}
     if not tensors:
         return {}
     if not tensors <= {"Q", "OUT", "KV"} or len(tensors & {"Q", "OUT"}) == 1:
         raise PlanError(f"a backward pass that holds {', '.join(sorted(tensors))}")
     made: Kept = {}
-    brought, back = (Walk(*pair).tables for pair in zip(loops, plans, strict=True))
+    brought, back = (rows.tables for rows in passes)
     for side, table in ((side, table) for (side, name), table in back.items() if name == HELD):
-        first, last = ([s for s in x.exchanges.values() if s.side == side] for x in loops)
+        first, last = ([s for s in x.loops.exchanges.values() if s.side == side] for x in passes)
         again = (s for s in last if s.tensors == ("DOUT",))
         if not all(np.array_equal(back[side, s.name], table) for s in again):
             raise PlanError("gradients of other results come than a backward pass holds")

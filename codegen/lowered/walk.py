@@ -1,4 +1,4 @@
-"""walk(plan, loops)   runs a loop form once over the blocks: where sums are added and sent from.
+"""walk(rows)   follows sums over the rows of a loop form: where they are added and sent from.
 
 A *cell* is what a program keeps running sums in: (tensor, value), the sums of one tensor for the
 blocks of one value. In the cell of a value that travels is what the next message takes along.
@@ -19,7 +19,7 @@ from planner.analysis.tiles import LIVE, tiles
 from planner.columns import flat, twice
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Move, Plan
-from planner.loops.expand import SIDES, Expansion
+from planner.loops.expand import SIDES, Expansion, expand
 from planner.loops.form import (
     HELD,
     OWN,
@@ -38,31 +38,30 @@ from planner.partitions import Partition
 
 Cell = tuple[str, str]  # tensor, value
 Handing = Send | Return  # statements that may move sums
-Places = tuple[Ints, Ints]  # ranks [n] and blocks [n]
 Moment = tuple[dict[Handing, Move], list[tuple[Attend, list[str | None]]]]
 
 
-def walk(plan: Plan, loops: Loops, at_owner: bool = False) -> tuple[Loops, "Walk"]:
+def walk(rows: Expansion, at_owner: bool = False) -> tuple[Loops, "Walk"]:
     """Follow the sums of a pass through its steps; in the loops, each attend adds to one cell.
 
     `at_owner`: sums for what ranks own stay with them, whatever the plan does.
     """
-    walked = Walk(loops, plan, at_owner)
-    statements = tuple(x for s in loops.statements for x in _spans(s, walked))
-    return replace(loops, statements=statements), walked
+    walked = Walk(rows, at_owner)
+    statements = tuple(x for s in rows.loops.statements for x in _spans(s, walked))
+    return replace(rows.loops, statements=statements), walked
 
 
-def settled(plan: Plan, loops: Loops) -> tuple[Loops, "Walk"]:
+def settled(rows: Expansion) -> tuple[Loops, "Walk"]:
     """Follow the sums, for targets whose ranks all do the same.
 
     Where some ranks own sums that others send on, all sums for what ranks own stay with them, or
     PlanError is raised.
     """
-    given, walked = walk(plan, loops)
+    given, walked = walk(rows)
     if walked.kept:
         own = [s for s, cell in walked.source.items() if isinstance(s, Send) and cell[1] == OWN]
-        left = tuple(s for s in loops.statements if s not in own)
-        given, walked = walk(plan, replace(loops, statements=left), at_owner=True)
+        left = tuple(s for s in rows.loops.statements if s not in own)
+        given, walked = walk(expand(replace(rows.loops, statements=left), rows.plan), at_owner=True)
     if walked.kept:
         raise PlanError("sums of which some stay on a rank where others go on")
     return given, walked
@@ -114,17 +113,17 @@ class Rectangles:
         return np.asarray(q[:, :, None] & kv[:, None, :])
 
 
-class Walk(Expansion):
+class Walk:
     """The sums of a pass, by statement and step.
 
     `targets` are the cells that attends add to, by tensor, and `into` those of messages; `source`
-    is the cell that a message takes. `tables` have the blocks of values that stay, of exchanges,
-    and of what ranks own and hold at first; `pieces` is the most that a value ever has.
+    is the cell that a message takes. `pieces` is the most that a value ever has.
     """
 
-    def __init__(self, loops: Loops, plan: Plan, at_owner: bool = False) -> None:
-        super().__init__(loops, plan)
-        self.at_owner = at_owner
+    def __init__(self, rows: Expansion, at_owner: bool = False) -> None:
+        self.rows, self.plan, self.at_owner = rows, rows.plan, at_owner
+        self.values, self.tables = rows.values, rows.tables
+        self.loops = loops = rows.loops
         self.targets = defaultdict[Attend, dict[int, dict[str, Cell]]](dict)
         self.into = defaultdict[Statement, dict[int, Cell]](dict)
         self.attended = defaultdict[Attend, dict[int, Rectangles]](dict)
@@ -139,19 +138,17 @@ class Walk(Expansion):
         self.again = set[Cell]()  # the same heads are added to several times
         self.parted = set[Cell]()  # additions are of some heads each
         self.pieces = defaultdict[tuple[str, str], int](int)
-        self.tables = dict[tuple[str, str], Ints]()
         cut = (s for s in loops.statements if isinstance(s, Attend) and not plain(s))
         self._cut = {(s.q[0].value, s.kv[0].value) for s in cut}
         self._full = dict[Cell, NDArray[np.bool_]]()  # where sums are: [ranks, slices of heads]
-        self._here = defaultdict[Cell, list[Places]](list)  # what was added, and may stay behind
-        self._leaving = defaultdict[Cell, dict[int, list[Copies]]](dict)  # by messages of a step
+        self._here = defaultdict[Cell, list[Ints]](list)  # codes of what was added, and may stay
+        self._leaving = defaultdict[Cell, dict[int, tuple[Ints, Ints]]](dict)  # ranks, codes
         for t, moment in enumerate([self._moment(t) for t in range(loops.steps)]):
             self._add_up(t, moment)
+        del self._here, self._leaving
         for side, values in self.values.items():
             for (name, _), value in values.named.items():
                 self.pieces[side, name] = max(self.pieces[side, name], value.table.shape[1])
-                if name in {OWN, HELD, *loops.exchanges}:
-                    self.tables[side, name] = value.table
         for cell, full in self._full.items():
             if cell[1] != OWN and full.any():
                 raise PlanError(f"{cell[0]} for {cell[1]} is left on ranks that do not own it")
@@ -159,10 +156,8 @@ class Walk(Expansion):
                 raise PlanError(f"on some ranks nothing is added to {cell[0]}")
 
     def _moment(self, t: int) -> Moment:
-        """Run a step: its messages of sums and its rectangles."""
-        active = [s for s in self.loops.statements if s.when.on(t)]
-        moved = {s: self.moved(s, t) for s in active if not isinstance(s, Attend)}
-        sums = {s: moved[s][0] for s in self.source if s in moved}
+        """The messages of sums in a step, and its rectangles."""
+        sums = {s: m[t] for s in self.source if t in (m := self.rows.sums[s])}
         sent = defaultdict[Cell, list[Copies]](list)
         for s, move in sums.items():
             if isinstance(s, Send):
@@ -171,47 +166,48 @@ class Walk(Expansion):
                     raise PlanError(f"step {t}: {tensor} arrives for other values than it is of")
                 sent[self.source[s]].append((move.src, move.blocks))
             elif (exchange := self.loops.exchanges.get(s.name)) and exchange.again:
-                table = self.value(Part(s.name, s.lag), s.side, t).table
-                sent[self.source[s]].append((self.everyone, table.reshape(len(table), -1)))
+                table = self.rows.value(Part(s.name, s.lag), s.side, t).table
+                sent[self.source[s]].append((self.rows.everyone, table.reshape(len(table), -1)))
         for cell, copies in sent.items():
-            if twice(np.concatenate([rank for rank, _ in copies])):
+            ranks = np.concatenate([rank for rank, _ in copies])
+            if twice(ranks):
                 raise PlanError(f"step {t}: a rank sends sums of one value in several messages")
-            self._leaving[cell][t] = copies
-        attends = [self._rectangles(s, t) for s in active if isinstance(s, Attend)]
-        self.arrive()
-        return sums, attends
+            codes = np.concatenate([self._codes(cell[0], *x) for x in copies])
+            self._leaving[cell][t] = ranks, np.sort(codes)
+        attends = (s for s in self.loops.statements if isinstance(s, Attend) and s.when.on(t))
+        return sums, [(s, self._rectangles(s, t)) for s in attends]
 
     def _into_whole(self, s: Send, t: int, src: Ints, dst: Ints) -> bool:
         """True if the value that sums are for is all of the one that they are added to."""
         if s.into is None:
             return False
         both = (s.parts[0], src), (s.into, dst)
-        of, into = (self.blocks(Part(p.value, p.lag), s.side, t, who) for p, who in both)
+        of, into = (self.rows.blocks(Part(p.value, p.lag), s.side, t, who) for p, who in both)
         return same(of, into)
 
-    def _rectangles(self, s: Attend, t: int) -> tuple[Attend, list[str | None]]:
+    def _rectangles(self, s: Attend, t: int) -> list[str | None]:
         """Note the rectangles of an attend; the values that stay and have its blocks, by side."""
         if any(len({(p.value, p.lag) for p in parts}) > 1 for parts in (s.q, s.kv)):
             raise PlanError(f"step {t}: a rectangle of several values")
-        tables = self.value(s.q[0], "q", t).table, self.value(s.kv[0], "kv", t).table
-        node = self.attend(s, t)
-        rank = node.rank
-        self.attended[s][t] = Rectangles(rank, node.q, node.kv, tables)
-        staying = list[str | None]()
-        for side, table in zip(SIDES, tables, strict=True):
-            row, named = table.reshape(len(table), -1)[rank], self.values[side].named.items()
-            stay = {
-                name: x.table.reshape(len(table), -1) for (name, born), x in named if born is None
-            }
-            equal = (n for n in (OWN, *reversed(stay)) if same(stay[n][rank], row))  # the last one
-            staying.append(next(equal, None))
-        return s, staying
+        tables = self.rows.value(s.q[0], "q", t).table, self.rows.value(s.kv[0], "kv", t).table
+        rows = self.rows.rectangles[s][t]
+        self.attended[s][t] = Rectangles(rows.rank, rows.q, rows.kv, tables)
+        return [self._stays(*one, t, rows.rank) for one in zip(SIDES, tables, strict=True)]
+
+    def _stays(self, side: str, table: Ints, t: int, rank: Ints) -> str | None:
+        """The name of what stays and has the blocks of a value: own, else of what came last."""
+        exchanges = (s for s in self.loops.exchanges.values() if not s.again and s.when.first < t)
+        for name in (OWN, *reversed([HELD, *(s.name for s in exchanges if s.side == side)])):
+            stays = self.tables.get((side, name))
+            if stays is not None and same(*(x.reshape(len(x), -1)[rank] for x in (stays, table))):
+                return name
+        return None
 
     def _add_up(self, t: int, moment: Moment) -> None:
         """Messages leave, then attends add, then arrivals are added."""
         sums, attends = moment
         for cell in {self.source[s]: None for s in sums}:
-            if not all(self._leaves(cell, t, *places) for places in self._here.pop(cell, ())):
+            if not all(self._leaves(cell, t, codes) for codes in self._here.pop(cell, ())):
                 raise PlanError(f"step {t}: {cell[0]} for {cell[1]} stays behind on some ranks")
         for s in sums:
             self._take(s, t)
@@ -220,15 +216,19 @@ class Walk(Expansion):
         for s, move in sums.items():
             self._bring(s, t, move.dst, move.blocks)
 
-    def _leaves(self, cell: Cell, t: int, rank: Ints, block: Ints) -> bool:
+    def _codes(self, tensor: str, rank: Ints, blocks: Ints) -> Ints:
+        """One number for each rank and block."""
+        rank, block = flat(rank, blocks)
+        return rank * len(self.plan.side(tensor)) + block
+
+    def _leaves(self, cell: Cell, t: int, codes: Ints) -> bool:
         """True if messages take all of these sums in a step, but for those of who owns them."""
         if t not in self._leaving[cell]:
             return True  # all go back over an exchange
-        copies, side = (flat(*x) for x in self._leaving[cell][t]), self.plan.side(cell[0])
-        src, sent = (np.concatenate(x) for x in zip(*copies, strict=True))
-        left = ~np.isin(rank * len(side) + block, src * len(side) + sent)
-        rank, block = rank[left], block[left]
-        return not len(rank) or bool((~np.isin(rank, src) & (side.owners[block] == rank)).all())
+        (src, sent), side = self._leaving[cell][t], self.plan.side(cell[0])
+        left = codes[sent.searchsorted(codes) == sent.searchsorted(codes, "right")]
+        rank, block = np.divmod(left, len(side))
+        return not len(left) or bool((~np.isin(rank, src) & (side.owners[block] == rank)).all())
 
     def _take(self, s: Handing, t: int) -> None:
         """The message leaves: its cell is empty, on all ranks."""
@@ -240,8 +240,8 @@ class Walk(Expansion):
         holders = np.flatnonzero(full.any(axis=1))
         self.holders[cell].setdefault(t, holders)
         full[:] = False
-        sending = [rank for rank, _ in self._leaving[cell].get(t, [(holders, holders)])]
-        left = holders[~np.isin(holders, np.concatenate(sending))]
+        sending, _ = self._leaving[cell].get(t, (holders, holders))
+        left = holders[~np.isin(holders, sending)]
         if len(left):  # what never left: these ranks own it
             self.kept[cell] = t
             self._add((cell[0], OWN), left, whole=True)
@@ -252,15 +252,15 @@ class Walk(Expansion):
         for tensor in ACCUMULATORS[self.plan.pass_]:
             i = SIDES.index(TENSORS[tensor].side)
             part = (s.q, s.kv)[i][0]
-            places = flat(rectangles.rank, (rectangles.q, rectangles.kv)[i])
+            codes = self._codes(tensor, rectangles.rank, (rectangles.q, rectangles.kv)[i])
             cell = tensor, part.value
             equal, later = staying[i], next((n for n in self._leaving[cell] if n > t), None)
             stays = self.at_owner and equal == OWN
-            if stays or later is None or not self._leaves(cell, later, *places):
+            if stays or later is None or not self._leaves(cell, later, codes):
                 if equal is None:
                     raise PlanError(f"step {t}: sums for {part.value} are nowhere kept")
                 cell = tensor, equal
-                self._here[cell].append(places)
+                self._here[cell].append(codes)
             self.targets[s].setdefault(t, {})[tensor] = cell
             if cut:
                 self.crowded.add(cell)
@@ -270,22 +270,23 @@ class Walk(Expansion):
     def _bring(self, s: Handing, t: int, dst: Ints, blocks: Ints) -> None:
         """The message arrives: into the cell that its blocks belong to."""
         tensor, heads, whole = s.tensors[0], None, True
-        side, rank, block = self.plan.side(tensor), *flat(dst, blocks)
+        codes = self._codes(tensor, dst, blocks)
         if isinstance(s, Return):
             into = tensor, self.loops.source(s)
-            dst, heads = self.everyone, np.unique(side.slice[block])
+            slices = self.plan.side(tensor).slice
+            dst, heads = self.rows.everyone, np.unique(slices[blocks[blocks >= 0]])
         else:
             assert s.into
             into, whole = (tensor, s.into.value), not any(p.pieces for p in s.parts)
         self.into[s][t] = into
-        self._here[into].append((rank, block))
+        self._here[into].append(codes)
         self._add(into, dst, whole, heads)
 
     def _heads(self, ends: Ends | None, t: int) -> Ints | None:
         """The slices of heads that any rank says, from the first to the last; None for all."""
         if ends is None:
             return None
-        low, high = (e.at(t, self.coordinates) for e in ends)
+        low, high = (e.at(t, self.rows.coordinates) for e in ends)
         return np.arange(low.min(), high.max() + 1)
 
     def _add(self, cell: Cell, who: Ints, whole: bool, heads: Ints | None = None) -> None:

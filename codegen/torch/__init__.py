@@ -21,9 +21,9 @@ def write(program: Program) -> str:
     """The text of a program."""
     if program.dynamic:
         return dynamic.write(program)
-    if program.loops is not None:
+    if program.passes is not None:
         try:
-            return written(program, print_loops(program.plans, program.loops))
+            return written(program, print_loops(program.passes, program.free))
         except PlanError as error:
             program = program.as_tables(str(error))
     return written(program)

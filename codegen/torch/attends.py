@@ -135,11 +135,11 @@ class Attending(State):
             rows = (self.walked.attended[s].get(t) for s in meeting.attends)
             attended[i] = [x for x in rows if x]
         check_everything(self.plan, q, kv, attended)
-        if tokens := triangular(self.plan, q, kv):
+        if tokens := triangular(self.plan, q, kv, self.free):
             if q.axis is not None and self.orders.setdefault("tokens", q.axis) != q.axis:
                 raise PlanError("queries along several axes are attended")
             return "triangles", *tokens
-        return called(self.plan, q, kv, single_runs(self.plan, self.forms))
+        return called(self.plan, q, kv, self.free, single_runs(self.plan, self.forms))
 
     def pick(self, meeting: Meeting) -> str:
         """The text behind tensors of queries that takes the heads of a meeting."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from codegen.layout import layout_of
 from codegen.lowered.conditions import SIZES, Domain
 from codegen.lowered.owners import along, owner
 from codegen.lowered.walk import Rectangles, Walk, seen
@@ -79,7 +78,7 @@ def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> N
             raise PlanError("ranks do not attend all that the mask leaves of two values")
 
 
-def triangular(plan: Plan, q: Origin, kv: Origin) -> tuple[str, ...]:
+def triangular(plan: Plan, q: Origin, kv: Origin, free: bool) -> tuple[str, ...]:
     """The tokens of two values under a plain causal mask, without those of keys that are all.
 
     () where the keys that meet a run of queries are not all in it, or before or behind it.
@@ -89,7 +88,7 @@ def triangular(plan: Plan, q: Origin, kv: Origin) -> tuple[str, ...]:
     if not causal or (q.axis is None and q.ranks != HERE) or kv.axis is not None:
         return ()
     pieces_of(plan)
-    seq = ", seq" * (layout_of(plan).multiple > 0)
+    seq = ", seq" * free
     tokens = f"positions({HERE}{seq})" if q.axis is None else "tokens"
     if not kv.ranks:
         return (tokens,)
@@ -146,11 +145,11 @@ def single_runs(plan: Plan, loops: Sequence[Loops]) -> bool:
     return step_of(plan) > 0 and all(len(form.mesh) == 1 for form in loops)
 
 
-def called(plan: Plan, q: Origin, kv: Origin, single: bool) -> tuple[str, ...]:
+def called(plan: Plan, q: Origin, kv: Origin, free: bool, single: bool) -> tuple[str, ...]:
     """`tiles` and its arguments for two values; PlanError unless both are ranges of one step."""
     step = step_of(plan)
     if step > 1 and (q.axis, kv.axis) != (None, None):
         raise PlanError("pieces of several ranks that are cut, and that lie far apart")
     if step > 1 and not (q.ranks and kv.ranks) and q.ranks != kv.ranks:
         raise PlanError("queries and keys lie differently far apart")
-    return "tiles", *(x.positions(layout_of(plan).multiple > 0, single) for x in (q, kv))
+    return "tiles", *(x.positions(free, single) for x in (q, kv))

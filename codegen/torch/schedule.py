@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from codegen.assemble import Part, parts_of
-from codegen.layout import layout_of
 from codegen.lowered.conditions import SIZES
 from codegen.lowered.keeping import Kept, kept
 from codegen.reflow import WIDTH, reflow
@@ -15,6 +14,7 @@ from codegen.torch.origins import in_order, pieces_of, single_runs, step_of
 from codegen.torch.passes import Pass
 from planner.errors import PlanError
 from planner.ir import Plan
+from planner.loops.expand import Expansion
 from planner.loops.form import Attend, Exchange, Loops, Moves, Send
 
 MOVES = {("Q",), ("DOUT",), ("KV",), ("Q", "DOUT", "STATS"), ("OUT",), ("DQ",), ("DKV",)}
@@ -35,10 +35,10 @@ ONE_RUN = {
 ALL_KEYS = {"triangles": "def triangles(tokens: Tensor) -> Iterator[tuple[slice, slice, bool]]:"}
 
 
-def kept_by_torch(plans: Sequence[Plan], loops: Sequence[Loops]) -> Kept:
+def kept_by_torch(passes: Sequence[Expansion]) -> Kept:
     """Find what the backward pass holds; PlanError unless an all-to-all each brought Q and KV."""
-    keeping = kept(plans, loops)
-    moved = sorted(s.tensors for form in loops for s in swaps(form))
+    keeping = kept(passes)
+    moved = sorted(s.tensors for rows in passes for s in swaps(rows.loops))
     if keeping and (len(keeping) < 2 or moved != [("DOUT",), ("KV",), ("Q",)]):
         raise PlanError("the backward pass holds other copies than Q, KV and OUT")
     return keeping
@@ -68,14 +68,18 @@ def likes_function(loops: Loops, unequal: bool) -> list[str]:
     ]
 
 
-def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
-    """The schedule of a program: its passes, and the functions that they share."""
-    for plan, each in zip(plans, loops, strict=True):
-        check_form(plan, each)
-    keep = kept_by_torch(plans, loops)
-    passes = [Pass(plan, each, loops, keep) for plan, each in zip(plans, loops, strict=True)]
-    direct = not any(each.overlapped for each in passes)
-    bodies = [each.function(direct) for each in passes]
+def print_loops(passes: Sequence[Expansion], free: bool) -> str:
+    """The schedule of a program: its passes, and the functions that they share.
+
+    `free`: it takes any length.
+    """
+    plan, loops = passes[0].plan, [rows.loops for rows in passes]
+    for rows in passes:
+        check_form(rows.plan, rows.loops)
+    keep = kept_by_torch(passes)
+    made = [Pass(rows, loops, keep, free) for rows in passes]
+    direct = not any(each.overlapped for each in made)
+    bodies = [each.function(direct) for each in made]
     meshes, lines = {each.mesh for each in loops if len(each.mesh) > 1}, list[str]()
     if len(meshes) > 1:
         raise PlanError("passes over different meshes")
@@ -87,11 +91,11 @@ def print_loops(plans: Sequence[Plan], loops: Sequence[Loops]) -> str:
         ]
     written = "\n".join(line for body in bodies for line in body)
     if "pieces(" in written:
-        lines += pieces_function(plans[0], loops, "*range(" in written)
+        lines += pieces_function(plan, loops, free, "*range(" in written)
     for body in bodies:
         lines += ["", "", *body]
     if keep:
-        work = plans[0].workload
+        work = plan.workload
         lines += likes_function(loops[0], work.v_head_dim != work.head_dim)
     lines = reflow(lines)
     if long := [line for line in lines if len(line) > WIDTH]:
@@ -125,9 +129,9 @@ def parts_called(
     return parts_of("torch", *PARTS, **lines), frozenset(marks)
 
 
-def pieces_function(plan: Plan, loops: Sequence[Loops], several: bool) -> list[str]:
+def pieces_function(plan: Plan, loops: Sequence[Loops], free: bool, several: bool) -> list[str]:
     """The function that gives the positions of a rank, or of `several`, as ranges, or as one."""
-    step, seq = step_of(plan), ", seq" * (layout_of(plan).multiple > 0)
+    step, seq = step_of(plan), ", seq" * free
     by = "" if step <= 1 else ", RANKS" if step == plan.ranks else f", {step}"
     given, said, own = f"{seq[2:]}{', ' * bool(seq)}rank", "a rank", f"positions(rank{seq})"
     each, cached = f"range(int({{0}}[0]), int({{0}}[-1]) + 1{by})", ["@cache"]

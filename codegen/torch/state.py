@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from codegen.layout import layout_of
 from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.keeping import Kept
 from codegen.lowered.walk import walk
@@ -14,26 +13,30 @@ from codegen.torch.frames import Frame, frames
 from codegen.torch.holdings import Holdings
 from codegen.torch.tiles import unit_of
 from codegen.torch.variables import variables
-from planner.ir import Plan
+from planner.loops.expand import Expansion
 from planner.loops.form import Exchange, Loops, Send
 
 Lines = tuple[str, list[str]]  # and the condition that they are under, "" for none
 
 
 class State:
-    """A pass on its way to text, one of `forms`; `keep`: exchanges whose values backward has."""
+    """A pass on its way to text, one of `forms`.
 
-    def __init__(self, plan: Plan, loops: Loops, forms: Sequence[Loops], keep: Kept) -> None:
-        self.plan, self.forms, self.keep = plan, forms, keep
-        self.loops, self.walked = walk(plan, loops)
+    `keep`: exchanges whose values backward has; `free`: any length goes.
+    """
+
+    def __init__(self, rows: Expansion, forms: Sequence[Loops], keep: Kept, free: bool) -> None:
+        self.plan, self.forms, self.keep, self.free = rows.plan, forms, keep, free
+        self.loops, self.walked = walk(rows)
         self.frames = [*frames(self.loops)]
-        self.backward, kept = plan.pass_ == "backward", bool(keep)
+        self.backward, kept = self.plan.pass_ == "backward", bool(keep)
         names = variables(self.loops, self.walked, self.frames, kept and not self.backward)
-        dim = "" if plan.workload.v_head_dim == plan.workload.head_dim else "V_HEAD_DIM"
+        work = self.plan.workload
+        dim = "" if work.v_head_dim == work.head_dim else "V_HEAD_DIM"
         self.have = Holdings(*names, self.walked, self.backward, kept and self.backward, dim)
         self.unit = unit_of(self.loops, self.walked.pieces)
-        self.axes, self.sizes = AXES[len(loops.mesh)], SIZES[len(loops.mesh)]
-        self.of_length = ", seq" * (layout_of(plan).multiple > 0)  # that positions are given
+        self.axes, self.sizes = (names[len(self.loops.mesh)] for names in (AXES, SIZES))
+        self.of_length = ", seq" * free  # that positions are given
         self.lines: list[str] = []
         self.margin = 4
         self.orders: dict[str, int] = {}  # of what exchanges bring, and `tokens` in order: axis

@@ -7,14 +7,14 @@ import numpy as np
 from planner.columns import widened
 from planner.errors import PlanError
 from planner.ir import Attend, Plan, Step
-from planner.loops.expand import expand
+from planner.loops.expand import Expansion
 from planner.loops.form import Ints, Loops
 from planner.loops.kinds import ANY, END, KINDS, OTHER, Codes, Kinds
 from planner.loops.values import Bools, codes
 
 
-def check(loops: Loops, plan: Plan) -> None:
-    """Raise PlanError unless the loops expand to the plan's rows, and kinds are the mask's.
+def check(loops: Loops, plan: Plan) -> Expansion:
+    """The rows that loops expand to; PlanError unless they are the plan's, and kinds the mask's.
 
     Rows are compared step by step, whatever their order; messages of the same tensors between
     the same ranks in a step count as one. The mask is asked again what each rectangle is.
@@ -22,13 +22,16 @@ def check(loops: Loops, plan: Plan) -> None:
     if loops.steps != len(plan.steps):
         raise PlanError(f"the loops have {loops.steps} steps, the plan has {len(plan.steps)}")
     kinds, blocks = Kinds(plan), max(len(plan.partition.q), len(plan.partition.kv))
-    for t, (made, step) in enumerate(zip(expand(loops, plan), plan.steps, strict=True)):
-        said, real = made.step, step.joined()
+    expansion = Expansion(loops, plan)
+    for t, step in enumerate(plan.steps):
+        made, real = expansion.step(t), step.joined()
+        said = made.step
         _check_messages(t, said, real, plan.ranks, blocks)
         if not _alike(said.attends, real.attends):
             raise PlanError(f"step {t}: rectangles are not the plan's")
         for attend in said.attends:
-            _check_kinds(t, attend, made.kinds, kinds.of(attend.q, attend.kv))
+            _check_kinds(t, attend, made.kinds, kinds.of(attend))
+    return expansion
 
 
 def claimed(said: Ints, true: Codes) -> Bools:

@@ -1,7 +1,6 @@
 """expand(loops, plan)   what the loop form means: the rows of each step."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +52,10 @@ def scattered(table: Ints, side: Side, where: Ints, axis: int) -> tuple[Ints, In
 
 
 class Expansion:
-    """The values of all names as the steps go by, and the way back over exchanges (`brought`)."""
+    """The values of all names as the steps go by, and the rows that they lead to.
+
+    These are `rectangles`, and messages of `sums`; `brought` is the way back over exchanges.
+    """
 
     def __init__(self, loops: Loops, plan: ir.Plan, placed: bool = False) -> None:
         self.loops, self.plan = loops, plan  # which gives blocks, and copies held from the start
@@ -61,12 +63,15 @@ class Expansion:
         self.everyone = np.arange(len(self.coordinates))
         sides = {side: plan.partition.side(side) for side in SIDES}
         self.values = {s: Values(plan.ranks, blocks, placed) for s, blocks in sides.items()}
+        self.sums = defaultdict[Moving, dict[int, ir.Move]](dict)
+        self.rectangles = defaultdict[Attend, dict[int, ir.Attend]](dict)
         self.filled = {  # where there are sums, and a column for block -1
             s: np.zeros((plan.ranks, len(blocks) + 1), np.bool_) for s, blocks in sides.items()
         }
         self.brought: dict[tuple[str, int | None], ir.Move] = {}
         self.coming = defaultdict[tuple[str, str, int | None], list[Copies]](list)
-        self.added = list[tuple[str, Ints, Ints]]()
+        self.added = list[tuple[str, Ints, Ints]]()  # sums of this step, and of those before
+        self.before = list[tuple[str, Ints, Ints]]()  # that `filled` has not yet
         for side, values in self.values.items():
             values.add(OWN, None, sides[side].owners, np.arange(len(sides[side]))[:, None])
             if (table := held(plan, side)) is not None:
@@ -84,20 +89,36 @@ class Expansion:
                 return value
         raise PlanError(f"step {t}: {part.value} is read, but there is none of that age")
 
-    def moved(self, s: Moving, t: int) -> list[ir.Move]:
+    def step(self, t: int) -> Expanded:
+        """Run a step."""
+        attends, moves, kinds = list[ir.Attend](), list[ir.Move](), list[int]()
+        for s in self.loops.statements:
+            if not s.when.on(t):
+                continue
+            if isinstance(s, Attend):
+                self.rectangles[s][t] = self.attend(s, t)
+                attends.append(self.rectangles[s][t])
+                kinds += [KINDS.index(s.kind)] * len(attends[-1])
+            elif (move := self.moved(s, t)) is not None:
+                moves.append(move)
+        self.arrive()
+        step = ir.Step(tuple(attends), tuple(moves)).joined()
+        return Expanded(step, np.array(kinds, np.intp))
+
+    def moved(self, s: Moving, t: int) -> ir.Move | None:
         """The messages of a statement; what they bring is there from the next step on."""
         match s:
             case Start():
                 self.start(s, t)
-                return []
-            case Send():
-                return [self.send(s, t)]
-            case Return():
-                move = self.returned(s, t)
-                self.added.append((s.side, move.dst, move.blocks))
-                return [move]
+                return None
             case Exchange():
-                return [self.exchange(s, t)]
+                return self.exchange(s, t)
+            case Send() | Return():
+                move = self.send(s, t) if isinstance(s, Send) else self.returned(s, t)
+        if s.sums:
+            self.sums[s][t] = move
+            self.added.append((s.side, move.dst, move.blocks))
+        return move
 
     def start(self, s: Start, t: int) -> None:
         """A value gets another name."""
@@ -114,8 +135,6 @@ class Expansion:
             raise PlanError(
                 f"step {t}: sums are added into {s.into.value}, but are for other blocks"
             )
-        else:
-            self.added.append((s.side, dst, sent))
         return ir.Move(s.tensors, sent, src, dst)
 
     def exchanged(self, s: Exchange, t: int) -> tuple[ir.Move, Ints]:
@@ -146,6 +165,9 @@ class Expansion:
             move = ir.Move(s.tensors, brought.blocks, brought.dst, brought.src)
         else:
             raise PlanError(f"{s.name} is returned, but is what no exchange brought")
+        for name, rank, blocks in self.before:
+            self.filled[name][rank[:, None], blocks] = True
+        self.before.clear()
         sums = self.filled[s.side][move.src[:, None], move.blocks] & (move.blocks >= 0)
         return move.only(np.asarray(sums.any(axis=1)))
 
@@ -154,10 +176,16 @@ class Expansion:
         for (name, side, born), parts in self.coming.items():
             rank, blocks = (stacked(column) for column in zip(*parts, strict=True))
             self.values[side].add(name, born, rank, blocks)
-        for side, rank, blocks in self.added:
-            self.filled[side][rank[:, None], blocks] = True
+        self.before += self.added
         self.coming.clear()
         self.added.clear()
+
+    @property
+    def tables(self) -> dict[tuple[str, str], Ints]:
+        """The blocks of what ranks own and hold, and of what exchanges brought last."""
+        stay = {OWN, HELD, *self.loops.exchanges}
+        each = ((side, x) for side, values in self.values.items() for x in values.values)
+        return {(side, x.name): x.table for side, x in each if x.name in stay}
 
     def attend(self, s: Attend, t: int) -> ir.Attend:
         """The rectangles of an attend."""
@@ -175,7 +203,8 @@ class Expansion:
 
 def pairs(loops: Loops, s: Send, t: int) -> tuple[Ints, Ints]:
     """The senders and the receivers of a step."""
-    to, asked = ends(loops, s, t), loops.coordinates()
+    asked = loops.coordinates()
+    to = ends(s, t, loops.mesh, asked)
     broadcast, ranks = isinstance(s.hop, Root) and not s.sums, asked[:, -1]
     if s.when.guard.receiver and not broadcast:
         asked = asked[to]
@@ -183,9 +212,8 @@ def pairs(loops: Loops, s: Send, t: int) -> tuple[Ints, Ints]:
     return (to[who], who) if broadcast else (who, to[who])
 
 
-def ends(loops: Loops, s: Send, t: int) -> Ints:
+def ends(s: Send, t: int, mesh: tuple[int, ...], coordinates: Ints) -> Ints:
     """The rank that each rank sends to, or gets something from if that is a root; -1 for none."""
-    coordinates = loops.coordinates()
     match s.hop:
         case Shift():
             to = [coordinates[:, a] + e.at(t, coordinates) for a, e in enumerate(s.hop.by)]
@@ -194,25 +222,12 @@ def ends(loops: Loops, s: Send, t: int) -> Ints:
         case Root():
             to = [*coordinates[:, :-1].T]
             to[s.hop.axis] = s.hop.root.at(t, coordinates)
-    return np.ravel_multi_index(tuple(to), loops.mesh, mode="wrap")
+    return np.ravel_multi_index(tuple(to), mesh, mode="wrap")
 
 
-def expand(loops: Loops, plan: ir.Plan) -> Iterator[Expanded]:
-    """The rows of each step."""
-    state = Expansion(loops, plan)
+def expand(loops: Loops, plan: ir.Plan) -> Expansion:
+    """The rows of all steps."""
+    made = Expansion(loops, plan)
     for t in range(loops.steps):
-        yield _step(state, t)
-
-
-def _step(state: Expansion, t: int) -> Expanded:
-    attends, moves, kinds = list[ir.Attend](), list[ir.Move](), list[int]()
-    for s in state.loops.statements:
-        if not s.when.on(t):
-            continue
-        if isinstance(s, Attend):
-            attends.append(state.attend(s, t))
-            kinds += [KINDS.index(s.kind)] * len(attends[-1])
-        else:
-            moves += state.moved(s, t)
-    state.arrive()
-    return Expanded(ir.Step(tuple(attends), tuple(moves)).joined(), np.array(kinds, np.intp))
+        made.step(t)
+    return made

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from planner.analysis.tiles import FULL as FULL_TILE
 from planner.analysis.tiles import LIVE, tiles
-from planner.ir import Plan
+from planner.ir import Attend, Plan
 from planner.loops.form import Ints, Kind
 from planner.masks.areas import areas
 from planner.masks.regions import FAR, Region
@@ -33,7 +33,7 @@ class Chunks:
 
     def __init__(self, side: Side, offset: int) -> None:
         ranges = [tuple(p for p in shifted(c, offset) if p) for c in side.chunks]
-        self.ranges = ranges
+        self.ranges, self.of = ranges, np.append(side.chunk, -1)  # of each block
         self.size = np.array([sum(map(len, c)) for c in ranges], np.int64)
         self.first = np.array([min((p[0] for p in c), default=0) for c in ranges], np.int64)
         self.last = np.array([max((p[-1] for p in c), default=-1) for c in ranges], np.int64)
@@ -64,17 +64,14 @@ class Kinds:
         self.q = Chunks(self.sides.q, work.offset)
         self.kv = Chunks(self.sides.kv, 0)
 
-    def of(self, q: Ints, kv: Ints) -> Codes:
-        """A kind, as an index into KINDS, for each rectangle of q blocks [n, a] x kv [n, b]."""
-        rows, cols = np.append(self.sides.q.chunk, -1)[q], np.append(self.sides.kv.chunk, -1)[kv]
-        kinds = np.full(len(rows), FULL, np.int8)
-        height = max(1, CELLS // max(1, rows.shape[1] * cols.shape[1]))
-        for at in range(0, len(rows), height):
-            r, c = rows[at : at + height], cols[at : at + height]
-            full = self.tiles.chunk_kinds[r[:, :, None], c[:, None, :]] & FULL_TILE
-            partly = ~full.astype(np.bool_).reshape(len(r), -1).all(axis=1)
-            if partly.any():
-                kinds[at : at + height][partly] = self._grids(r[partly], c[partly])
+    def of(self, attend: Attend) -> Codes:
+        """A kind, as an index into KINDS, for each rectangle."""
+        kinds = np.full(len(attend), FULL, np.int8)
+        partly = np.flatnonzero(~self.tiles.full(attend))
+        height = max(1, CELLS // max(1, attend.q.shape[1] * attend.kv.shape[1]))
+        for at in range(0, len(partly), height):
+            rows = partly[at : at + height]
+            kinds[rows] = self._grids(self.q.of[attend.q[rows]], self.kv.of[attend.kv[rows]])
         return kinds
 
     def _grids(self, rows: Ints, cols: Ints) -> Codes:

@@ -80,7 +80,7 @@ class Values:
         holder, slot = np.nonzero(table >= 0)
         self.code[holder, table[holder, slot]] = (len(self.values) - 1) * self.room + slot
         counts = [(value.table >= 0).any(axis=x).sum(axis=1) for x in (2, 1)]
-        value.counts = np.stack(counts, axis=1)
+        value.counts = np.stack(counts, axis=1, dtype=np.int32)
 
     def read(self, role: Role, rank: Ints, blocks: Ints) -> list[Read]:
         """Rows (rank [n], blocks [n, w]) that read the same slices of the same values, and those.

@@ -1,4 +1,6 @@
-"""recover(plan)   the loops of a plan: the shorter of two readings of its rows, checked."""
+"""recover(plan)     the loops of a plan: the shorter of two readings of its rows, checked.
+recovered(plan)   these and the rows that they expand to.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -8,6 +10,7 @@ from itertools import pairwise
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.check import check
+from planner.loops.expand import Expansion
 from planner.loops.form import (
     Attend,
     Exchange,
@@ -35,21 +38,31 @@ def recover(plan: Plan) -> Loops:
     Raises PlanError with the reason if the plan is irregular: its rows are not understood, or
     need more than 40 statements, or a list of ranks per step.
     """
-    reading, reasons = Reading(plan), list[PlanError]()
-    strict, loose = (Naming(reading, loose) for loose in (False, True))
-    namings = [strict, loose] if loose.starts != strict.starts else [strict]
-    made = (_loops(plan, reading, naming) for naming in namings)
-    for loops in sorted(filter(None, made), key=_cost):
+    return recovered(plan).loops
+
+
+def recovered(plan: Plan) -> Expansion:
+    """The loop form of a plan, expanded; raises PlanError as `recover` does."""
+    reasons = list[PlanError]()
+    for loops in _readings(plan):
         try:
             if (many := len(loops.statements)) > MOST:
                 raise PlanError(
                     f"irregular: its loops need {many} statements; at most {MOST} are regular"
                 )
-            check(loops, plan)
-            return loops
+            return check(loops, plan)
         except PlanError as error:
             reasons.append(error)
     raise next(iter(reasons), PlanError("irregular: its loops need a list of ranks per step"))
+
+
+def _readings(plan: Plan) -> list[Loops]:
+    """The loops that a plan may have, the shortest first."""
+    reading = Reading(plan)
+    strict, loose = (Naming(reading, loose) for loose in (False, True))
+    namings = [strict, loose] if loose.starts != strict.starts else [strict]
+    made = (_loops(plan, reading, naming) for naming in namings)
+    return sorted(filter(None, made), key=_cost)
 
 
 def _cost(loops: Loops) -> float:

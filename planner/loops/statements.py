@@ -124,22 +124,27 @@ class Clusters:
                 if all(i.cuts[k].whole[j] for i in items):
                     both.append(None)
                     continue
-                rows = [len(i.rank) for i in items]
-                t = np.repeat([i.t for i in items], rows)
-                who = (i.dst if i.cuts[k].role == "into" else i.rank for i in items)
-                seen = self.where[np.concatenate([*who])]
-                ends = np.repeat([i.cuts[k].ends[2 * j :][:2] for i in items], rows, axis=0).T
-                low, high = (plane(seen[:, :-1], t, x) or self._table(seen[:, -1], x) for x in ends)
+                numbers = zip(*(i.cuts[k].ends[2 * j :][:2] for i in items), strict=True)
+                low, high = (self._number(items, items[0].cuts[k].role, x) for x in numbers)
                 if low is None or high is None:
                     return None
                 both.append((low, high))
             made.append((both[0], both[1]))
         return tuple(made)
 
-    def _table(self, rank: Ints, values: Ints) -> Expr | None:
-        """One number per rank, if it is the same in all steps."""
+    def _number(self, items: list[Record], role: Role, values: tuple[int, ...]) -> Expr | None:
+        """The expression, or else the table of ranks, that gives a number for each item."""
+        if len({*values}) == 1:
+            return Expr(values[0])
+        who = [i.rank if i.dst is None or role != "into" else i.dst for i in items]
+        few = self.where[[rank for its in who for rank in (its[0], its[-1])]]
+        e = plane(few[:, :-1], np.repeat([i.t for i in items], 2), np.repeat(values, 2))
+        each = zip(items, who, values, strict=True)
+        if e and all((e.at(i.t, self.where[its]) == x).all() for i, its, x in each):
+            return e
+        every = np.repeat(values, [len(its) for its in who])
+        table = _of_ranks(np.zeros(self.ranks, np.intp), np.concatenate(who), every)
         strides = tuple(int(np.prod(self.mesh[i + 1 :])) for i in range(len(self.mesh)))
-        table = _of_ranks(np.zeros(self.ranks, np.intp), rank, values)
         return Expr(0, 0, strides, 0, table) if table else None
 
     def say(self, clusters: list[Cluster], receiver: bool) -> list[Statement] | None:

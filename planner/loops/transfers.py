@@ -94,10 +94,9 @@ class Transfers:
 
 def find_mesh(moves: Iterable[tuple[Ints, Ints]], ranks: int) -> tuple[int, ...]:
     """The factorisation of `ranks` with the fewest distinct shifts, from (src, dst) columns."""
-    steps = dict[bytes, Ints]()
-    for src, dst in moves:
-        pairs = np.unique(src.astype(np.intp) * ranks + dst)
-        steps[pairs.tobytes()] = pairs
+    codes = (src.astype(np.intp) * ranks + dst for src, dst in moves)
+    once = map(np.unique, {pairs.tobytes(): pairs for pairs in codes}.values())
+    steps = {pairs.tobytes(): pairs for pairs in once}
     meshes, least = sorted(factorisations(ranks, AXES), key=len), inf
     best = meshes[0]
     for mesh in meshes:

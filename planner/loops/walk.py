@@ -64,7 +64,7 @@ class Reading(Exchanges):
         if not len(move):
             return
         mesh, where = self.mesh, self.coordinates
-        delta = (where[move.dst] - where[move.src])[:, :-1] % mesh
+        delta = (where.take(move.dst, axis=0) - where.take(move.src, axis=0))[:, :-1] % mesh
         code: Ints = np.ravel_multi_index(tuple(delta.T), mesh)
         shifts = np.unique(code) if (code != code[0]).any() else code[:1]
         many = len(shifts) > 2 or self.transfers.rooted(t, move.tensors)
@@ -107,7 +107,7 @@ class Reading(Exchanges):
     def _attends(self, t: int, attend: Attend) -> None:
         rank, q, kv = attend.rank, attend.q, attend.kv
         self.added += [("q", rank, q), ("kv", rank, kv)]
-        kinds = self.kinds.of(q, kv)
+        kinds = self.kinds.of(attend)
         for at, cuts in self._read(("q", "q", rank, q), ("kv", "kv", rank, kv)):
             for kind in distinct(kinds[at]).tolist():
                 rows = at[kinds[at] == kind]

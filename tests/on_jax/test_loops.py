@@ -23,6 +23,7 @@ from loop_schedules import FOREIGN, foreign_pair
 from planner.errors import PlanError
 from planner.ir import Attend, Move, Plan, Step
 from planner.layouts import by_tokens
+from planner.loops import recovered
 from planner.loops.form import Expr, Send
 from planner.masks import Blocks, Causal, Documents, Full, Prefix, Window
 from planner.planning import derive, plan
@@ -133,13 +134,10 @@ def test_messages_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_conditions_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    loops = program("zigzag", 8, WORK).loops
-    assert loops
-    forward = plan("zigzag", WORK, 8)
-    _, walked = walk(forward, loops[0])
-    made, names = values(loops[0], "forward", walked), named(loops[0])
-    (group,) = groups(loops[0], walked, made, (1, 2, 3), ("OUT",))
-    on = Domain(loops[0], (1, 2, 3))
+    loops, walked = walk(recovered(plan("zigzag", WORK, 8)))
+    made, names = values(loops, "forward", walked), named(loops)
+    (group,) = groups(loops, walked, made, (1, 2, 3), ("OUT",))
+    on = Domain(loops, (1, 2, 3))
     ours, theirs = ("rank < step", "rank <= step")
     if group.cases[0].rows == (0, 1, 2):
         ours, theirs = ("rank >= step", "rank > step")

@@ -13,6 +13,7 @@ from codegen.torch import write
 from codegen.torch.schedule import print_loops
 from codegen.torch.transfers import Transfer
 from planner.errors import PlanError
+from planner.loops.expand import expand
 from planner.loops.form import Attend, Expr, Loops, Part, Send, Shift, When
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Slices, Window
 from planner.planning import plan
@@ -82,8 +83,8 @@ def program(name: str, ranks: int, mask: Mask, tokens: int = TOKENS, **more: Any
 
 def by_loops(made: Program) -> str:
     """The text of a program that must come from loops."""
-    assert made.loops is not None, made.irregular
-    print_loops(made.plans, made.loops)
+    assert made.passes is not None, made.irregular
+    print_loops(made.passes, made.free)
     return write(made)
 
 
@@ -120,10 +121,10 @@ def test_what_cannot_be_printed_is_refused_with_the_reason() -> None:
     forward, backward = made.loops
     two = changed(forward, Attend, kv=(Part("A"), Part("own")))
     with pytest.raises(PlanError, match="several values"):
-        print_loops(made.plans[:1], [two])
+        print_loops([expand(two, made.forward)], made.free)
     halved = changed(backward, Send, parts=(Part("A"), Part("own")))
     with pytest.raises(PlanError):
-        print_loops(made.plans[1:], [halved])
+        print_loops([expand(halved, made.plans[1])], made.free)
 
 
 def test_any_length_and_any_heads_go_where_nothing_binds_them() -> None:

@@ -7,7 +7,7 @@ from loop_schedules import foreign
 from planner.errors import PlanError
 from planner.ir import Pass, Plan
 from planner.loops import check, recover
-from planner.loops.expand import expand
+from planner.loops.expand import Expansion
 from planner.loops.form import (
     Attend,
     Ends,
@@ -134,11 +134,13 @@ def meaning(loops: Loops, made: Plan) -> object:
     """Rows in one order, with the kinds that are said of them; None if there is no meaning."""
     rows = []
     try:
-        for t, step in enumerate(expand(loops, made)):
-            for move in step.step.moves:
+        expansion = Expansion(loops, made)
+        for t in range(loops.steps):
+            step = expansion.step(t).step
+            for move in step.moves:
                 for s, d, row in zip(move.src, move.dst, move.blocks, strict=True):
                     rows += [(t, move.tensors, int(s), int(d), int(b)) for b in row if b >= 0]
-            for attend in step.step.attends:
+            for attend in step.attends:
                 rows += [
                     (t, "attend", int(r), tuple(sorted(q[q >= 0])), tuple(sorted(k[k >= 0])))
                     for r, q, k in zip(attend.rank, attend.q, attend.kv, strict=True)

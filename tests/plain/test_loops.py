@@ -170,7 +170,7 @@ def test_kinds_are_what_the_mask_says(any_work: Workload, ranks: int, data: st.D
     made = plan(data.draw(schedules(ranks)), any_work, ranks)
     kinds = Kinds(made)
     for _, attend in made.attends():
-        for q, kv, kind in zip(attend.q, attend.kv, kinds.of(attend.q, attend.kv), strict=True):
+        for q, kv, kind in zip(attend.q, attend.kv, kinds.of(attend), strict=True):
             rows, cols = (
                 np.unique(np.concatenate([side.blocks[b].tokens() for b in x[x >= 0]]))
                 for side, x in ((made.partition.q, q), (made.partition.kv, kv))
@@ -191,7 +191,7 @@ def test_kinds_are_what_the_mask_says(any_work: Workload, ranks: int, data: st.D
 def test_causal_kinds_are_found_not_only_allowed() -> None:
     for name, kind in (("ring", "causal"), ("striped", "strict"), ("allgather", "other")):
         made = plan(name, work(4, Causal()), 4)
-        seen = {KINDS[k] for _, a in made.attends() for k in Kinds(made).of(a.q, a.kv)}
+        seen = {KINDS[k] for _, a in made.attends() for k in Kinds(made).of(a)}
         assert kind in seen
     contiguous = plan("allgather:layout=contiguous", work(4, Causal()), 4)
     assert "attend own x G0[0..r], end" in show(recover(contiguous))

@@ -17,7 +17,7 @@ from codegen.text import Names, numbered
 from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
-from planner.loops import recover
+from planner.loops import recover, recovered
 from planner.loops.expand import Expansion
 from planner.loops.form import (
     OWN,
@@ -202,7 +202,7 @@ class Counted:
 
 
 LONG = Workload(64, heads=8, kv_heads=4, head_dim=4, dtype="float64")
-Lower = Callable[[Plan, Loops], tuple[Loops, Walk]]
+Lower = Callable[[Expansion], tuple[Loops, Walk]]
 WALKED: list[tuple[str, int, Mask]] = [
     *((name, 4, mask) for name in ("ring", "zigzag", "balanced") for mask in (Causal(), Full())),
     ("ring", 4, Window(20)),
@@ -221,13 +221,13 @@ def test_sums_reach_their_owners_through_the_cells_that_they_are_added_to(
     name: str, ranks: int, mask: Mask, lower: Lower
 ) -> None:
     for made in plan(name, replace(LONG, mask=mask), ranks, pass_="both"):
-        loops, walked = lower(made, recover(made))
+        loops, walked = lower(recovered(made))
         Counted(made, loops, walked).check()
 
 
 def test_sums_that_are_added_elsewhere_do_not_reach_their_owners() -> None:
     made = plan("ring", LONG, 4, pass_="backward")
-    loops, walked = walk(made, recover(made))
+    loops, walked = walk(recovered(made))
     first = next(iter(walked.targets.values()))
     first[min(first)]["DKV"] = "DKV", "elsewhere"
     with pytest.raises(AssertionError):
@@ -238,13 +238,13 @@ def test_sums_for_a_part_of_what_they_are_added_to_are_refused() -> None:
     """Rank 1 sends sums for one piece of keys of rank 0, where they would be added to both."""
     made = plan("group-cast:layout=zigzag", LONG, 2, pass_="backward")
     with pytest.raises(PlanError, match="DKV arrives for other values than it is of"):
-        walk(made, recover(made))
+        walk(recovered(made))
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("ring", 4), ("double-ring", 8), ("balanced", 5)])
 def test_the_owner_of_a_value_is_who_has_its_blocks(name: str, ranks: int) -> None:
     made = plan(name, LONG, ranks)
-    loops, walked = walk(made, recover(made))
+    loops, walked = walk(recovered(made))
     axes, sizes = (("rank",), ("RANKS",)), (("outer", "inner"), ("OUTER", "INNER"))
     axis, size = axes if len(loops.mesh) == 1 else sizes
     asked = 0
