@@ -292,6 +292,7 @@ BAD = [
         lambda d: [e.update(pid=-1) for e in d["traceEvents"]],
         "a rank must be a whole number from 0 up, not -1",
     ),
+    (lambda d: [e.update(tid=-1) for e in d["traceEvents"]], "a thread must be one of a stream"),
     (lambda d: [e.update(dur=None) for e in d["traceEvents"]], "must be numbers, not .* and None"),
 ]
 

@@ -1,7 +1,7 @@
 """A recorded run: the trace of a real run, read back to be laid over its prediction.
 
 The file is what `ringloom run --trace` writes, in the form of simulated traces: processes are
-ranks, threads are named after streams, slices are in microseconds times `time_scale`. A comparison
+ranks, threads are numbered by streams, slices are in microseconds times `time_scale`. A comparison
 is matched by the digest of the plans that ran.
 """
 
@@ -15,11 +15,10 @@ from planner.disk import read
 from planner.errors import RingloomError
 from planner.files.digest import described, digest
 from ringloom.comparison import Case, Comparison
-from simulator.timeline import STREAMS, Span, Stream
+from simulator.chrome_trace import LANES, TRANSFER
+from simulator.timeline import STREAMS, Span
 
 LARGEST = 1 << 28  # bytes, unpacked
-PREFIX = "ncclDevKernel_SendRecv "  # that traces put before the names of transfers
-RECORDED = STREAMS[:4]  # a wait is where nothing is recorded
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,53 +47,36 @@ def recorded(path: str | Path) -> Recorded:
         raise RingloomError(f"{path}: time_scale is {scale!r}, not a number above 0")
     if not about.get("digest"):
         raise RingloomError(f"{path} does not name its plans: an earlier version, record it again")
-    spans = _spans(path, events, scale)
+    spans = [
+        _span(f"{path}: event {number}", event, scale)
+        for number, event in enumerate(events)
+        if isinstance(event, dict) and event.get("ph") == "X"
+    ]
+    if not spans:
+        raise RingloomError(f"{path} holds no slice of a run")
     begin = min(s.start for s in spans)
     moved = [replace(s, start=s.start - begin, end=s.end - begin) for s in spans]
-    names = "plan", "digest", "work", "hardware"
-    plan, own, work, hardware = (str(about.get(name, "")) for name in names)
     return Recorded(
-        plan,
-        own,
-        work,
-        hardware,
-        max(s.rank for s in spans) + 1,
-        max(s.end for s in moved),
-        tuple(s for s in moved if s.stream != "receive"),
+        **{name: str(about.get(name, "")) for name in ("plan", "digest", "work", "hardware")},
+        ranks=max(s.rank for s in spans) + 1,
+        makespan=max(s.end for s in moved),
+        bars=tuple(s for s in moved if s.stream != "receive"),
     )
 
 
-def _spans(path: str | Path, events: list[Any], scale: float) -> list[Span]:
-    """Returns the slices of all streams; raises RingloomError for none."""
-    streams = {
-        (e.get("pid"), e.get("tid")): str(e.get("args", {}).get("name", "")).split(" ")[0]
-        for e in events
-        if isinstance(e, dict)
-        and e.get("name") == "thread_name"
-        and isinstance(e.get("args"), dict)
-    }
-    spans = list[Span]()
-    for number, event in enumerate(events):
-        if not isinstance(event, dict) or event.get("ph") != "X":
-            continue
-        stream = streams.get((event.get("pid"), event.get("tid")), "")
-        if stream in RECORDED:
-            spans.append(_span(f"{path}: event {number}", event, stream, scale))
-    if not spans:
-        raise RingloomError(f"{path} holds no slice of a stream: {', '.join(RECORDED)}")
-    return spans
-
-
-def _span(where: str, event: dict[str, Any], stream: Stream, scale: float) -> Span:
-    rank, start, takes = (event.get(key) for key in ("pid", "ts", "dur"))
+def _span(where: str, event: dict[str, Any], scale: float) -> Span:
+    rank, thread, start, takes = (event.get(key) for key in ("pid", "tid", "ts", "dur"))
     if not isinstance(rank, int) or not 0 <= rank < 1 << 20:
         raise RingloomError(f"{where}: a rank must be a whole number from 0 up, not {rank!r}")
+    if not isinstance(thread, int) or not 0 <= thread < LANES * len(STREAMS):
+        raise RingloomError(f"{where}: a thread must be one of a stream, not {thread!r}")
     if not _number(start) or not _number(takes) or takes < 0:
         raise RingloomError(f"{where}: times must be numbers, not {start!r} and {takes!r}")
     begin, end = start * 1e-6 / scale, (start + takes) * 1e-6 / scale
-    name, args = str(event.get("name", ""))[:200].removeprefix(PREFIX), event.get("args")
+    name, args = str(event.get("name", ""))[:200].removeprefix(f"{TRANSFER} "), event.get("args")
     step = args.get("step") if isinstance(args, dict) else None
-    return Span(rank, stream, name, step if isinstance(step, int) else -1, begin, end)
+    step = step if isinstance(step, int) else -1
+    return Span(rank, STREAMS[thread // LANES], name, step, begin, end)
 
 
 def _number(value: Any) -> TypeGuard[float]:
