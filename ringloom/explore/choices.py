@@ -149,17 +149,23 @@ def from_scenario(scenario: Scenario, **others: Any) -> Choices:
     return from_query(texts | {name: _text(value) for name, value in others.items()})
 
 
+def entries(query: Mapping[str, str]) -> dict[str, str]:
+    """Returns the entry of each control, right or wrong, for an address."""
+    alike = {name: query[like] for name, like in LIKE.items() if like in query}
+    usual = Choices().texts() | alike
+    return {name: query.get(name, text) for name, text in usual.items()}
+
+
 def from_query(query: Mapping[str, str]) -> Choices:
     """Returns the choices of an address; raises ChoiceError for invalid parts."""
-    chosen, wrong = dict[str, Any](), dict[str, str]()
-    for field in fields(Choices):
-        name = field.name.rstrip("_")
-        if (text := query.get(name)) is not None:
-            chosen[field.name] = _collect(wrong, name, partial(_value, text, field))
+    texts, wrong = entries(query), dict[str, str]()
+    chosen = {
+        field.name: _collect(wrong, name, partial(_value, texts[name], field))
+        for name, field in zip(texts, fields(Choices), strict=True)
+    }
     if wrong:
         raise ChoiceError(wrong)
-    alike = {name: chosen[like] for name, like in LIKE.items() if like in chosen}
-    return Choices(**(alike | chosen))
+    return Choices(**chosen)
 
 
 def _collect(wrong: dict[str, str], name: str, ask: Callable[[], Any]) -> Any:

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from planner.errors import RingloomError
 from ringloom.explore.answers import Stages, Table, Turns, Words
-from ringloom.explore.choices import ChoiceError, Choices, from_query
+from ringloom.explore.choices import ChoiceError, Choices, entries, from_query
 from ringloom.explore.controls import FILES, LABELS, OPTIONS
 from ringloom.explore.view import MOST_LANES, View, compared, finding
 from ringloom.report import SCRIPTS, asset
@@ -54,21 +54,23 @@ class Session:
         pn.state.onload(lambda: self.turns.begin(opening))
 
     def _begin(self) -> Stages:
-        """Draw the choices of the address, or the defaults and tell why it is invalid.
+        """Draw the choices of the address, or the defaults and tell at its entries what is wrong.
 
         Returns what is left to do. Of many ranks that is all: until then the page has the defaults.
         """
-        query, wrong = {k: v[0].decode() for k, v in pn.state.session_args.items() if v}, ""
+        query = {k: v[0].decode(errors="replace") for k, v in pn.state.session_args.items() if v}
         try:
-            choices = from_query(query)
+            choices, wrong = from_query(query), {}
             drawn = choices if choices.ranks <= AT_ONCE else Choices()
             self._draw(drawn)
+            texts = choices.texts()
         except RingloomError as error:
-            choices, wrong = (drawn := Choices()), f"Invalid link: {error}"
-            self._draw(drawn)
-        self.asked.data = {name: [text] for name, text in choices.texts().items()}
-        self._trouble(wrong)
-        return self.table.fill() if drawn == choices else self._answer(choices, choices.texts())
+            texts = entries(query)
+            wrong = error.at if isinstance(error, ChoiceError) else {"schedule": str(error)}
+            self._draw(choices := (drawn := Choices()))
+        self.asked.data = {name: [text] for name, text in texts.items()}
+        self._tell(wrong)
+        return self.table.fill() if drawn == choices else self._answer(choices, texts)
 
     def _draw(self, choices: Choices) -> None:
         """Draw all but the rows of other schedules at once; raises PlanError as planning does."""

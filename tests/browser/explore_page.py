@@ -213,6 +213,7 @@ def test_pictures_stay_where_they_are(reader: Readers, explored: str) -> None:
 def test_what_cannot_be_is_told_and_the_pictures_stay(reader: Readers, explored: str) -> None:
     page = reader().open(explored + "?schedule=spiral")
     page.wait(WORDS + ".includes(\"unknown schedule 'spiral'\")")
+    set_entry(page, "schedule", "ring")
     shows(page, Choices())
     set_entry(page, "mask", "documents@/etc/passwd")
     told = "return document.querySelector('[data-control=mask] [role=alert]')?.textContent"

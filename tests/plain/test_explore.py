@@ -281,11 +281,22 @@ def test_a_share_of_nothing_is_not_the_hardwares() -> None:
 
 
 def test_a_bad_address_is_told_in_words(opened: Callable[..., Any]) -> None:
-    session = opened({"mask": [b"<script>alert(1)</script>"]})
-    assert "&lt;script&gt;" in session.words["trouble"]
-    assert "<script>" not in session.words["trouble"]
+    session = opened(
+        {
+            "mask": [(evil := "<script>alert(1)</script>").encode()],
+            "heads": [b"8"],
+            "pass": [b"\xff"],
+        }
+    )
+    assert "&lt;script&gt;" in session.words["wrong-mask"]
+    assert "<script>" not in session.words["wrong-mask"]
     assert session.shown == Choices()
-    assert session.texts == Choices().texts()
+    assert session.texts == Choices().texts() | {
+        "mask": evil,
+        "heads": "8",
+        "kv_heads": "8",
+        "pass": "\ufffd",
+    }
 
 
 def test_the_server_listens_on_this_machine_only() -> None:

@@ -69,7 +69,7 @@ class MemoryPicture:
 
     def __init__(self, axis: models.Range1d, lines: int) -> None:
         self.figure = timed(
-            "memory", height=300, x_range=axis, y_range=models.Range1d(0, 1), y_axis_label="memory"
+            "memory", height=260, x_range=axis, y_range=models.Range1d(0, 1), y_axis_label="memory"
         )
         self.figure.yaxis[0].update(**in_bytes(8))
         self.sources = [models.ColumnDataSource(data={}, name=f"memory-{n}") for n in range(lines)]
