@@ -117,7 +117,8 @@ class Walk:
     """The sums of a pass, by statement and step.
 
     `targets` are the cells that attends add to, by tensor, and `into` those of messages; `source`
-    is the cell that a message takes. `pieces` is the most that a value ever has.
+    is the cell that a message takes. `pieces` is the most that a value ever has; `cut` are pairs
+    of values some of whose rectangles have no shape with a name.
     """
 
     def __init__(self, rows: Expansion, at_owner: bool = False) -> None:
@@ -139,7 +140,7 @@ class Walk:
         self.parted = set[Cell]()  # additions are of some heads each
         self.pieces = defaultdict[tuple[str, str], int](int)
         cut = (s for s in loops.statements if isinstance(s, Attend) and not plain(s))
-        self._cut = {(s.q[0].value, s.kv[0].value) for s in cut}
+        self.cut = {(s.q[0].value, s.kv[0].value) for s in cut}
         self._full = dict[Cell, NDArray[np.bool_]]()  # where sums are: [ranks, slices of heads]
         self._here = defaultdict[Cell, list[Ints]](list)  # codes of what was added, and may stay
         self._leaving = defaultdict[Cell, dict[int, tuple[Ints, Ints]]](dict)  # ranks, codes
@@ -248,7 +249,7 @@ class Walk:
 
     def _attend(self, s: Attend, t: int, staying: Sequence[str | None]) -> None:
         """Add to the cells of both values, of what a message takes next or of what stays."""
-        rectangles, cut = self.attended[s][t], (s.q[0].value, s.kv[0].value) in self._cut
+        rectangles, cut = self.attended[s][t], (s.q[0].value, s.kv[0].value) in self.cut
         for tensor in ACCUMULATORS[self.plan.pass_]:
             i = SIDES.index(TENSORS[tensor].side)
             part = (s.q, s.kv)[i][0]

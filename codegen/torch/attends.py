@@ -110,12 +110,26 @@ class Attending(State):
             adding = "add(sums, {})" if self.backward else "merge(*sums, *{})"
         return [*lines, adding.format("part")]
 
+    def begun(self, values: Values, band: str) -> list[str]:
+        """The lines that attend all rows to all columns, of which sums are what these see."""
+        sums, queries, kv = values
+        self.defined |= {*sums}
+        kernel = f"attend{'_backward' * self.backward}"
+        part = f"{kernel}({each(queries, ALL)}, {each(kv, ALL)}, {band})"
+        part = f"[x.contiguous().to(wide(q)) for x in {part}]"
+        if not self.backward:
+            return [f"{sums[0]} = {part}"]
+        return [f"part = {part}", f"{', '.join(sums)} = part[:1], part[1:]"]
+
     def cases(self, meeting: Meeting, values: Values) -> Lines:
         """The rectangles one by one, each under the condition that none before it had."""
+        tensor = ACCUMULATORS[self.plan.pass_][0]
         left, cases, made = meeting.domain.everywhere, meeting.cases(), list[str]()
         apart = np.sum([on for *_, on in cases], axis=0).max() < 2
         for n, (s, said, on) in enumerate(cases):
-            lines, asked = self.added(values, *meeting.arguments(s)), both(needed(said, left))
+            asked, (rows, cols, band) = both(needed(said, left)), meeting.arguments(s)
+            begins = s == self.assigned(self.cell(meeting, tensor), meeting.domain.steps)
+            lines = self.begun(values, band) if begins else self.added(values, rows, cols, band)
             if len(cases) == 1:
                 return asked, lines
             head = f"{'el' * bool(apart and n)}if {asked}:" if asked else ""

@@ -113,12 +113,11 @@ class Exchanges(Messages):
         shares = self.shares(exchange) if exchange else Shares(self.held_by_all(s))
         return shares.after(1 + s.lag)
 
-    def assigned(self, cell: Cell, steps: Sequence[int]) -> bool:
-        """True if new sums are what comes, and not results of several ranks for our tokens."""
-        for s, into in self.walked.into.items():
-            if isinstance(s, Return) and cell in into.values() and cell[0] == "OUT":
-                return not self.back(s).gathered and super().assigned(cell, steps)
-        return super().assigned(cell, steps)
+    def assigned(self, cell: Cell, steps: Sequence[int]) -> Statement | None:
+        """The same, but for results of several ranks for our tokens: these are merged."""
+        s = super().assigned(cell, steps)
+        merged = isinstance(s, Return) and cell[0] == "OUT" and self.back(s).gathered
+        return None if merged else s
 
     def held_by_all(self, s: Return) -> bool:
         """True if all ranks along an axis hold the same blocks."""
@@ -199,7 +198,7 @@ class Exchanges(Messages):
                 after = f".unflatten(1, ({many}, -1))"
             target = listed(target, lambda x: x + picked(shares, names))
         line = f"merge(*{target}, *{{}})" if results else f"add({target}, {{}})"
-        line = f"{target} = {{}}" if self.assigned(into, steps) else line
+        line = f"{target} = {{}}" if s == self.assigned(into, steps) else line
         if shares.gathered and results:  # one part after the other
             function, how, after = "swap", "2, 0, ", f".chunk({self.sizes[s.axis]})"
             line = f"for part in zip(*{{}}, strict=True):\n    merge(*{target}, *part)"

@@ -1,14 +1,13 @@
 """The messages of a pass as text: how one starts, what waits for it, and where it goes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from codegen.lowered.walk import Cell
 from codegen.reflow import WIDTH
 from codegen.torch.state import State, indented
 from codegen.torch.transfers import Transfer
 from codegen.torch.variables import late, readers
 from planner.errors import PlanError
-from planner.loops.form import OWN, Attend, Guard, Root, Send, Start
+from planner.loops.form import OWN, Start
 
 
 class Messages(State):
@@ -87,21 +86,11 @@ class Messages(State):
             self.paste(both if diagonal else [f"to, source = {to}, {source}"])
         return "to", "source"
 
-    def assigned(self, cell: Cell, steps: Sequence[int]) -> bool:
-        """True if new sums are what one message or exchange brings to all ranks, in one step."""
-        added = [s for s, t, c in self.walked.additions() if c == cell and t in steps]
-        new = len(steps) == len(added) == 1 and steps[0] in self.walked.lasting(cell)[0]
-        stays = any((c[0], OWN) == cell for c in self.walked.kept)
-        if not new or stays or cell in self.walked.parted or not self.walked.whole[cell]:
-            return False
-        everywhere = added[0].when.guard == Guard() and not isinstance(added[0], Attend)
-        return everywhere and not (isinstance(added[0], Send) and isinstance(added[0].hop, Root))
-
     def arrive(self, move: Transfer) -> None:
         """Sums that came are added to what is here, or are all there is."""
         assert move.into
         name, came = self.have.cells[move.into], self.came(move)
-        if self.assigned(move.into, move.domain.steps):
+        if move.s == self.assigned(move.into, move.domain.steps):
             self.write(f"{name} = {came}")
         elif move.into[0] != "OUT":
             self.write(f"add({name}, {came})")

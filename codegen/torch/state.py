@@ -6,7 +6,7 @@ from itertools import groupby
 
 from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.keeping import Kept
-from codegen.lowered.walk import walk
+from codegen.lowered.walk import Cell, walk
 from codegen.reflow import WIDTH
 from codegen.text import Names
 from codegen.torch.frames import Frame, frames
@@ -14,7 +14,7 @@ from codegen.torch.holdings import Holdings
 from codegen.torch.tiles import unit_of
 from codegen.torch.variables import variables
 from planner.loops.expand import Expansion
-from planner.loops.form import Exchange, Loops, Send
+from planner.loops.form import OWN, Attend, Exchange, Guard, Loops, Root, Send, Statement
 
 Lines = tuple[str, list[str]]  # and the condition that they are under, "" for none
 
@@ -66,6 +66,35 @@ class State:
         for when, group in groupby(blocks, lambda block: block[0]):
             body = [line for _, lines in group for line in lines]
             self.paste(indented(f"if {when}:", body) if when and body else body)
+
+    def assigned(self, cell: Cell, steps: Sequence[int]) -> Statement | None:
+        """The statement that brings new sums of some steps to all ranks; None: they are zeros."""
+        match first := self.beginning(cell, steps):
+            case None | (Send(hop=Root()), _):
+                return None
+            case Attend() as s, t:
+                cells = self.walked.targets[s][t].values()
+                alike = {self.beginning(c, steps) for c in cells} == {first}
+                sent = any(self.walked.taken.get(c, set()) & {*steps} for c in cells)
+                alone = alike and s.when.steps == [t] and not (sent and len(steps) > 1)
+                return s if alone and self.in_one(s) else None
+            case s, _:
+                return s if len(steps) == 1 and self.walked.whole[cell] else None
+
+    def beginning(self, cell: Cell, steps: Sequence[int]) -> tuple[Statement, int] | None:
+        """The statement with which sums of some steps begin, if it is one, and that step."""
+        begun = self.walked.lasting(cell)[0] & {*steps}
+        added = [(s, t) for s, t, c in self.walked.additions() if c == cell and t in begun]
+        stays = any((c[0], OWN) == cell for c in self.walked.kept)
+        if len(added) != 1 or stays or cell in self.walked.parted:
+            return None
+        return added[0] if added[0][0].when.guard == Guard() else None
+
+    def in_one(self, s: Attend) -> bool:
+        """True if all queries of a value meet all keys of another in one call."""
+        sliced = any(p.pieces or p.heads for p in (*s.q, *s.kv))
+        cut = (s.q[0].value, s.kv[0].value) in self.walked.cut
+        return not sliced and not cut and s.kind != "strict"
 
     def group(self, axis: int) -> str:
         """The process group along an axis."""
