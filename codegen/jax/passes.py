@@ -95,8 +95,8 @@ class Pass(Attends):
         inside = run.kind != "straight"
         names = self.names if inside else replace(self.names, at=run.steps[0])
         before = list(self.beginnings(run)) if inside else []
-        sliced = [*self.slice_ops(self.groups(run.steps))]
-        body, after = [*self.ops(run, names)], list[Op]()
+        groups = self.groups(run.steps)
+        sliced, body, after = [*self.slice_ops(groups)], [*self.ops(run, names, groups)], list[Op]()
         if not inside:
             body, sliced = [*sliced, *body], []
         while inside and body[0].only == run.steps[0]:
@@ -133,7 +133,7 @@ class Pass(Attends):
 
     # ---- the lines of a step
 
-    def ops(self, run: Run, names: Names) -> Iterator[Op]:
+    def ops(self, run: Run, names: Names, groups: Sequence[Group]) -> Iterator[Op]:
         """Sums leave; attends add; sums arrive; inputs go on, exchanges and their returns."""
         active, self.started = [(s, self.during(s, run)) for s in run.statements], {}
         yield from _in_order([*self.coming(run, names)])
@@ -141,7 +141,7 @@ class Pass(Attends):
         for s, steps in active:
             if isinstance(s, Start):
                 yield from self.at(run, steps, self.start(s, run))
-        attends = [(g, self.when(g, run)) for g in self.groups(run.steps)]
+        attends = [(group, self.when(group, run)) for group in groups]
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
         late = dict[tuple[Cell, str], Steps]()
         for s, steps in active:
