@@ -50,35 +50,20 @@ class Setting:
     partial_bytes: int = 4  # of an element of a travelling partial result
 
 
-@dataclass(frozen=True)
-class Iteration:
-    """Seconds of one iteration on the slowest rank."""
+def iteration(setting: Setting) -> float:
+    """Predict the seconds of one iteration on the slowest rank; batch 1, causal.
 
-    attention: float
-    matrices: float
-    transfers: float  # exposed: tensor-parallel collectives or all-to-all
-    sharding: float  # exposed: gathers of weights, reduction of gradients
-    optimiser: float
-
-    @property
-    def seconds(self) -> float:
-        """The whole iteration."""
-        return self.attention + self.matrices + self.transfers + self.sharding + self.optimiser
-
-
-def iteration(setting: Setting) -> Iteration:
-    """Predict one iteration, forward, backward and optimiser step; batch 1, causal."""
-    model, ranks = setting.model, setting.ranks
-    forwards = 1 if setting.rematerialise else 2
+    Forward and backward pass, and optimiser step. Transfers are exposed; gathers of weights and the
+    reduction of gradients count where they take longer than matrix products.
+    """
+    model, forwards = setting.model, 1 if setting.rematerialise else 2
     forward, backward = (attention_seconds(setting, p) for p in ("forward", "backward"))
+    attention = model.layers * (forwards * forward + backward)
     matrices = matrix_seconds(setting)
-    return Iteration(
-        attention=model.layers * (forwards * forward + backward),
-        matrices=matrices,
-        transfers=model.layers * transfer_seconds(setting),
-        sharding=max(0.0, sharding_seconds(setting) - matrices),
-        optimiser=model.parameters / ranks * ADAM / setting.hardware["memory.bandwidth"],
-    )
+    transfers = model.layers * transfer_seconds(setting)
+    sharding = max(0.0, sharding_seconds(setting) - matrices)
+    optimiser = model.parameters / setting.ranks * ADAM / setting.hardware["memory.bandwidth"]
+    return attention + matrices + transfers + sharding + optimiser
 
 
 def head_parallel(system: str) -> bool:
@@ -142,7 +127,7 @@ def unbounded(hardware: Hardware) -> Hardware:
 def communication_overhead(setting: Setting) -> float:
     """Time that communication adds to an iteration, as a share of the time without any."""
     ideal = iteration(replace(setting, hardware=unbounded(setting.hardware)))
-    return iteration(setting).seconds / ideal.seconds - 1
+    return iteration(setting) / ideal - 1
 
 
 def _one_rank(setting: Setting, pass_: Pass) -> float:

@@ -139,4 +139,4 @@ def gain(ranks: int, seq: int) -> float:
     port = {"inter.bandwidth": node["inter.bandwidth"] * node.ranks_per_node}
     megatron = Setting(LLAMA_7B, node, ranks, seq, "megatron-v3")
     burst = Setting(LLAMA_7B, node.changed(port, "the whole port"), ranks, seq, "burst")
-    return iteration(megatron).seconds / iteration(burst).seconds
+    return iteration(megatron) / iteration(burst)
