@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from codegen import emit
@@ -107,6 +108,52 @@ def test_a_layer_and_all_its_gradients_are_the_reference_s(
         torch.testing.assert_close(a, b, rtol=0, atol=EXACT)
     for name, b in truth[2].items():
         torch.testing.assert_close(ours[2][name], b, rtol=0, atol=EXACT)
+
+
+LLAMA = {
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    **{f"w{letter}": f"self_attn.{letter}_proj" for letter in "qkvo"},
+    **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
+}
+
+
+@pytest.mark.parametrize("target", ["torch", "jax"])
+def test_the_reference_of_a_layer_is_transformers_llama(target: str) -> None:
+    """A layer and its reference share norms, rotation and network, so both could be wrong."""
+    modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
+    source = emit(pair("ring", Causal(), 9, 1), target, layer=True)
+    if target == "torch":
+        program, array = load(source), torch.from_numpy
+    else:
+        from jax_devices import jax
+        from runtimes.jax.mesh import module
+
+        program, array = module(source), jax.numpy.asarray
+    random = np.random.default_rng(0)
+    shapes = {name: value.shape for name, value in program.init(0, **WIDTHS).items()}
+    params = {name: random.standard_normal(shape, "f4") for name, shape in shapes.items()}
+    x = random.standard_normal((2, 9, WIDTHS["dim"]), "f4")
+    ours = program.reference({name: array(value) for name, value in params.items()}, array(x))
+    config = modeling.LlamaConfig(
+        hidden_size=WIDTHS["dim"],
+        intermediate_size=WIDTHS["hidden"],
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=6,
+        rms_norm_eps=1e-5,
+        attn_implementation="sdpa",
+    )
+    layer, given = modeling.LlamaDecoderLayer(config, 0), torch.from_numpy(x)
+    weights = {
+        LLAMA[name]: value if target == "torch" else value.T for name, value in params.items()
+    }
+    layer.load_state_dict(
+        {f"{name}.weight": torch.tensor(value) for name, value in weights.items()}
+    )
+    turns = modeling.LlamaRotaryEmbedding(config)(given, torch.arange(9)[None])
+    theirs = layer(given, position_embeddings=turns).detach()
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["loops", "tables", "dynamic"])
