@@ -41,6 +41,7 @@ TOKENS_PER_RANK = 64  # of the smaller workload that is executed numerically
 RUNNABLE = 4096  # tokens up to which a workload runs at its own length
 WORTH = 0.9  # of a schedule's time: a variant that takes less than that is listed, too
 NEAR = 1.3  # times the fastest: what takes longer is never too close to call
+ORDINARY = Scenario()
 NARROW = 16  # head_dim of the smaller workload: plans do not depend on it
 BLOCKWISE = " --trim blocks"  # how a variant's name ends
 
@@ -93,8 +94,7 @@ class Comparison:
     @property
     def title(self) -> str:
         """The workload, the machine, and what is not as usual."""
-        said = asked(self.work, self.pass_, self.ranks, self.hardware)
-        return ", ".join([said, *self.scenario.words])
+        return asked(self.work, self.pass_, self.ranks, self.hardware, self.scenario)
 
     def __repr__(self) -> str:
         schedules = f"{len(self.cases)} schedules" if len(self.cases) > 1 else "1 schedule"
@@ -156,8 +156,10 @@ class Comparison:
         return str(console.file.getvalue()).rstrip()  # type: ignore[attr-defined]
 
 
-def asked(work: Workload, pass_: Passes, ranks: int, where: str = "") -> str:
-    """Returns a workload, its ranks and where they run in words, all that is not as usual in it."""
+def asked(
+    work: Workload, pass_: Passes, ranks: int, where: str = "", scenario: Scenario = ORDINARY
+) -> str:
+    """Returns a workload, its ranks, where and how they run: in words, all that is not as usual."""
     passes = "forward and backward" if pass_ == "both" else pass_
     batch = f"{work.batch} x " if work.batch > 1 else ""
     tokens = counted(work.seq, "token")
@@ -173,6 +175,7 @@ def asked(work: Workload, pass_: Passes, ranks: int, where: str = "") -> str:
             *["sinks"] * work.sinks,
             work.dtype,
             counted(ranks, "rank") + (f" of {where}" if where else ""),
+            *scenario.words,
         ]
     )
 
@@ -204,7 +207,7 @@ def compare(
     names, to show progress. Raises PlanError for unknown schedules, and where none can run.
     """
     machine = hardware if isinstance(hardware, Hardware) else find_hardware(hardware)
-    what_if = scenario or Scenario()
+    what_if = scenario or ORDINARY
     what_if = replace(what_if, overlap=what_if.overlap and overlap)
 
     def case_of(name: str, trim: Trim = "messages") -> Case:

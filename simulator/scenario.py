@@ -149,17 +149,17 @@ class Scenario(OneLine):
 
 # ---- from and to tables and texts
 
-TYPES: dict[str, tuple[type, ...]] = {
-    "overlap": (bool,),
-    "speeds": (dict, list),
-    "links": (dict,),
-    "topology": (str,),
-    "buffers": (int,),  # or "plan"
-    "late": (bool,),
-    "share": (int, float),
-    "chunk": (int,),
-    "placement": (list,),  # of a rank per place
-    "launch": (int, float),
+FORMS: dict[str, tuple[tuple[type, ...], str]] = {  # types of a field's values, and how they look
+    "overlap": ((bool,), "true or false"),
+    "speeds": ((dict, list), "like 3=0.5, 6=0.8"),
+    "links": ((dict,), "like 6-7=0.1, 0-1=cut"),
+    "topology": ((str,), "a name or a file"),
+    "buffers": ((int,), "a whole number from 1 up, or plan"),
+    "late": ((bool,), "true or false"),
+    "share": ((int, float), "a number"),
+    "chunk": ((int,), "a whole number"),
+    "placement": ((list,), "like 0,2,1,3"),
+    "launch": ((int, float), "a number"),
 }
 
 
@@ -172,12 +172,12 @@ def scenario_of(table: Mapping[str, Any]) -> Scenario:
     if not isinstance(table, Mapping):
         raise RingloomError(f"a scenario is an object of names and values, not {table!r:.40}")
     for name, value in table.items():
-        if name not in TYPES:
-            raise RingloomError(f"a scenario has no {name!r}: its values are {', '.join(TYPES)}")
+        if name not in FORMS:
+            raise RingloomError(f"a scenario has no {name!r}: its values are {', '.join(FORMS)}")
         try:
             values[name] = _read(name, value)
         except (TypeError, ValueError):
-            raise RingloomError(f"scenario: {name} cannot be {value!r}") from None
+            raise _unlike(name, value) from None
     if Path(path := values.get("topology", "")).is_file():
         values["topology"] = graph_of(Path(path))
     return Scenario(**values)
@@ -185,7 +185,7 @@ def scenario_of(table: Mapping[str, Any]) -> Scenario:
 
 def _read(name: str, value: Any) -> Any:
     """Returns a value of a field; raises TypeError or ValueError for what is none."""
-    if type(value) not in TYPES[name] and not (name == "buffers" and value == "plan"):
+    if type(value) not in FORMS[name][0] and not (name == "buffers" and value == "plan"):
         raise TypeError
     if name == "links":
         factors = {ends_of(link): 0.0 if f == "cut" else float(f) for link, f in value.items()}
@@ -216,10 +216,12 @@ def value_of(name: str, text: str) -> Any:
     except RingloomError:
         raise
     except (TypeError, ValueError):
-        number = name in ("share", "launch")
-        why = f"{name} must be a number, not" if number else f"{name} cannot be"
-        raise RingloomError(f"{why} {text[:40]!r}") from None
+        raise _unlike(name, text) from None
     return text
+
+
+def _unlike(name: str, value: Any) -> RingloomError:
+    return RingloomError(f"{name} must be {FORMS[name][1]}, not {value!r:.40}")
 
 
 def _pair(entry: str) -> tuple[str, str]:

@@ -54,7 +54,8 @@ class Sweep:
         """zigzag is the fastest from intra.bandwidth = 3.4e+10 to 1.2e+11."""
         if not self.crossings:
             fastest = min(self.seconds, key=lambda name: self.seconds[name][0])
-            return [f"{fastest} is the fastest at every {self.key}."]
+            low, high = self.values[0], self.values[-1]
+            return [f"{fastest} is the fastest at every {self.key} from {low:.3g} to {high:.3g}."]
         ends = [f"{crossing.value:.3g}" for crossing in self.crossings]
         names = [self.crossings[0].below, *(crossing.above for crossing in self.crossings)]
         middle = (f"from {self.key} = {low} to {high}" for low, high in pairwise(ends))
@@ -74,7 +75,7 @@ class Sweep:
             at = crossing.value, 0.02
             place = {"xycoords": ("data", "axes fraction"), "ha": "right", "rotation": 90}
             axes.annotate(f"{crossing.value:.3g}", at, **place)
-        axes.set(xlabel=self.key, ylabel="ms")
+        axes.set(xlabel=self.key, ylabel="time (ms)")
         axes.legend()
         return axes
 

@@ -164,11 +164,11 @@ def comparison_options(schedules: str | None) -> Callable[[Function], Function]:
 
 # ---- their values
 
-WRITTEN = {  # values of a scenario that are texts
-    "speeds": "--straggler, such as 3=0.5",
-    "links": "--slow-link, such as 6-7=0.1 or 6-7=cut",
-    "placement": "--placement, such as 0,2,1,3",
-    "buffers": "--buffers, such as 2 or plan",
+WRITTEN = {  # options of values of a scenario that are texts
+    "speeds": "--straggler",
+    "links": "--slow-link",
+    "placement": "--placement",
+    "buffers": "--buffers",
 }
 
 

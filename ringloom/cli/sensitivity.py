@@ -18,6 +18,7 @@ from planner.planning import plan
 from planner.plans import Plans
 from ringloom.cli.options import Written, comparison_options, scenario_of, workload
 from ringloom.cli.output import show, working
+from ringloom.comparison import asked
 from ringloom.optional import needing
 from ringloom.views.tables import plain_table
 from ringloom.views.units import seconds
@@ -26,6 +27,7 @@ from simulator.hardware import hardware as find_hardware
 from simulator.what_if import OWN, Sweep, sweep
 
 BAR = 12  # characters of the longest bar
+WORTH = 0.001  # of the time: constants that change it less need not be measured
 
 
 def tornado(rows: list[Sensitivity], schedule: str, usual: float) -> Table:
@@ -81,8 +83,8 @@ def command(
         rows, usual = sensitivity(plans, machine, scenario)
         curve: Sweep | None = sweep(plans, machine, scenario, *vary) if vary else None
     best = min(usual, key=usual.__getitem__)
-    first = next((row for row in rows if not row.calibrated), None)
-    advice = "All constants that change the time are calibrated."
+    first = next((row for row in rows if not row.calibrated and row.doubt >= WORTH), None)
+    advice = "No constant that is not calibrated changes the time by 0.1%."
     if first:
         advice = f"Measure {first.constant} first: it may change the time by {first.doubt:.1%}."
     if picture and curve:
@@ -95,6 +97,7 @@ def command(
         "rows": [asdict(row) for row in rows],
         "sweep": asdict(curve) if curve else None,
     }
-    title = f"{best} on {hardware}: {seconds(usual[best])}; * not calibrated"
-    said = curve.sentences if curve else []
-    show(document, title, tornado(rows, best, usual[best]), advice, *said)
+    said = asked(work, given["pass_"], ranks, machine.name, scenario)
+    title = f"{best} takes {seconds(usual[best])}: {said}; * not calibrated"
+    crossings = curve.sentences if curve else []
+    show(document, title, tornado(rows, best, usual[best]), advice, *crossings)

@@ -80,9 +80,8 @@ def command(
         "contended": result.contended,
         "critical_path": [leg.as_row() for legs in paths for leg in legs] if paths else None,
     }
-    said = asked(plans.workload, plans.pass_, plans.ranks, machine.name)
-    head = ", ".join([f"[bold]{plans.name}[/]: {said}", *scenario.words])
-    pictures = [head, prediction(result)]
+    said = asked(plans.workload, plans.pass_, plans.ranks, machine.name, scenario)
+    pictures = [f"[bold]{plans.name}[/]: {said}", prediction(result)]
     pictures.append(f"nine of ten would be measured between {seconds(low)} and {seconds(high)}")
     if rests:
         pictures.append(f"rests on uncalibrated constants: {', '.join(rests)}")

@@ -170,6 +170,16 @@ def test_the_uncalibrated_constant_of_the_most_doubt_is_to_be_measured_first(
     ringloom.refused(*command, "--picture", "curve.jpeg")
 
 
+def test_what_is_not_worth_measuring_is_not_to_be_measured(ringloom: CommandLine) -> None:
+    work = ["--ranks", "8", "--seq", "64k", "--schedules", "ulysses", "--no-overlap"]
+    command = ["sensitivity", *work, "--vary", "intra.bandwidth=1e10:4e11"]
+    assert ringloom.json(*command)["measure_first"] is None
+    said = " ".join(ringloom(*command).split())
+    assert "8 ranks of a100-nvlink, transfers and compute one after the other; * not" in said
+    assert "No constant that is not calibrated changes the time by 0.1%." in said
+    assert "ulysses is the fastest at every intra.bandwidth from 1e+10 to 4e+11." in said
+
+
 def test_simulate_says_the_interval_and_what_it_rests_on(ringloom: CommandLine) -> None:
     work = ["--ranks", "8", "--seq", "16k", "--heads", "8", "--hardware", "tpu-v4"]
     document = ringloom.json("simulate", "zigzag", *work)
