@@ -30,7 +30,7 @@ from planner.workload import Workload
 from simulator.costs.prices import Costs
 from simulator.engines.discrete_event import run_events
 from simulator.engines.recurrence import Sums, run
-from simulator.engines.tasks import RankStep, Tasks, tasks
+from simulator.engines.tasks import RankStep, Tasks
 from simulator.engines.transfers import MOST
 from simulator.hardware import hardware
 from simulator.network.ports import node_ports
@@ -176,7 +176,7 @@ ENGINES: dict[str, Callable[[Costs, Tasks, Traffic], Times]] = {
 def measure(one: Plan, traffic: Traffic, names: list[str], repeats: int) -> dict[str, float]:
     """Median seconds of each engine; they must agree."""
     costs = Costs(one, H100)
-    rows, seconds = tasks(costs, np.ones(one.ranks)), {name: list[float]() for name in names}
+    rows, seconds = Tasks(costs, np.ones(one.ranks)), {name: list[float]() for name in names}
     for _ in range(repeats):
         results = dict[str, Times]()
         for name in names:

@@ -17,6 +17,7 @@ import numpy as np
 from simulator.timeline import Entry, Timeline, entries
 
 Kind = Literal["attend", "merge", "message", "prologue"]
+VERBS = {"attend": "attends", "merge": "merges", "message": "waits for", "prologue": "sums"}
 NEAR = 1e-9  # of a time: two events this close are one
 
 
@@ -35,15 +36,8 @@ class Leg:
     @property
     def words(self) -> str:
         """rank 7 waits for KV 3 over link 6-7"""
-        match self.kind:
-            case "message":
-                return f"rank {self.rank} waits for {self.name} over link {self.link}"
-            case "attend":
-                return f"rank {self.rank} attends {self.name}"
-            case "merge":
-                return f"rank {self.rank} merges {self.name}"
-            case "prologue":
-                return f"rank {self.rank} sums {self.name}"
+        over = f" over link {self.link}" if self.link else ""
+        return f"rank {self.rank} {VERBS[self.kind]} {self.name}{over}"
 
     def as_row(self) -> dict[str, str | int | float | None]:
         """Returns plain values for JSON."""

@@ -30,7 +30,7 @@ from simulator.engines.choice import ENGINES, Engine
 from simulator.hardware import hardware as find_hardware
 from simulator.prediction import simulate
 
-VERBS = {"attend": "attends", "merge": "merging", "message": "messages", "prologue": "prologue"}
+KINDS = {"attend": "attends", "merge": "merging", "message": "messages", "prologue": "prologue"}
 
 
 def path_picture(legs: tuple[Leg, ...]) -> Table:
@@ -38,7 +38,7 @@ def path_picture(legs: tuple[Leg, ...]) -> Table:
     total = sum(leg.end - leg.start for leg in legs) or 1.0
     shares = [
         f"{sum(leg.end - leg.start for leg in legs if leg.kind == kind) / total:.0%} {word}"
-        for kind, word in VERBS.items()
+        for kind, word in KINDS.items()
         if any(leg.kind == kind for leg in legs)
     ]
     rows = [(leg.words, seconds(leg.start), seconds(leg.end - leg.start)) for leg in legs]

@@ -18,7 +18,7 @@ from simulator.costs.prices import Costs
 from simulator.engines.buffers import Buffers
 from simulator.engines.events import Clock
 from simulator.engines.recurrence import KEPT, Sums
-from simulator.engines.tasks import RankStep, tasks
+from simulator.engines.tasks import RankStep, Tasks
 from simulator.engines.transfers import NEVER, Transfers
 from simulator.network.routes import Traffic
 from simulator.scenario import Scenario
@@ -47,7 +47,7 @@ class DiscreteEvent:
         plan = self._plan = costs.plan
         self._traffic, self._scenario, self._record = traffic, scenario, record
         speed = scenario.speed(plan.ranks)
-        clock, rows = self._clock, self._rows = Clock(), tasks(costs, speed)
+        clock, rows = self._clock, self._rows = Clock(), Tasks(costs, speed)
         self._prologue: list[float] = (costs.prologue / speed).tolist()
         room = scenario.room(plan)
         self._buffers = Buffers(plan.ranks, rows, room) if room is not None else None

@@ -54,29 +54,23 @@ class RankStep:
     merges: list[int] = field(default_factory=list)  # accumulators that arrive
 
 
-@dataclass(frozen=True, slots=True)
 class Tasks:
     """All rows of a plan and, per rank, the steps in which it has anything to do.
 
-    `parts` are the rows by nodes, of each step its messages before its calls.
+    `parts` are the rows by nodes, of each step its messages before its calls; `speed` [ranks] are
+    factors on the ranks' rates.
     """
 
-    messages: Messages
-    calls: Calls
-    parts: list[Part]
-    steps: list[list[RankStep]]
-
-
-class Builder:
-    """Goes through a plan in its order; `done` holds the rows so far."""
-
     def __init__(self, costs: Costs, speed: Floats) -> None:
-        plan, self._speed = costs.plan, speed
-        self._plan, self._costs, self._accumulators = plan, costs, Accumulators(costs)
-        self._origins = Origins(plan)
-        self.done = Tasks(Messages(), Calls(), [], [[] for _ in range(plan.ranks)])
+        self._costs, self._speed = costs, speed
+        self._accumulators, self._origins = Accumulators(costs), Origins(costs.plan)
+        self.messages, self.calls, self.parts = Messages(), Calls(), list[Part]()
+        self.steps = [list[RankStep]() for _ in range(costs.plan.ranks)]
+        for number, step in enumerate(costs.plan.steps):
+            self._step(number, step)
+        del self._accumulators, self._origins  # ranks x blocks, which a run has no use for
 
-    def step(self, number: int, step: Step) -> None:
+    def _step(self, number: int, step: Step) -> None:
         """Add a step: all its messages leave before anybody attends; arrivals are merged last."""
         moves = list(move_rounds(step))
         firsts = [self._send(number, move) for move in moves]
@@ -86,7 +80,7 @@ class Builder:
             merging = np.zeros(len(move))
             if move.accumulates:
                 merging = self._accumulators.arrived(move) / self._speed[move.dst]
-            self.done.messages.merge += merging.tolist()
+            self.messages.merge += merging.tolist()
             ends = zip(move.src.tolist(), move.dst.tolist(), strict=True)
             for message, (src, dst) in enumerate(ends, first):
                 self._rank_step(src, number).sends.append(message)
@@ -95,27 +89,27 @@ class Builder:
                     self._rank_step(dst, number).merges.append(message)
 
     def _rank_step(self, rank: int, step: int) -> RankStep:
-        steps = self.done.steps[rank]
+        steps = self.steps[rank]
         if not steps or steps[-1].number != step:
             steps.append(RankStep(step))
         return steps[-1]
 
     def _send(self, step: int, move: Move) -> int:
-        done, first = self.done.messages, len(self.done.messages.src)
+        done, first = self.messages, len(self.messages.src)
         done.needs += _needs(len(move), self._origins.sent(move))
-        self.done.parts.append((first, step, move))
+        self.parts.append((first, step, move))
         done.src += move.src.tolist()
         done.dst += move.dst.tolist()
-        done.size += message_bytes(self._plan, step, move).tolist()
+        done.size += message_bytes(self._costs.plan, step, move).tolist()
         self._origins.arrive(move, first + 1)
         if move.accumulates:
             self._accumulators.leave(move)
         return first
 
     def _attend(self, step: int, node: Attend) -> None:
-        done, first = self.done.calls, len(self.done.calls.rank)
+        done, first = self.calls, len(self.calls.rank)
         done.needs += _needs(len(node), self._origins.attended(node))
-        self.done.parts.append((first, step, node))
+        self.parts.append((first, step, node))
         done.rank += node.rank.tolist()
         speed, adding = self._speed[node.rank], self._accumulators.attended(node)
         done.seconds += (self._costs.attend(node) / speed).tolist()
@@ -128,11 +122,3 @@ def _needs(rows: int, origins: Sequence[Ints]) -> list[Needs]:
     """Return the messages that each row waits for, in plan order."""
     table = np.concatenate([np.empty((rows, 0), np.int32), *origins], axis=1)
     return [tuple(sorted({n - 1 for n in row if n})) for row in table.tolist()]
-
-
-def tasks(costs: Costs, speed: Floats) -> Tasks:
-    """Return every row of a plan; `speed` [ranks] are factors on the ranks' rates."""
-    builder = Builder(costs, speed)
-    for number, step in enumerate(costs.plan.steps):
-        builder.step(number, step)
-    return builder.done
