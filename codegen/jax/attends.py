@@ -134,14 +134,14 @@ class Attends:
             with suppress(PlanError):
                 yield self.tiles(group.cases[0], group.cells, steps)
                 return
-        on = Domain(self.loops, steps)
+        on = Domain(self.loops, steps, names)
         bases = [self.base(cell, group.cases[0], steps) for cell in group.cells]
         first = all(self.starts(cell, steps) for cell in group.cells)
         alone = closures or (len(group.cases) == 1 and group.always)  # no operands to share
         calls = [self.call(c, group, first and alone, steps, names) for c in group.cases]
         targets = ", ".join(self.made.sums[cell] for cell in group.cells)
         self.write(group.cells, steps)
-        yield Op(switched(group, calls, bases, targets, names, on, closures))
+        yield Op(switched(group, calls, bases, targets, on, closures))
 
     def of_heads(self, group: Group, steps: Steps, names: Names, closures: bool) -> Iterator[Op]:
         """Attend with some heads of what a device owns, then put their sums beside the others."""
@@ -246,7 +246,7 @@ class Attends:
             return f"jnp.arange({seq.removeprefix(', ') or ('KV_SEQ' if side == 'kv' else 'SEQ')})"
         self.positions |= {"at": f"tokens_of(rank{seq})", "kv_at": "keys_of(rank)"}
         on = [t for t in steps if any(t in self.walked.attended[s] for s in case.statements)]
-        rank = owner(self.plan, self.walked, side, value, Domain(self.loops, on), names).text
+        rank = owner(self.plan, self.walked, side, value, Domain(self.loops, on, names)).text
         return ("kv_at" if of == "keys_of" else "at") if rank == "rank" else f"{of}({rank}{seq})"
 
     # ---- assignments

@@ -10,7 +10,7 @@ from codegen.lowered.conditions import Domain, bounds, needed, on_arrays
 from codegen.lowered.shares import head_of
 from codegen.lowered.walk import Cell, Walk
 from codegen.reflow import WIDTH
-from codegen.text import Flags, Names
+from codegen.text import Flags
 from planner.errors import PlanError
 from planner.loops.form import Attend, Expr, Guard, Ints, Loops, Part
 
@@ -148,7 +148,7 @@ def _choice(on: Flags, active: Flags, at: Ints) -> tuple[int, Expr, Expr]:
     raise PlanError("rectangles whose shapes follow no coordinate")
 
 
-def conditions_of(group: Group, names: Names, on: Domain) -> list[str]:
+def conditions_of(group: Group, on: Domain) -> list[str]:
     """When a device has each case and none before, as text; nothing for a last one of all others.
 
     Raises PlanError for conditions that are not the plan's.
@@ -156,9 +156,9 @@ def conditions_of(group: Group, names: Names, on: Domain) -> list[str]:
     made, rest = list[str](), np.ones_like(group.cases[0].active)
     for case in group.cases:
         left = rest & ~case.active
-        said = needed([*bounds(case.guard, on, names, rest)], rest) if left.any() else []
+        said = needed([*bounds(case.guard, on, rest)], rest) if left.any() else []
         text = on_arrays(said)
-        if not np.array_equal(on.evaluate(text, names) & rest, case.active):
+        if not np.array_equal(on.evaluate(text) & rest, case.active):
             raise PlanError(f"a condition that is not the plan's: {text}")
         made += [text] if left.any() else []
         rest = left
@@ -173,7 +173,6 @@ def switched(
     calls: Sequence[Call],
     bases: Sequence[str],
     targets: str,
-    names: Names,
     on: Domain,
     closures: bool,
 ) -> tuple[str, ...]:
@@ -181,7 +180,7 @@ def switched(
 
     `bases`: what the cases add to. `closures`: lambdas may stand there, of what a loop assigns.
     """
-    conditions = conditions_of(group, names, on)
+    conditions = conditions_of(group, on)
     exhaustive = len(conditions) < len(group.cases)
     if not conditions:
         return (f"{targets} = {called(calls[0])}",)

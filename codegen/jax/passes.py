@@ -215,7 +215,7 @@ class Pass(Attends):
         if run.kind != "unrolled" or steps == run.steps:
             yield from ops
             return
-        condition = both(times(steps, Domain(self.loops, run.steps), self.names))
+        condition = both(times(steps, Domain(self.loops, run.steps, self.names)))
         yield from (replace(op, condition=condition, steps=steps) for op in ops)
 
     def once(self, run: Run, steps: Steps, names: Names) -> Names:

@@ -21,10 +21,11 @@ Bound = tuple[int, Expr | None, Expr | None]
 
 @dataclass(frozen=True)
 class Domain:
-    """Some steps, on all ranks."""
+    """Some steps, on all ranks, and what they are called."""
 
     loops: Loops
     steps: Sequence[int]
+    names: Names
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -41,8 +42,9 @@ class Domain:
         coordinates = self.loops.coordinates()
         return np.array([told(t, coordinates) for t in self.steps], np.intp)
 
-    def evaluate(self, text: str, names: Names) -> Flags:
+    def evaluate(self, text: str) -> Flags:
         """Where a text for arrays holds: [steps, ranks]."""
+        names = self.names
         known: dict[str, object] = {
             "RANKS": self.shape[1],
             names.rank: self.loops.coordinates()[:, -1],
@@ -65,17 +67,18 @@ class Condition:
     holds: Flags
 
 
-def conditions(when: When, domain: Domain, names: Names) -> list[Condition]:
+def conditions(when: When, domain: Domain) -> list[Condition]:
     """The conditions under which a statement runs; all of them hold where it does."""
     active = np.array([when.on(t) for t in domain.steps])
     steps = [t for t, on in zip(domain.steps, active, strict=True) if on]
-    made = [*times(steps, domain, names), *bounds(when.guard, domain, names, active[:, None])]
+    made = [*times(steps, domain), *bounds(when.guard, domain, active[:, None])]
     return [c for c in made if not c.holds.all()]
 
 
-def times(steps: Sequence[int], domain: Domain, names: Names) -> list[Condition]:
+def times(steps: Sequence[int], domain: Domain) -> list[Condition]:
     """The conditions under which a step of a domain is one of some."""
-    step, wanted = names.step, np.isin(domain.steps, steps)
+    names, wanted = domain.names, np.isin(domain.steps, steps)
+    step = names.step
     first, last = steps[0] - names.first, steps[-1] - names.first
     low, high = steps[0] > domain.steps[0], steps[-1] < domain.steps[-1]
     least, most = (
@@ -83,21 +86,21 @@ def times(steps: Sequence[int], domain: Domain, names: Names) -> list[Condition]
         f"{step} < {names.count(last + 1)}",
     )
     if high and first == last:
-        return [_said(domain, names, f"{step} == {first}")]
+        return [_said(domain, f"{step} == {first}")]
     ends: list[tuple[str, ...]] = [(), *[(least,)] * low, *[(most,)] * high]
     if low and high:
         chain = f"{'0 <' if first == 1 else f'{first} <='} {most}"
         ends.append((chain, least, most))
-    for end, pause in product(ends, [(), *_pauses(steps, domain, names)]):
-        made = [_said(domain, names, *texts) for texts in (end, pause) if texts]
+    for end, pause in product(ends, [(), *_pauses(steps, domain)]):
+        made = [_said(domain, *texts) for texts in (end, pause) if texts]
         if np.array_equal(together(made, domain.everywhere)[:, 0], wanted):
             return made
     raise PlanError("statements that pause in a loop")
 
 
-def _pauses(steps: Sequence[int], domain: Domain, names: Names) -> Iterator[tuple[str]]:
+def _pauses(steps: Sequence[int], domain: Domain) -> Iterator[tuple[str]]:
     """Conditions that repeat where steps pause at equal distances, or leave out one step."""
-    step = names.step
+    names, step = domain.names, domain.names.step
     rest = [t for t in domain.steps if steps[0] <= t <= steps[-1] and t not in steps]
     pauses = [(a, b) for a, b in pairwise(steps) if b - a > 1]
     ends, begins = [*(a for a, _ in pauses), steps[-1]], [steps[0], *(b for _, b in pauses)]
@@ -118,20 +121,19 @@ def _among(left: Sequence[int], every: int) -> str:
     return f">= {left[0]}" if left[-1] == every - 1 else f"< {left[-1] + 1}"
 
 
-def bounds(
-    guard: Guard, domain: Domain, names: Names, known: Flags | None = None
-) -> Iterator[Condition]:
+def bounds(guard: Guard, domain: Domain, known: Flags | None = None) -> Iterator[Condition]:
     """The conditions on a rank's coordinates; where nothing is `known` they may say anything."""
     asked = np.ones(domain.shape, bool) if known is None else np.broadcast_to(known, domain.shape)
-    if guard.spans or (guard.ranks and len(names.axes) > 1):
+    axes = domain.names.axes
+    if guard.spans or (guard.ranks and len(axes) > 1):
         raise PlanError("a list of ranks on a mesh, or first and last steps of each rank")
     if guard.ranks:
-        each = " | ".join(f"({names.axes[0]} == {rank})" for rank in guard.ranks)
-        yield _said(domain, names, f"{names.axes[0]} in {guard.ranks}", each)
+        each = " | ".join(f"({axes[0]} == {rank})" for rank in guard.ranks)
+        yield _said(domain, f"{axes[0]} in {guard.ranks}", each)
     for bound in guard.bounds:
         meant = domain.table(Guard((bound,)).at).astype(bool)
-        for text, *comparisons in _guesses(bound, domain, names):
-            said = _said(domain, names, text, *comparisons)
+        for text, *comparisons in _guesses(bound, domain):
+            said = _said(domain, text, *comparisons)
             if (said.holds == meant)[asked].all():
                 yield said
                 break
@@ -139,16 +141,16 @@ def bounds(
             raise PlanError("a condition on ranks that has no text")
 
 
-def _said(domain: Domain, names: Names, text: str, *comparisons: str) -> Condition:
+def _said(domain: Domain, text: str, *comparisons: str) -> Condition:
     """A condition that holds where its comparisons do."""
     made = comparisons or (text,)
-    holds = np.logical_and.reduce([domain.evaluate(x, names) for x in made])
+    holds = np.logical_and.reduce([domain.evaluate(x) for x in made])
     return Condition(text, made, holds)
 
 
-def _guesses(bound: Bound, domain: Domain, names: Names) -> Iterator[tuple[str, ...]]:
+def _guesses(bound: Bound, domain: Domain) -> Iterator[tuple[str, ...]]:
     """Texts for a bound, each with comparisons that say the same where it is more than one."""
-    axis, low, high = bound
+    (axis, low, high), names = bound, domain.names
     x = names.coordinate(axis)
     ends = [f"{x} {_compared(e, k, names)}" for e, k in ((low, -1), (high, 1)) if e]
     lo, hi = (e and expression(e, names) for e in (low, high))

@@ -6,7 +6,7 @@ import numpy as np
 
 from codegen.lowered.conditions import SIZES, Domain
 from codegen.lowered.walk import Walk
-from codegen.text import Names, affine
+from codegen.text import affine
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.form import OWN, Ints, Loops
@@ -22,9 +22,9 @@ class Owner:
     ranks: Ints
 
 
-def owner(plan: Plan, walked: Walk, side: str, value: str, domain: Domain, names: Names) -> Owner:
+def owner(plan: Plan, walked: Walk, side: str, value: str, domain: Domain) -> Owner:
     """The owner of a value: as far away along each axis of the mesh on every rank."""
-    mesh, where = domain.loops.mesh, domain.loops.coordinates()
+    mesh, where, names = domain.loops.mesh, domain.loops.coordinates(), domain.names
     if value == OWN:
         return Owner("rank", np.broadcast_to(where[:, -1], domain.shape))
     far = [_distance(plan, walked, side, value, t, domain) for t in domain.steps]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from codegen.lowered.conditions import Domain, both, needed, times
+from codegen.lowered.conditions import both, needed, times
 from codegen.lowered.shares import head_of
 from codegen.lowered.walk import Cell
 from codegen.reflow import WIDTH
@@ -43,8 +43,8 @@ class Attending(State):
         """Attend, and add to sums what is seen."""
         when = ""
         if self.pick(meeting) or not meeting.plain:  # all lines under one condition
-            meeting = replace(meeting, domain=Domain(self.loops, meeting.steps))
-            when = both(times(meeting.steps, frame, meeting.names))
+            meeting = replace(meeting, domain=replace(frame, steps=meeting.steps))
+            when = both(times(meeting.steps, frame))
         self.margin += 4 * bool(when)
         asked, lines = self.meet(meeting)
         self.margin -= 4 * bool(when)
@@ -84,9 +84,9 @@ class Attending(State):
                 cells = (c for to in self.walked.targets[s].values() for c in to.values())
                 key = s.q[0].value, s.kv[0].value, frozenset(cells)
                 groups.setdefault(key, []).append(s)
-        names, pieces = self.named(frame), self.walked.pieces
+        pieces = self.walked.pieces
         return [
-            Meeting(tuple(s), frame, names, (pieces["q", q], pieces["kv", kv]), self.unit)
+            Meeting(tuple(s), frame, (pieces["q", q], pieces["kv", kv]), self.unit)
             for (q, kv, _), s in groups.items()
         ]
 
@@ -141,7 +141,7 @@ class Attending(State):
     def cuts(self, meeting: Meeting) -> tuple[str, ...]:
         """A function of tiles and its arguments: all that the mask leaves of two values."""
         q, kv = (
-            origin(self.plan, self.walked, side, value, meeting.domain, meeting.names)
+            origin(self.plan, self.walked, side, value, meeting.domain)
             for side, value in zip(("q", "kv"), meeting.values, strict=True)
         )
         attended: Attended = {}
@@ -164,7 +164,7 @@ class Attending(State):
             raise PlanError("slices of heads are of different sizes")
         if meeting.values[0] != OWN:
             raise PlanError("a rank attends some of the heads of queries that came")
-        return f".chunk({len(side.slices)}, 1)[{expression(head, meeting.names)}]"
+        return f".chunk({len(side.slices)}, 1)[{expression(head, meeting.domain.names)}]"
 
 
 def each(tensors: str, tokens: str) -> str:

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from codegen.lowered.conditions import Domain
+from codegen.lowered.conditions import AXES, SIZES, Domain
 from codegen.lowered.shares import apart
-from planner.loops.form import Loops, Return, Send, Statement
+from codegen.text import Names
+from planner.loops.form import Exchange, Loops, Return, Send, Statement
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,15 @@ def frames(loops: Loops) -> Iterator[Frame]:
         steps = range(section.first, section.last + 1)
         last = max((t for t in steps if _busy(loops, t)), default=section.first)
         for first, end in pairwise([section.first, *range(last + 1, steps.stop + 1)]):
-            yield from (Frame(loops, *part) for part in apart(loops, range(first, end)))
+            yield from (_frame(loops, *part) for part in apart(loops, range(first, end)))
+
+
+def _frame(loops: Loops, steps: range, statements: tuple[Statement, ...]) -> Frame:
+    again = any(s.again for s in statements if isinstance(s, Exchange))
+    axes, at = len(loops.mesh), steps[0]
+    sizes = {} if again else dict(zip(loops.mesh, SIZES[axes], strict=True))
+    names = Names(AXES[axes], at, None if len(steps) > 1 else at, sizes)
+    return Frame(loops, steps, names, statements)
 
 
 def _busy(loops: Loops, t: int) -> bool:

@@ -59,7 +59,7 @@ class Messages(State):
         others = [s for s, cell in self.walked.source.items() if cell == move.source]
         if self.walked.accumulates(own) or len([s for s in others if s.when.on(t)]) > 1:
             raise PlanError("sums that stay with their owners are added to")
-        when = f"step == {t - move.names.first} and " * (move.names.at is None)
+        when = f"step == {t - move.domain.names.first} and " * (move.domain.names.at is None)
         kept, name = (self.have.cells[cell] for cell in (own, move.source))
         line = self.have.blank(own) if move.source == own else f"{kept} = {name}"
         self.paste(indented(f"if {when}{'not ' * (move.source != own)}on[0]:", [line]))
@@ -70,7 +70,7 @@ class Messages(State):
 
     def peers(self, move: Transfer) -> tuple[str, str]:
         """Where to and where from, by a name where it is the same in all steps."""
-        to, source = move.peers(move.names)
+        to, source = move.peers()
         if "step" not in to:
             if self.neighbours in (None, (to, source)):
                 self.neighbours = to, source

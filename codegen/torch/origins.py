@@ -8,7 +8,6 @@ import numpy as np
 from codegen.lowered.conditions import SIZES, Domain
 from codegen.lowered.owners import along, owner
 from codegen.lowered.walk import Rectangles, Walk, seen
-from codegen.text import Names
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.kernel_calls.calls import CAUSAL
@@ -37,17 +36,17 @@ class Origin:
         return f"pieces({'seq, ' * free}{'*' * (self.axis is not None)}{self.ranks})"
 
 
-def origin(plan: Plan, walked: Walk, side: str, value: str, domain: Domain, names: Names) -> Origin:
+def origin(plan: Plan, walked: Walk, side: str, value: str, domain: Domain) -> Origin:
     """The origin of a value: a rank as far away on every rank, or all ranks."""
     owned = walked.tables[side, OWN][:, :, 0]  # any heads: of the same positions
     table = walked.tables.get((side, value))
     if value != OWN and table is not None:
-        return gathered(plan.partition.side(side), owned, table[:, :, 0], domain, names)
-    place = owner(plan, walked, side, value, domain, names)
+        return gathered(plan.partition.side(side), owned, table[:, :, 0], domain)
+    place = owner(plan, walked, side, value, domain)
     return Origin(owned[place.ranks], place.text)
 
 
-def gathered(side: Side, owned: Ints, blocks: Ints, domain: Domain, names: Names) -> Origin:
+def gathered(side: Side, owned: Ints, blocks: Ints, domain: Domain) -> Origin:
     """All tokens in the order of the sequence, or those of all ranks along an axis."""
     everything = np.broadcast_to(blocks, (len(domain.steps), *blocks.shape))
     first = np.array([c[0].start if len(c) == 1 and c[0].step == 1 else -1 for c in side.chunks])
@@ -58,7 +57,7 @@ def gathered(side: Side, owned: Ints, blocks: Ints, domain: Domain, names: Names
         return Origin(everything, "")
     size = SIZES[2][1]
     members = f"range(inner, RANKS, {size})", f"range(outer * {size}, outer * {size} + {size})"
-    for axis, ranks in enumerate(members if len(names.axes) == 2 else ()):
+    for axis, ranks in enumerate(members if len(domain.names.axes) == 2 else ()):
         along_axis = np.sort(along(side.chunk[owned], domain.loops.mesh, axis), axis=1)
         if np.array_equal(along_axis, np.sort(side.chunk[blocks], axis=1)):
             return Origin(everything, ranks, axis)

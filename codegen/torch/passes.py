@@ -12,7 +12,6 @@ from math import gcd
 
 from codegen.lowered.conditions import both, conditions, times
 from codegen.reflow import WIDTH
-from codegen.text import Names
 from codegen.torch.attends import Attending
 from codegen.torch.exchanges import Exchanges
 from codegen.torch.frames import Frame
@@ -126,30 +125,29 @@ class Pass(Attending, Exchanges):
 
     def frame(self, frame: Frame) -> None:
         """A loop, or a step of its own."""
-        names, at = self.named(frame), frame.steps[0]
         starts = [s for s in frame.statements if isinstance(s, Start)]
         inputs = self.have.inputs
-        first = [s for s in starts if untouched(self.loops, inputs, s, at)]
+        first = [s for s in starts if untouched(self.loops, inputs, s, frame.steps[0])]
         begun = dict[str, list[str]]()
         for name, value in (line.split(" = ") for s in first for line in self.start(s)):
             begun.setdefault(value, []).append(name)
         before = [" = ".join([*names, value]) for value, names in begun.items()]
-        self.step(frame, names, [s for s in starts if s not in first], before)
+        self.step(frame, [s for s in starts if s not in first], before)
 
-    def step(self, frame: Frame, names: Names, starts: list[Start], before: list[str]) -> None:
+    def step(self, frame: Frame, starts: list[Start], before: list[str]) -> None:
         """The steps of a frame: values that begin to travel, messages, attends, arrivals."""
         meetings = self.meetings(frame)
-        moves = list(transfers(self.loops, self.walked, frame, names))
+        moves = list(transfers(self.walked, frame))
         before += self.expected(moves)
-        begun = self.begin(frame, names, before)
+        begun = self.begin(frame, before)
         self.paste(tupled(before))
         if frame.loop:
-            self.write(f"for step in range({names.count(len(frame.steps))}):")
+            self.write(f"for step in range({frame.names.count(len(frame.steps))}):")
             self.margin += 4
         for s in starts:
-            self.under([(both(conditions(s.when, frame, names)), self.start(s))])
+            self.under([(both(conditions(s.when, frame)), self.start(s))])
         self.peers_said = None
-        early, last = self.exchanges(frame, names, meetings)
+        early, last = self.exchanges(frame, meetings)
         alone = len(moves) == 1 and not (meetings or begun or early or last)
         for move in moves:
             self.send(move, alone)
@@ -164,7 +162,7 @@ class Pass(Attending, Exchanges):
         self.under(last)
         self.margin -= 4 * frame.loop
 
-    def begin(self, frame: Frame, names: Names, before: list[str]) -> list[Lines]:
+    def begin(self, frame: Frame, before: list[str]) -> list[Lines]:
         """The lines with which sums begin anew in the steps of a frame, after older ones left.
 
         What is there before a loop, as sums that begin once and stay, goes to the lines `before`.
@@ -186,7 +184,7 @@ class Pass(Attending, Exchanges):
             if once:
                 continue
             asks = frame.loop and (lasting[name] or late)
-            line = both(times(begun, frame, names)) if asks else "", blank
+            line = both(times(begun, frame)) if asks else "", blank
             if lines.setdefault(name, line) != line:
                 raise PlanError("sums of several values begin anew under one name")
         groups = groupby(lines.values(), lambda line: line[0])
@@ -204,14 +202,14 @@ class Pass(Attending, Exchanges):
             for t in meeting.steps
         )
 
-    def exchanges(self, frame: Frame, names: Names, meetings: list[Meeting]) -> list[list[Lines]]:
+    def exchanges(self, frame: Frame, meetings: list[Meeting]) -> list[list[Lines]]:
         """All with all: what everybody has, and sums back; the lines before and after attends.
 
         Beside attends exchanges are started before these, and waited for after them; also where
         what they take has another value by then.
         """
         swaps = [s for s in frame.statements if isinstance(s, Exchange | Return)]
-        made = [self.swap(s, [t for t in frame.steps if s.when.on(t)], names) for s in swaps]
+        made = [self.swap(s, [t for t in frame.steps if s.when.on(t)], frame.names) for s in swaps]
         busy, conflict = {t for m in meetings for t in m.steps}, False
         for n, x in enumerate(made):
             started = x.text()
@@ -223,7 +221,7 @@ class Pass(Attending, Exchanges):
             conflict |= bool(taken & {*re.findall(r"\w+", started)})
         early, late = list[Lines](), list[Lines]()
         for x in made:
-            when = both(times(x.steps, frame, names))
+            when = both(times(x.steps, frame))
             beside = conflict or bool(busy & {*x.steps})
             first, last = x.lines(WIDTH - self.margin - 4 * bool(when), beside)
             early += [(when, first)] * beside

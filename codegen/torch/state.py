@@ -8,13 +8,12 @@ from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.keeping import Kept
 from codegen.lowered.walk import Cell, walk
 from codegen.reflow import WIDTH
-from codegen.text import Names
-from codegen.torch.frames import Frame, frames
+from codegen.torch.frames import frames
 from codegen.torch.holdings import Holdings
 from codegen.torch.tiles import unit_of
 from codegen.torch.variables import variables
 from planner.loops.expand import Expansion
-from planner.loops.form import OWN, Attend, Exchange, Guard, Loops, Root, Send, Statement
+from planner.loops.form import OWN, Attend, Guard, Loops, Root, Send, Statement
 
 Lines = tuple[str, list[str]]  # and the condition that they are under, "" for none
 
@@ -44,13 +43,6 @@ class State:
         self.defined: set[str] = set()  # variables, so far
         self.neighbours: tuple[str, str] | None = None
         self.peers_said: tuple[str, str] | None = None  # in the step that is printed
-
-    def named(self, frame: Frame) -> Names:
-        """The names that lines of a frame have for ranks, sizes and the step."""
-        again = any(s.again for s in frame.statements if isinstance(s, Exchange))
-        sizes = {} if again else dict(zip(self.loops.mesh, self.sizes, strict=True))
-        at = frame.steps[0]
-        return Names(self.axes, at, None if frame.loop else at, sizes)
 
     def write(self, line: str) -> None:
         """One line at the margin."""

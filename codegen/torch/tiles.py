@@ -10,7 +10,7 @@ from math import gcd
 
 from codegen.lowered.conditions import Condition, Domain, conditions, together
 from codegen.lowered.walk import plain
-from codegen.text import Flags, Names, expression
+from codegen.text import Flags, expression
 from planner.errors import PlanError
 from planner.loops.form import Attend, Expr, Loops, Part
 
@@ -23,7 +23,6 @@ class Meeting:
 
     attends: tuple[Attend, ...]
     domain: Domain
-    names: Names
     pieces: tuple[int, int]  # of the two values
     unit: int = 1  # pieces in `size` tokens
 
@@ -46,7 +45,7 @@ class Meeting:
         """Each rectangle with its conditions, and where they all hold."""
         made = []
         for s in sorted(self.attends, key=lambda s: s.when.first):
-            said = conditions(s.when, self.domain, self.names)
+            said = conditions(s.when, self.domain)
             made.append((s, said, together(said, self.domain.everywhere)))
         return [case for case in made if case[2].any()]
 
@@ -71,7 +70,7 @@ class Meeting:
         past = replace(high, constant=high.constant + 1)
         if high.modulo or high.period > 1:
             raise PlanError("pieces whose number goes around")
-        first, last = (times(expression(self.in_units(e), self.names)) for e in (low, past))
+        first, last = (times(expression(self.in_units(e), self.domain.names)) for e in (low, past))
         ends = first.removeprefix("0"), last * (past != Expr(pieces))
         return (
             ":".join(ends)

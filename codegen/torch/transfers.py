@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from codegen.lowered.conditions import SIZES, Domain, both, conditions, needed, times
 from codegen.lowered.walk import Cell, Walk
-from codegen.text import Names, expression
+from codegen.text import expression
 from planner.errors import PlanError
-from planner.loops.form import Expr, Loops, Root, Send, Shift
+from planner.loops.form import Expr, Root, Send, Shift
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,6 @@ class Transfer:
     source: Cell | None
     into: Cell | None
     domain: Domain
-    names: Names
 
     @property
     def axes(self) -> list[int]:
@@ -39,7 +38,7 @@ class Transfer:
             return None
         if self.guarded:
             raise PlanError("ranks are left out of a broadcast or a reduction")
-        return self.s.hop.axis, expression(self.s.hop.root, self.names)
+        return self.s.hop.axis, expression(self.s.hop.root, self.domain.names)
 
     @property
     def guarded(self) -> bool:
@@ -47,17 +46,18 @@ class Transfer:
         where, when = self.domain.loops.coordinates(), self.s.when
         return not all(when.guard.at(t, where).all() for t in self.domain.steps if when.on(t))
 
-    def peers(self, names: Names) -> tuple[str, str]:
+    def peers(self) -> tuple[str, str]:
         """The texts of the ranks that are sent to and received from, in the group of the axes."""
-        to, source = ([self._along(axis, sign, names) for axis in self.axes] for sign in (1, -1))
+        to, source = ([self._along(axis, sign) for axis in self.axes] for sign in (1, -1))
         if len(self.axes) == 1:
             return to[0], source[0]
-        size = SIZES[len(names.axes)][-1]
+        size = SIZES[len(self.domain.loops.mesh)][-1]
         return f"{to[0]} * {size} + {to[1]}", f"{source[0]} * {size} + {source[1]}"
 
-    def _along(self, axis: int, sign: int, names: Names) -> str:
+    def _along(self, axis: int, sign: int) -> str:
         """The coordinate of the receiver along an axis, or of the sender."""
         assert isinstance(self.s.hop, Shift)
+        names = self.domain.names
         by, size = self.s.hop.by[axis], SIZES[len(names.axes)][axis]
         if by.axes or by.table:
             raise PlanError("how far a message goes depends on the rank")
@@ -72,31 +72,31 @@ class Transfer:
         if self.guarded:
             return ""
         steps = [t for t in self.domain.steps if self.s.when.on(t)]
-        return both(needed(times(steps, self.domain, self.names), self.domain.everywhere))
+        return both(needed(times(steps, self.domain), self.domain.everywhere))
 
     def asked(self, to: str, source: str) -> str:
         """A list that says if this rank sends, and if something comes to it."""
         if len(self.axes) > 1:
             raise PlanError("a message of some ranks goes along several axes at once")
         (axis,), receiver = self.axes, self.s.when.guard.receiver
-        here = self.names.axes[axis]
-        said = conditions(self.s.when, self.domain, self.names.but(axis, "r"))
+        here, others = self.domain.names.axes[axis], self.domain.names.but(axis, "r")
+        said = conditions(self.s.when, replace(self.domain, names=others))
         asked = both(needed(said, self.domain.everywhere))
         return f"[{asked} for r in ({to if receiver else here}, {here if receiver else source})]"
 
 
-def transfers(loops: Loops, walked: Walk, domain: Domain, names: Names) -> Iterator[Transfer]:
+def transfers(walked: Walk, domain: Domain) -> Iterator[Transfer]:
     """The messages that start in some steps, cut wherever sums begin to go elsewhere."""
-    for s in loops.statements:
+    for s in domain.loops.statements:
         steps = [t for t in domain.steps if s.when.on(t)]
         if not isinstance(s, Send) or not steps:
             continue
         if not s.sums:
-            yield Transfer(s, None, None, domain, names)
+            yield Transfer(s, None, None, domain)
             continue
         if s.parts[0].pieces or s.parts[0].heads:
             raise PlanError(f"sums of {s.parts[0].value} go in parts")
         into = {walked.into[s][t] for t in steps}
         if len(into) > 1:
             raise PlanError("sums are added to one value first and then to another in a loop")
-        yield Transfer(s, walked.source[s], into.pop(), domain, names)
+        yield Transfer(s, walked.source[s], into.pop(), domain)

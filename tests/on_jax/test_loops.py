@@ -137,14 +137,14 @@ def test_conditions_that_are_not_the_plans_are_refused(monkeypatch: pytest.Monke
     loops, walked = walk(recovered(plan("zigzag", WORK, 8)))
     made, names = values(loops, "forward", walked), named(loops)
     (group,) = groups(loops, walked, made, (1, 2, 3), ("OUT",))
-    on = Domain(loops, (1, 2, 3))
+    on = Domain(loops, (1, 2, 3), names)
     ours, theirs = ("rank < step", "rank <= step")
     if group.cases[0].rows == (0, 1, 2):
         ours, theirs = ("rank >= step", "rank > step")
-    assert conditions_of(group, names, on) == [ours]
+    assert conditions_of(group, on) == [ours]
     monkeypatch.setattr("codegen.jax.cases.on_arrays", lambda _: theirs)
     with pytest.raises(PlanError, match="not the plan's"):
-        conditions_of(group, names, on)
+        conditions_of(group, on)
 
 
 def test_two_messages_that_bring_one_value_at_once_are_refused() -> None:

@@ -137,10 +137,11 @@ def test_any_length_and_any_heads_go_where_nothing_binds_them() -> None:
 def test_a_distance_that_changes_every_other_step_is_no_formula_of_the_step() -> None:
     names, hop = Names(("rank",)), Shift((Expr(1, 1, period=2),))
     send = Send(When(0, 7), "A", ("KV",), (Part("A"),), hop)
-    move = Transfer(send, None, None, Domain(Loops((8,), 8, (send,)), range(8)), names)
-    assert move.peers(replace(names, at=5)) == ("(rank + 3) % RANKS", "(rank - 3) % RANKS")
+    domain = Domain(Loops((8,), 8, (send,)), range(8), names)
+    fifth = replace(domain, names=replace(names, at=5))
+    assert Transfer(send, None, None, fifth).peers() == ("(rank + 3) % RANKS", "(rank - 3) % RANKS")
     with pytest.raises(PlanError, match="changes in rounds"):
-        move.peers(names)
+        Transfer(send, None, None, domain).peers()
 
 
 # ---- what keeps programs short
