@@ -106,8 +106,8 @@ def with_folder(path: str) -> str:
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
     """Raises RingloomError where what is done inside cannot write a file or folder."""
-    if str(path) == "-":
-        raise RingloomError("cannot write -: give the name of a file")
+    if str(path) in ("", "-"):
+        raise RingloomError(f"cannot write {path}: give the name of a file")
     try:
         yield
     except OSError as error:

@@ -84,6 +84,7 @@ BAD = [
     (["figures", "-o", "-"], "cannot write -: give the name of a file"),
     (["report", "-o", "/nowhere/page.html"], "cannot write /nowhere/page.html: No such"),
     (["run", "nothing", "--trace", "/nowhere/t.json"], "cannot write /nowhere/t.json: No such"),
+    (["plan", "ring", *SMALL, "-o", ""], "cannot write : give the name of a file"),
     (["calibrate", "-o", "/nowhere/x.toml"], "cannot write /nowhere/x.toml: No such file"),
     (["simulate", "nothing", "--trace", "trace.txt"], "ends in .json or .json.gz, not trace.txt"),
     (["compare", *SMALL, "--memory", "nan"], "'nan' is not a valid number"),
