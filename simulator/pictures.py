@@ -24,7 +24,7 @@ LANES = {
 }
 LOAD_LABEL = "query-key pairs / average"
 GAPS = 64  # ranks whose bars stand apart
-GIB, MIB = 1 << 30, 1 << 20
+UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 
 
 def new_axes(axes: Axes | None) -> Axes:
@@ -37,6 +37,11 @@ def new_axes(axes: Axes | None) -> Axes:
         message = "matplotlib is not installed: pip install 'ringloom[plots]'"
         raise RingloomError(message) from None
     return made
+
+
+def _unit(most: int) -> str:
+    """Returns the largest unit of which so many bytes are at least one."""
+    return next((unit for unit, scale in UNITS.items() if most >= scale), "B")
 
 
 def ranks_label(shown: int, ranks: int) -> str:
@@ -76,6 +81,7 @@ def draw_load(prediction: Prediction, axes: Axes | None) -> Axes:
     width = 0.8 if prediction.ranks <= GAPS else 1.0
     axes.bar(np.arange(prediction.ranks), share, width=width, color=COMPUTE)
     axes.axhline(1.0, color="#7f7f7f", lw=1, ls="--")
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.set(xlabel="rank", ylabel=LOAD_LABEL, xlim=(-0.6, prediction.ranks - 0.4))
     return axes
 
@@ -85,9 +91,10 @@ def draw_memory(prediction: Prediction, axes: Axes | None) -> Axes:
     axes, used = new_axes(axes), usage(prediction)
     if used is None:
         raise RingloomError("the times of steps were not kept; simulate with record=True")
-    label = f"{prediction.name}, rank {used.rank}"
-    axes.step(1e3 * used.seconds, used.bytes / GIB, where="post", label=label)
-    axes.set(xlabel="time (ms)", ylabel="memory (GiB)", ylim=(0, 1.1 * used.peak / GIB or 1))
+    label, unit = f"{prediction.name}, rank {used.rank}", _unit(used.peak)
+    axes.step(1e3 * used.seconds, used.bytes / UNITS[unit], where="post", label=label)
+    top = 1.1 * used.peak / UNITS[unit] or 1
+    axes.set(xlabel="time (ms)", ylabel=f"memory ({unit})", ylim=(0, top))
     axes.legend(frameon=False, loc="lower right")
     return axes
 
@@ -96,13 +103,15 @@ def draw_traffic(prediction: Prediction, axes: Axes | None) -> Axes:
     """Bytes from rank to rank, of many from node to node, all steps together; a colour bar."""
     axes, table = new_axes(axes), traffic_of(plans_of(prediction))
     table, cell = by_nodes(table, prediction.ranks_per_node)
-    end = cell * len(table) - 0.5
+    end, unit = cell * len(table) - 0.5, _unit(table.max())
     image = axes.imshow(
-        np.where(table > 0, table / MIB, np.nan),
+        np.where(table > 0, table / UNITS[unit], np.nan),
         cmap="cividis_r",  # on white, the more the darker
         vmin=0,
+        vmax=table.max() / UNITS[unit] or 1,
         extent=(-0.5, end, end, -0.5),
     )
-    axes.figure.colorbar(image, ax=axes, label="sent (MiB)")
+    axes.figure.colorbar(image, ax=axes, label=f"sent ({unit})")
+    axes.locator_params(integer=True, min_n_ticks=1)
     axes.set(**dict(zip(("xlabel", "ylabel"), link_labels(cell), strict=True)))
     return axes

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -128,3 +129,17 @@ def test_ones_own_case_is_drawn_too(tmp_path: Path, ringloom: CommandLine) -> No
     ringloom.refused("figures", "--ranks", "4")
     for option in (["--mask", "full"], ["--straggler", "0=0.5"], ["--schedules", "burst"]):
         assert f"leave out {option[0]}" in ringloom.refused("figures", *option)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "labels"), [(1, "sent (B)"), (2, "sent (KiB)"), (9, "sent (KiB)")]
+)
+def test_ranks_are_whole_numbers_and_bytes_in_a_unit_that_fits(ranks: int, labels: str) -> None:
+    one = rl.simulate(rl.plan("ring", rl.Workload(seq=64, heads=2), ranks), "h100")
+    load, traffic = one.plot_load(), one.plot_traffic()
+    for axis in (load.xaxis, traffic.xaxis, traffic.yaxis):
+        assert {float(tick).is_integer() for tick in axis.get_majorticklocs()} == {True}
+    scale = traffic.images[0].colorbar
+    assert (scale.ax.get_ylabel(), scale.vmin) == (labels, 0)
+    assert one.plot_memory().get_ylabel() == "memory (KiB)"
+    plt.close("all")
