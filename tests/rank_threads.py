@@ -19,7 +19,7 @@ from in_memory.network import Network
 from in_memory.threads import on_threads
 from planner.plans import Plans
 from runtimes import backends, emitted
-from runtimes.arrays import Array, draw
+from runtimes.arrays import Array, draw, draw_sinks
 from runtimes.torch import launch, rank
 from runtimes.torch.rank import Body, Parts
 from shards import in_order
@@ -46,30 +46,35 @@ def in_threads(ranks: int, body: Callable[[Any], Any], seconds: float = 60.0) ->
 
 
 def results(
-    program: ModuleType, plans: Plans, arrays: tuple[Array, ...], *tables: Any
+    program: ModuleType,
+    plans: Plans,
+    arrays: tuple[Array, ...],
+    *tables: Any,
+    sinks: Array | None = None,
 ) -> list[Array]:
-    """out, dq, dk and dv, whole and in sequence order."""
+    """out, dq, dk and dv, whole and in sequence order; and with sinks their gradient."""
     sides = plans.first.partition
 
     def body(group: Any) -> list[Any]:
         at = [sides.side(side).positions(group.rank()) for side in ("q", "kv", "kv", "q")]
         q, k, v, dout = (torch.from_numpy(x[:, :, n]) for x, n in zip(arrays, at, strict=True))
         inputs = [x.requires_grad_() for x in (q, k, v)]
-        out = program.attention(*inputs, *tables, group=group)
+        more = {} if sinks is None else {"sinks": torch.tensor(sinks, requires_grad=True)}
+        out = program.attention(*inputs, *tables, group=group, **more)
         out.backward(dout)
-        return [out.detach(), *(x.grad for x in inputs)]
+        return [out.detach(), *(x.grad for x in (*inputs, *more.values()))]
 
-    shards = in_threads(plans.ranks, body)
-    wholes = []
-    for parts, side in zip(zip(*shards, strict=True), ("q", "q", "kv", "kv"), strict=True):
+    results, wholes = [*zip(*in_threads(plans.ranks, body), strict=True)], []
+    for parts, side in zip(results, ("q", "q", "kv", "kv"), strict=False):
         order = in_order(sides.side(side), plans.ranks)
         wholes.append(np.concatenate([x.numpy() for x in parts], 2)[:, :, np.argsort(order)])
-    return wholes
+    return [*wholes, *(sum(parts).numpy() for parts in results[4:])]
 
 
 def assert_exact(program: ModuleType, plans: Plans, *tables: Any, seed: int = 0) -> None:
-    arrays = draw(plans.workload, seed)
-    assert_dense(plans.workload, arrays, results(program, plans, arrays, *tables))
+    arrays, sinks = draw(plans.workload, seed), draw_sinks(plans.workload, seed)
+    computed = results(program, plans, arrays, *tables, sinks=sinks)
+    assert_dense(plans.workload, arrays, computed, sinks)
 
 
 def trained(program: ModuleType, arrays: list[Any]) -> Network:
