@@ -115,11 +115,12 @@ class Attending(State):
         sums, queries, kv = values
         self.defined |= {*sums}
         kernel = f"attend{'_backward' * self.backward}"
-        part = f"{kernel}({each(queries, ALL)}, {each(kv, ALL)}, {band})"
-        part = f"[x.contiguous().to(wide(q)) for x in {part}]"
-        if not self.backward:
-            return [f"{sums[0]} = {part}"]
-        return [f"part = {part}", f"{', '.join(sums)} = part[:1], part[1:]"]
+        seen = f"{kernel}({each(queries, ALL)}, {each(kv, ALL)}, {band})"
+        target = "part" if self.backward else sums[0]
+        lines = [f"{target} = [x.contiguous().to(wide(q)) for x in {seen}]"]
+        if len(lines[0]) > WIDTH - self.margin - 4:
+            lines = [f"part = {seen}", f"{target} = [x.contiguous().to(wide(q)) for x in part]"]
+        return [*lines, f"{', '.join(sums)} = part[:1], part[1:]"] if self.backward else lines
 
     def cases(self, meeting: Meeting, values: Values) -> Lines:
         """The rectangles one by one, each under the condition that none before it had."""
