@@ -24,7 +24,7 @@ from planner.schedules import comparable
 from planner.workload import Workload
 from ringloom.advice import Recommendation, recommend, why
 from ringloom.rows import LABELS, Load, Refusal, Row, cells, flat, shortage
-from ringloom.views.units import counted, seconds
+from ringloom.views.units import counted, length, seconds
 from runtimes.validation import check
 from simulator.confidence import interval, ratio_interval, spread
 from simulator.facts import over_average, work_of
@@ -97,10 +97,9 @@ class Comparison:
         return asked(self.work, self.pass_, self.ranks, self.hardware, self.scenario)
 
     def __repr__(self) -> str:
-        schedules = f"{len(self.cases)} schedules" if len(self.cases) > 1 else "1 schedule"
-        best = self.rows[0]
+        schedules, best = counted(len(self.cases), "schedule"), self.rows[0]
         return (
-            f"<Comparison of {schedules}, {self.ranks} ranks of {self.hardware}:"
+            f"<Comparison of {schedules}, {counted(self.ranks, 'rank')} of {self.hardware}:"
             f" {best.schedule} takes {seconds(best.makespan_s)}>"
         )
 
@@ -162,9 +161,10 @@ def asked(
     """Returns a workload, its ranks, where and how they run: in words, all that is not as usual."""
     passes = "forward and backward" if pass_ == "both" else pass_
     batch = f"{work.batch} x " if work.batch > 1 else ""
-    tokens = counted(work.seq, "token")
+    tokens = counted(work.seq, "token", length)
     if work.kv_seq != work.seq:
-        tokens = f"{counted(work.seq, 'query token')} over {counted(work.kv_seq, 'key')}"
+        queries = counted(work.seq, "query token", length)
+        tokens = f"{queries} over {counted(work.kv_seq, 'key', length)}"
     heads = f"{work.heads}" if work.kv_heads == work.heads else f"{work.heads}:{work.kv_heads}"
     values = "" if work.v_head_dim == work.head_dim else f" with values of {work.v_head_dim}"
     return ", ".join(

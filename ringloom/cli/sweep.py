@@ -17,6 +17,7 @@ from ringloom.cli.output import Whole, progress, show
 from ringloom.sweeps.run import CLOSE, Sweep, standings, sweep
 from ringloom.sweeps.workers import BACKENDS
 from ringloom.views.tables import plain_table
+from ringloom.views.units import counted
 
 
 def standing_table(result: Sweep) -> Table:
@@ -52,5 +53,5 @@ def command(grid: Path, output: str, backend: str, address: str | None, jobs: in
         "computed": result.computed,
         "files": files,
     }
-    said = f"{len(result.rows)} points, {len(result.refused)} of which cannot run"
+    said = f"{counted(len(result.rows), 'point')}, {len(result.refused)} of which cannot run"
     show(document, said, standing_table(result), *files)

@@ -1,6 +1,6 @@
 """Numbers as people read them: lengths, durations, sizes, ratios, runs of block numbers."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 Entry = TypeVar("Entry")
@@ -22,9 +22,9 @@ def length(tokens: int) -> str:
     return str(tokens)
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things as people write it: 256k tokens, 1 rank."""
-    return f"{length(number)} {noun}{'s' * (number != 1)}"
+def counted(number: int, noun: str, write: Callable[[int], str] = str) -> str:
+    """A number of things: 1 rank, 256 ranks."""
+    return f"{write(number)} {noun}{'s' * (number != 1)}"
 
 
 def seconds(value: float) -> str:

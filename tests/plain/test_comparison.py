@@ -9,7 +9,7 @@ from command_line import CommandLine
 from planner.schedules import comparable
 from ringloom.advice import CLOSE, recommend, why
 from ringloom.cli import main
-from ringloom.comparison import on_machine
+from ringloom.comparison import asked, on_machine
 from ringloom.report.summary import summary
 from ringloom.views.tables import in_lines
 from simulator.hardware import hardware
@@ -38,6 +38,7 @@ def test_the_fastest_comes_first_and_what_cannot_run_last_with_its_reason(
 
 def test_the_title_tells_all_that_is_not_as_usual(compared: rl.Comparison) -> None:
     usual = "forward of 64k tokens, causal, 32 heads of 128, bfloat16, 8 ranks of h100"
+    assert asked(WORK, "forward", 1024).endswith("bfloat16, 1024 ranks")
     assert compared.title == usual
     masks = "documents:" + ",".join(["8k"] * 32)
     odd = rl.Workload(

@@ -20,7 +20,7 @@ from planner.ir import Plan
 from planner.layouts import cut
 from planner.masks.areas import areas
 from planner.partitions import Ints, Ranges, shifted
-from ringloom.views.units import numbers, size
+from ringloom.views.units import counted, numbers, size
 
 PIXELS = 96  # of a picture's edge: a piece of the sequence gets a whole number of them
 FINEST = 16  # pixels that a piece gets at the most
@@ -73,7 +73,7 @@ class TileFacts:
         """Describe a step in one line."""
         busy, count = int(self.busy[step].sum()), int(self.count[step])
         attends = (
-            f"{busy} of {self.ranks} ranks attend {count} tile{'s' * (count != 1)}"
+            f"{busy} of {counted(self.ranks, 'rank')} attend {counted(count, 'tile')}"
             if busy
             else "no rank attends"
         )
@@ -253,6 +253,6 @@ def _step_words(messages: list[Message], steps: int) -> list[str]:
         sent = list(here)
         names = sorted({tensor for message in sent for tensor in message.tensors})
         ways = len({(message.src, message.dst) for message in sent})
-        transfers = f"{ways} transfer{'s' * (ways != 1)}"
-        words[step] = f"{', '.join(names)}: {transfers}, {size(sum(m.bytes for m in sent))}"
+        transfers, total = counted(ways, "transfer"), size(sum(m.bytes for m in sent))
+        words[step] = f"{', '.join(names)}: {transfers}, {total}"
     return list(words.values())
