@@ -95,7 +95,8 @@ class TimelinePicture:
         rows = np.array(shown)
         parts, names = [_columns(bars, rows, 0, lanes)], [f"predicted: {bar.name}" for bar in bars]
         if run is not None:
-            own = [bar for bar in run.bars if bar.rank in shown]
+            kept = {*shown}
+            own = [bar for bar in run.bars if bar.rank in kept]
             parts.append(_columns(own, rows, 2, lanes, scale))
             names += [f"measured: {bar.name}" for bar in own]
         data = {key: np.concatenate([part[key] for part in parts]) for key in COLUMNS}
