@@ -28,6 +28,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from planner.ir import Pass, Plan
+from planner.kernel_calls import Call
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
@@ -92,10 +93,19 @@ def _mask(random: Random, seq: int) -> Mask:
     return random.choice((Causal(), Causal(), Causal(), *masks))
 
 
+def calls_of(trial: Trial, costs: Costs) -> Iterator[tuple[Call, int]]:
+    """Yield the rank's kernel calls in plan order, each with its query heads."""
+    for _, node in trial.plan.attends():
+        heads = costs.rectangles.tiles.heads(node)
+        for row in np.flatnonzero(node.rank == trial.rank):
+            for call in costs.rectangles.calls(node.q[row], node.kv[row]):
+                yield call, int(heads[row])
+
+
 def predicted(trial: Trial, machine: Hardware) -> float:
     """Seconds of the rank's kernel calls."""
     costs = Costs(trial.plan, machine)
-    return sum(costs.kernels.seconds(call, heads) for call, heads in costs.calls(trial.rank))
+    return sum(costs.kernels.seconds(call, heads) for call, heads in calls_of(trial, costs))
 
 
 KINDS = {"window": "masked"}  # benches time windows under an explicit mask
@@ -113,7 +123,7 @@ def runner(trial: Trial, machine: Hardware, on: Bench) -> Callable[[], object]:
 
     calls = [
         made(len(call.rows), len(call.columns), KINDS.get(call.kind, call.kind), heads)
-        for call, heads in Costs(trial.plan, machine).calls(trial.rank)
+        for call, heads in calls_of(trial, Costs(trial.plan, machine))
     ]
 
     def run() -> None:

@@ -7,14 +7,12 @@ pair and head, 6 head_dim + 4 v_head_dim in the backward pass: those that a rect
 All else is added up from `simulator.costs.terms`. Adding to an absent accumulator is free.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from planner.ir import ACCUMULATORS, Attend, Plan
-from planner.kernel_calls import Call
 from simulator.costs.kernels import Kernels
 from simulator.costs.rectangles import Floats, Rectangles
 from simulator.costs.terms import Event, terms
@@ -55,14 +53,6 @@ class Costs:
         for term in terms("attend"):
             seconds = seconds + term(self, node)
         return seconds
-
-    def calls(self, rank: int) -> Iterator[tuple[Call, int]]:
-        """Yield the kernel calls of one rank in plan order, each with its query heads."""
-        for _, node in self.plan.attends():
-            heads = self.rectangles.tiles.heads(node)
-            for row in np.flatnonzero(node.rank == rank):
-                for call in self.rectangles.calls(node.q[row], node.kv[row]):
-                    yield call, int(heads[row])
 
     def per_block(self, event: Event) -> dict[str, Floats]:
         """Per accumulator, seconds to add or merge what is new of each block, 0 for block -1."""
