@@ -15,36 +15,37 @@ import numpy as np
 from planner.loops.form import Expr, Guard, Ints
 from planner.loops.values import Bools
 
+NONE = 1 << 40  # a modulus that takes nothing off
+
 
 def line(
     values: Sequence[int] | Ints, modulo: int = 0, start: int = 0, periods: Sequence[int] = ()
 ) -> tuple[int, Expr]:
     """Counts the first values, from step `start` on, that one expression gives, and returns it."""
     xs = np.asarray(values, np.intp)
-    steps, best = np.diff(xs), (0, Expr())
-    clocks = [(1, 0)]
-    if len(steps) and (steps != steps[0]).any():
+    steps, clocks = np.diff(xs), [(1, 0)]
+    if not len(steps):
+        return 1, Expr(int(xs[0]))
+    if (steps != steps[0]).any():
         clocks += [(p, phase) for p in periods for phase in range(p)]
-    for period, phase in clocks:
-        ticks = np.diff((start + np.arange(len(xs)) - phase) // period)
-        by = int(steps[np.argmax(ticks)]) if ticks.any() else 0
-        for m in dict.fromkeys((0, modulo)):
-            slope = centred(by, m)
-            off = steps - slope * ticks
-            wrong = off % m != 0 if m else off != 0
-            many = 1 + (int(np.argmax(wrong)) if wrong.any() else len(steps))
-            if many > best[0]:
-                first = int(xs[0]) - slope * ((start - phase) // period)
-                if not slope:
-                    best = many, Expr(first)
-                else:
-                    best = many, Expr(centred(first, m), slope, (), m, (), period, phase)
-    return best
+    every, since = np.array(clocks).T[:, :, None]
+    ticks = np.diff((start + np.arange(len(xs)) - since) // every)  # [clocks, steps]
+    by = np.where(ticks.any(axis=1), steps[ticks.argmax(axis=1)], 0)
+    moduli = np.array([NONE, modulo] if modulo else [NONE])
+    slopes = centred(by[:, None], moduli)  # [clocks, moduli]
+    wrong = (steps - slopes[:, :, None] * ticks[:, None]) % moduli[:, None] != 0
+    many = 1 + np.where(wrong.any(axis=2), wrong.argmax(axis=2), len(steps))
+    at, m = divmod(int(many.argmax()), len(moduli))  # the first, and simplest, of the longest
+    (period, phase), slope = clocks[at], int(slopes[at, m])
+    if not slope:
+        return int(many.max()), Expr(int(xs[0]))
+    first = int(centred(xs[:1] - slope * ((start - phase) // period), moduli[m])[0])
+    return int(many.max()), Expr(first, slope, (), modulo * m, (), period, phase)
 
 
-def centred(x: int, modulo: int) -> int:
-    """The number of smallest size that is like x, modulo m; x itself where m is 0."""
-    return (x + modulo // 2) % modulo - modulo // 2 if modulo else x
+def centred(x: Ints, modulo: Ints) -> Ints:
+    """The numbers of smallest size that are like some, modulo others."""
+    return (x + modulo // 2) % modulo - modulo // 2
 
 
 def plane(coordinates: Ints, t: Ints, values: Ints) -> Expr | None:
