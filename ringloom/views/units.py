@@ -29,10 +29,11 @@ def counted(number: int, noun: str, write: Callable[[int], str] = str) -> str:
 
 def seconds(value: float) -> str:
     """A duration with three digits and its unit."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value * 1e6:.2g} us" if value else "0 s"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
+        if value >= 0.9995 * scale:  # else that many of the next unit
+            amount = value / scale
+            return f"{amount:.0f} {unit}" if amount >= 999.5 else f"{amount:.3g} {unit}"
+    return f"{value * 1e9:.2g} ns" if value else "0 s"
 
 
 def times(ratio: float) -> str:

@@ -13,7 +13,7 @@ from ringloom.cli.output import progress, working
 from ringloom.comparison import compare
 from ringloom.views import tables
 from ringloom.views.grids import grid, legend
-from ringloom.views.units import SHOWN, both_ends
+from ringloom.views.units import SHOWN, both_ends, seconds
 
 WORK = rl.Workload(seq=4096, heads=8, mask=rl.Causal())
 NAMES = ["ring", "striped", "usp:ulysses=2:ring=4"]
@@ -90,3 +90,20 @@ def test_of_a_long_list_both_ends_are_shown() -> None:
     assert both_ends(list(range(SHOWN)), -1) == list(range(SHOWN))
     shown = both_ends(list(range(SHOWN + 1)), -1)
     assert shown == [*range(SHOWN // 2), -1, *range(SHOWN // 2 + 1, SHOWN + 1)]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        *(
+            (0.0, "0 s"),
+            (1234.4, "1234 s"),
+            (0.9996, "1 s"),
+            (0.9994, "999 ms"),
+            (9.996e-4, "1 ms"),
+        ),
+        *((0.0123, "12.3 ms"), (7e-6, "7 us"), (4.5e-7, "450 ns"), (1.1e-12, "0.0011 ns")),
+    ],
+)
+def test_durations_have_three_digits_and_no_powers(value: float, words: str) -> None:
+    assert seconds(value) == words
