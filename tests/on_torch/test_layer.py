@@ -17,6 +17,7 @@ from planner.masks import Causal, Documents, Mask, Window
 from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
+from runtimes import emitted
 
 torch = pytest.importorskip("torch")
 
@@ -123,13 +124,11 @@ def test_the_reference_of_a_layer_is_transformers_llama(target: str) -> None:
     """A layer and its reference share norms, rotation and network, so both could be wrong."""
     modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
     source = emit(pair("ring", Causal(), 9, 1), target, layer=True)
-    if target == "torch":
-        program, array = load(source), torch.from_numpy
-    else:
+    program, array = emitted.load(source), torch.from_numpy
+    if target == "jax":
         from jax_devices import jax
-        from runtimes.jax.mesh import module
 
-        program, array = module(source), jax.numpy.asarray
+        array = jax.numpy.asarray
     random = np.random.default_rng(0)
     shapes = {name: value.shape for name, value in program.init(0, **WIDTHS).items()}
     params = {name: random.standard_normal(shape, "f4") for name, shape in shapes.items()}
