@@ -35,24 +35,24 @@ def hardware(name: str | Path) -> Hardware:
 
 def load(path: Path) -> Hardware:
     """Read and check one hardware file; a name ending in .json is JSON, all else TOML."""
-    what = f"hardware file {path}: cannot be read"
-    content = read(path, partial(parse_table, path), what)
+    what = f"hardware file {path}"
+    content = read(path, partial(parse_table, path), f"{what}: cannot be read")
     try:
         if not isinstance(content, dict):
-            raise RingloomError(f"hardware {path.stem}: sections are wanted, not {_brief(content)}")
+            raise RingloomError(f"sections are wanted, not {_brief(content)}")
         name = content.pop("name", path.stem)
         if not isinstance(name, str):
-            raise RingloomError(f"hardware {path.stem}: the name is {_brief(name)}, not a text")
+            raise RingloomError(f"the name is {_brief(name)}, not a text")
         constants = dict[str, Constant]()
         for section, table in content.items():
             if not isinstance(table, dict):
-                raise RingloomError(f"hardware {name}: unknown key {section} = {_brief(table)}")
+                raise RingloomError(f"unknown key {section} = {_brief(table)}")
             for key, entry in table.items():
-                where = f"hardware {name}: {section}.{key}"
-                constants[f"{section}.{key}"] = _constant(where, entry)
+                constants[f"{section}.{key}"] = _constant(f"{section}.{key}", entry)
         return Hardware(name, constants)
     except RingloomError as error:
-        raise RingloomError(f"{error}; the presets {', '.join(presets())} show the form") from None
+        form = f"the presets {', '.join(presets())} show the form"
+        raise RingloomError(f"{what}: {error}; {form}") from None
 
 
 def _constant(where: str, entry: Any) -> Constant:

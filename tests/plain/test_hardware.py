@@ -85,6 +85,7 @@ def test_a_bad_file_gives_one_clear_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(RingloomError) as refused:
         hardware(path)
     assert BROKEN[text] in str(refused.value)
+    assert str(refused.value).startswith(f"hardware file {path}: ")
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 500
 
