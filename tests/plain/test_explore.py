@@ -64,6 +64,7 @@ def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
         (image,) = view.links.source.data["image"]
         np.testing.assert_array_equal(np.nan_to_num(image), traffic_of(plans))
         np.testing.assert_array_equal(view.memory.sources[0].data["y"], held.bytes)
+        assert view.links.figure.right[0].ticker.min_interval == 1  # of bytes there are no parts
         assert len(view.stepper.facts.data["words"]) == len(plans)
         assert len(view.stepper.colours.palette) == choices.ranks
         end = 1e3 * compared(choices).cases[0].row.makespan_s

@@ -63,6 +63,6 @@ def padded(characters: int) -> CustomJSTickFormatter:
 def in_bytes(characters: int = 0) -> dict[str, Any]:
     """Bytes along an axis or a scale, each tick with its own unit."""
     return {
-        "ticker": AdaptiveTicker(base=1024, mantissas=POWERS),
+        "ticker": AdaptiveTicker(base=1024, mantissas=POWERS, min_interval=1),
         "formatter": CustomJSTickFormatter(args={"characters": characters}, code=BYTES),
     }
