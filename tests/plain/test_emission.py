@@ -20,6 +20,7 @@ from codegen.programs import program_of
 from command_line import CommandLine
 from planner.files.digest import digest
 from planner.ir import Plan
+from planner.loops.expand import Expansion
 from planner.plans import Plans
 from planner.verify import ensure_verified, mark_verified
 from ringloom.cli import cli
@@ -58,6 +59,15 @@ def test_a_plan_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ensure_verified(copy)
     ensure_verified(Plans(copy))
     assert asked == [copy]
+
+
+@pytest.mark.parametrize("target", ["torch", "jax"])
+@pytest.mark.parametrize("name", ["zigzag", "usp:ulysses=2"])  # whose backward pass holds copies
+def test_loops_are_expanded_once(monkeypatch: pytest.MonkeyPatch, name: str, target: str) -> None:
+    pair, run, steps = rl.plan(name, WORK, 4, pass_="both"), Expansion.step, list[int]()
+    monkeypatch.setattr(Expansion, "step", lambda self, t: steps.append(t) or run(self, t))
+    assert "(regular)" in rl.emit(pair, target)
+    assert steps == [t for plan in pair for t in range(len(plan.steps))]
 
 
 def test_a_program_that_is_given_tables_is_the_same_for_every_mask_and_length() -> None:
