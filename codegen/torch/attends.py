@@ -10,7 +10,6 @@ from codegen.lowered.walk import Cell
 from codegen.reflow import WIDTH
 from codegen.text import expression
 from codegen.torch.frames import Frame
-from codegen.torch.holdings import listed
 from codegen.torch.origins import (
     Attended,
     called,
@@ -20,12 +19,13 @@ from codegen.torch.origins import (
     triangular,
 )
 from codegen.torch.state import Lines, State, indented, tupled
+from codegen.torch.tensors import Tensors
 from codegen.torch.tiles import ALL, Meeting
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
 from planner.loops.form import OWN, Attend
 
-Values = tuple[list[str], str, str]  # sums, queries and keys, as text
+Values = tuple[list[Tensors], Tensors, Tensors]  # sums, queries and keys
 
 
 class Attending(State):
@@ -53,16 +53,17 @@ class Attending(State):
     def meet(self, meeting: Meeting) -> Lines:
         """The lines that attend."""
         (q, kv), pick = meeting.values, self.pick(meeting)
-        sums = [self.have.cells[self.cell(meeting, t)] for t in ACCUMULATORS[self.plan.pass_]]
-        lines, queries, kv = list[str](), self.have.queries(q), self.have.value("kv", kv)
+        cells = (self.cell(meeting, tensor) for tensor in ACCUMULATORS[self.plan.pass_])
+        sums = [Tensors(self.have.cells[cell]) for cell in cells]
+        lines, queries, keys = list[str](), self.have.queries(q), self.have.value("kv", kv)
         if pick:  # views of some heads, of sums and of what is read
-            lines = [f"own = [x{pick} for x in (*{sums[0]}, {queries[1:-1]})]"]
+            lines = [f"own = [x{pick} for x in ({sums[0].arguments}, {queries.arguments})]"]
             many = 1 if self.backward else 2
-            sums[0], queries = f"own[:{many}]", f"own[{many}:]"
-        elif queries.startswith("with_output") and not meeting.plain:
-            lines, queries = [f"visitors = {queries}"], "visitors"
+            sums[0], queries = Tensors(f"own[:{many}]"), Tensors(f"own[{many}:]")
+        elif queries.computed and not meeting.plain:
+            lines, queries = [f"visitors = {queries.text}"], Tensors("visitors")
         if meeting.plain:
-            asked, body = self.cases(meeting, (sums, queries, kv))
+            asked, body = self.cases(meeting, (sums, queries, keys))
             body = indented(f"if {asked}:", body) if lines and asked else body
             return asked * (not lines), [*lines, *body]
         name, *arguments = self.cuts(meeting)
@@ -73,7 +74,7 @@ class Attending(State):
             lines += tupled([f"{to} = {text}" for text, to in named.items()])
             arguments = [named.get(x, x) for x in arguments]
             head = f"for rows, cols, band in {name}({', '.join(arguments)}):"
-        tile = self.added((sums, queries, kv), "rows", "cols", "band")
+        tile = self.added((sums, queries, keys), "rows", "cols", "band")
         return "", [*lines, *indented(head, tile)]
 
     def meetings(self, frame: Frame) -> list[Meeting]:
@@ -94,8 +95,10 @@ class Attending(State):
         """The lines that attend some rows to some columns, and add to sums what these see."""
         (*sums, last), queries, kv = values
         room = WIDTH - self.margin - 4
-        inputs = f"{each(queries, rows)}, {each(kv, cols)}"
-        into = ", ".join([*(each(x, rows) for x in sums), each(last, cols if sums else rows)])
+        queries, keys = sliced(queries, rows), sliced(kv, cols).arguments
+        inputs = f"{queries.arguments}, {keys}"
+        targets = *(sliced(x, rows) for x in sums), sliced(last, cols if sums else rows)
+        into = ", ".join(x.arguments for x in targets)
         kernel = "attend_backward" if self.backward else "attend"
         adding = f"add([{into}], {{}})" if self.backward else f"merge({into}, *{{}})"
         whole = adding.format(f"{kernel}({inputs}, {band})")
@@ -103,8 +106,7 @@ class Attending(State):
             return [whole]
         lines = [f"part = {kernel}({inputs}, {band})"]
         if len(lines[0]) > room:
-            seen = listed(queries, lambda x: f"{x}[:, :, {rows}]")
-            lines = [f"inputs = {seen}", f"part = {kernel}(*inputs, {each(kv, cols)}, {band})"]
+            lines = [f"inputs = {queries.text}", f"part = {kernel}(*inputs, {keys}, {band})"]
         if len(adding.format("part")) > room:
             lines.append(f"sums = [{into}]")
             adding = "add(sums, {})" if self.backward else "merge(*sums, *{})"
@@ -112,10 +114,10 @@ class Attending(State):
 
     def begun(self, values: Values, band: str) -> list[str]:
         """The lines that attend all rows to all columns, of which sums are what these see."""
-        sums, queries, kv = values
+        sums, queries, kv = [x.text for x in values[0]], *values[1:]
         self.defined |= {*sums}
         kernel = f"attend{'_backward' * self.backward}"
-        seen = f"{kernel}({each(queries, ALL)}, {each(kv, ALL)}, {band})"
+        seen = f"{kernel}({queries.arguments}, {kv.arguments}, {band})"
         target = "part" if self.backward else sums[0]
         lines = [f"{target} = [x.contiguous().to(wide(q)) for x in {seen}]"]
         if len(lines[0]) > WIDTH - self.margin - 4:
@@ -168,7 +170,6 @@ class Attending(State):
         return f".chunk({len(side.slices)}, 1)[{expression(head, meeting.domain.names)}]"
 
 
-def each(tensors: str, tokens: str) -> str:
-    """Some tokens of each tensor of a list, as arguments."""
-    text = tensors if tokens == ALL else listed(tensors, lambda x: f"{x}[:, :, {tokens}]")
-    return text[1:-1] if text.startswith("[") and " for " not in text else f"*{text}"
+def sliced(tensors: Tensors, tokens: str) -> Tensors:
+    """Some tokens of each tensor."""
+    return tensors if tokens == ALL else tensors.each(lambda x: f"{x}[:, :, {tokens}]")

@@ -1,7 +1,6 @@
 """Exchanges of all with all as text: gathers, all-to-alls over heads, and the sums' way back."""
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,58 +9,60 @@ from codegen.lowered.owners import along, pieces_of
 from codegen.lowered.shares import Shares, shares_of
 from codegen.lowered.walk import Cell
 from codegen.text import Names, expression
-from codegen.torch.holdings import listed
 from codegen.torch.messages import Messages
 from codegen.torch.origins import together
+from codegen.torch.tensors import Tensors, Text, list_of
 from codegen.torch.variables import readers
 from planner.errors import PlanError
 from planner.loops.form import HELD, OWN, Attend, Exchange, Ints, Return, Statement
 from planner.partitions import Side
 
-Text = Callable[[str], str]
-
 
 @dataclass(frozen=True)
 class Swap:
-    """An exchange of a list of tensors in some steps, and the line in which it comes, as {}."""
+    """An exchange of a list of tensors in some steps, and what is done with what comes."""
 
     steps: Sequence[int]
     handle: str
-    tensors: str
-    sent: Text  # of one of the tensors
-    start: Text  # with what is sent
+    tensors: Tensors
+    start: Text  # with one of the tensors
     finish: Text  # with what was started
-    line: str
+    into: Tensors  # what it is assigned or added to
+    line: str = "{into} = {came}"
     name: str = "part"  # of what is sent, where it needs one
     before: Sequence[str] = ()
 
     def named(self) -> "Swap":
         """The same with a name for what is sent."""
-        named = f"{self.name} = {listed(self.tensors, self.sent)}"
-        return replace(self, tensors=self.name, sent=str, before=[*self.before, named])
+        named = f"{self.name} = {self.tensors.text}"
+        return replace(self, tensors=Tensors(self.name), before=[*self.before, named])
 
     def lines(self, room: int, beside: bool) -> tuple[list[str], list[str]]:
         """The lines that start it where attends are `beside`, and those in which it comes."""
-        whole = shortened(self.brought(self.text(finished=True)), room)
+        started = self.tensors.each(self.start)
+        whole = self.brought(started.each(self.finish), room)
         if not beside and len(whole[-1]) <= room:
             return [], [*self.before, *whole]
-        started = f"{self.handle} = {self.text()}"
-        if self.tensors != self.name and (not beside or len(started) > room):
+        begun = f"{self.handle} = {started.text}"
+        if self.tensors.source != self.name and (not beside or len(begun) > room):
             return self.named().lines(room, beside)
-        came = shortened(self.brought(listed(self.handle, self.finish)), room)
-        return [*self.before, started], came
+        came = self.brought(Tensors(self.handle).each(self.finish), room)
+        return [*self.before, begun], came
 
-    def brought(self, came: str) -> str:
-        """The line, with the list of what comes; a list of one is assigned without brackets."""
-        alone = re.fullmatch(r"\((\w+),\) = \{\}", self.line)
-        if alone and came.startswith("[") and " for x in " not in came:
-            return f"{alone[1]} = {came[1:-1]}"
-        return self.line.replace("{}", came)
+    def brought(self, came: Tensors, room: int) -> list[str]:
+        """The line in which it comes; two where it is too long, and what it is added to no name."""
+        if self.into.apart:  # the only tensor of its list
+            (name,) = self.into.apart
+            return [f"{name} = {came.arguments}" if came.apart else f"({name},) = {came.text}"]
+        line = self.line.format(into=self.into.text, came=came.text)
+        if len(line) <= room or self.into.plain:
+            return [line]
+        return [f"part = {self.into.text}", self.line.format(into="part", came=came.text)]
 
-    def text(self, finished: bool = False) -> str:
-        """The list of what is started, or of what comes of it."""
-        last = self.finish if finished else str
-        return listed(self.tensors, lambda x: last(self.start(self.sent(x))))
+    @property
+    def assigns(self) -> bool:
+        """True if what comes is a new value."""
+        return " = " in self.line
 
 
 class Exchanges(Messages):
@@ -78,25 +79,24 @@ class Exchanges(Messages):
         if isinstance(s, Return):
             return self.swap_back(s, steps, names)
         shares, name = self.shares(s), self.have.inputs[s.side, s.name]
-        pick = ""
+        tensors, flat = self.have.part(s.tensors, s.part), shares.every < shares.slices
         if shares.every > 1:
-            pick = picked(shares, names) + ".flatten(1, 2)" * (shares.every < shares.slices)
+            pick = picked(shares, names) + ".flatten(1, 2)" * flat
+            tensors = tensors.each(lambda x: x + pick)
         order = self.ordered(s.side, s.name, s.part.value, s.axis)
         function, how = ("gather", "") if shares.gathered else ("swap", "1, 2, ")
-        group, line = self.group(s.axis), f"{name} = {{}}"
-        if name == "dout":  # the only tensor of its list
-            line = "(dout,) = {}"
-        elif "STATS" in s.tensors and readers(self.loops, s) == {Attend}:
+        group, line = self.group(s.axis), "{into} = {came}"
+        if "STATS" in s.tensors and readers(self.loops, s) == {Attend}:
             self.have.outputs.add(s.name)
-            line = f"{name} = with_output({{}})"
+            line = "{into} = with_output({came})"
         self.defined.add(name)
         return Swap(
             steps,
             self.have.handles[s],
-            self.have.part(s.tensors, s.part),
-            lambda x: x + pick,
+            tensors,
             lambda x: f"{function}({x}, {how}{group})",
             lambda x: self.wait(x) + order,
+            list_of(name) if name == "dout" else Tensors(name),
             line,
         )
 
@@ -185,30 +185,31 @@ class Exchanges(Messages):
         order = self.ordered(s.side, s.name, self.loops.source(s), s.axis)
         order = order.replace("]", ".argsort()]")
         group, cells, results = self.group(s.axis), self.have.cells, s.tensors == ("OUT",)
-        name = sent = cells[source]
+        name, target = cells[source], Tensors(cells[into])
+        sent = Tensors(name)
         if not shares.gathered and (self.walked.complete(into) or shares.every > 1):
             sent = self.have.cast(source)
         if self.keep and not self.backward:
-            before = [f"{name} = {sent}"] * (sent != name) + [self.kept_line()]
-            sent = name
+            before = [f"{name} = {sent.text}"] * (sent.text != name) + [self.kept_line()]
+            sent = Tensors(name)
         function, how = ("reduce", "") if shares.gathered else ("swap", "2, 1, ")
-        after, target = "", cells[into]
+        after = ""
         if shares.every > 1:
             if (many := shares.slices // shares.every) > 1:
                 after = f".unflatten(1, ({many}, -1))"
-            target = listed(target, lambda x: x + picked(shares, names))
-        line = f"merge(*{target}, *{{}})" if results else f"add({target}, {{}})"
-        line = f"{target} = {{}}" if s == self.assigned(into, steps) else line
+            target = target.each(lambda x: x + picked(shares, names))
+        line = "merge(*{into}, *{came})" if results else "add({into}, {came})"
+        line = "{into} = {came}" if s == self.assigned(into, steps) else line
         if shares.gathered and results:  # one part after the other
             function, how, after = "swap", "2, 0, ", f".chunk({self.sizes[s.axis]})"
-            line = f"for part in zip(*{{}}, strict=True):\n    merge(*{target}, *part)"
+            line = "for part in zip(*{came}, strict=True):\n    merge(*{into}, *part)"
         return Swap(
             steps,
             self.have.handles[s],
-            sent,
-            lambda x: x + order,
+            sent.each(lambda x: x + order),
             lambda x: f"{function}({x}, {how}{group})",
             lambda x: self.wait(x) + after,
+            target,
             line,
             name,
             before,
@@ -224,12 +225,6 @@ class Exchanges(Messages):
             place = "group.rank()" if axes == 1 else self.axes[axis]
             results = f"*sunk({results}, sinks.chunk({self.sizes[axis]})[{place}])"
         return f"kept = [*{queries}, *{kv}, {results}]"
-
-
-def shortened(line: str, room: int) -> list[str]:
-    """A line that is too long as two, where one of its lists gets a name."""
-    cut = re.fullmatch(r"(.*?[(*])(\[x.*? for x in (?:\w+|\([\w, ]+\))\])(, .*)", line)
-    return [f"part = {cut[2]}", f"{cut[1]}part{cut[3]}"] if cut and len(line) > room else [line]
 
 
 def entire(s: Statement) -> bool:

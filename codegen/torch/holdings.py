@@ -3,13 +3,12 @@
 Everything is a list of tensors: keys and values, queries, results and gradients.
 """
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from codegen.lowered.variables import Value
 from codegen.lowered.walk import Cell, Walk
 from codegen.reflow import WIDTH
+from codegen.torch.tensors import Tensors, list_of
 from codegen.torch.variables import Moving
 from planner.errors import PlanError
 from planner.ir import TENSORS
@@ -33,24 +32,25 @@ class Holdings:
         """True of values whose tensors have the names that a pass is given."""
         return name in (OWN, HELD) or self.inputs[side, name] == "dout"
 
-    def value(self, side: str, name: str) -> str:
+    def value(self, side: str, name: str) -> Tensors:
         """All that is sent of a value."""
         if not self.plain(side, name):
-            return self.inputs[side, name]
+            return Tensors(self.inputs[side, name])
         if side == "kv":
-            return "[k, v]"
+            return list_of("k", "v")
         if self.kept:
-            return "[dout]"
-        return "[dout, q, lse, delta]" if self.backward else "[q]"
+            return list_of("dout")
+        return list_of("dout", "q", "lse", "delta") if self.backward else list_of("q")
 
-    def queries(self, name: str) -> str:
+    def queries(self, name: str) -> Tensors:
         """The queries of an attend: in a backward pass dout, q, out and lse."""
         if self.plain("q", name):
-            return "[dout, q, out, lse]" if self.backward else "[q]"
+            return list_of("dout", "q", "out", "lse") if self.backward else list_of("q")
         value = self.value("q", name)
-        return f"with_output({value})" if self.backward and name not in self.outputs else value
+        without = self.backward and name not in self.outputs
+        return Tensors(f"with_output({value.text})") if without else value
 
-    def part(self, tensors: tuple[str, ...], part: Part) -> str:
+    def part(self, tensors: tuple[str, ...], part: Part) -> Tensors:
         """The list of tensors of a message."""
         if part.pieces is not None or part.heads is not None:
             raise PlanError("a message of a part of what a rank has")
@@ -58,23 +58,24 @@ class Holdings:
 
     # -- sums
 
-    def cast(self, cell: Cell) -> str:
+    def cast(self, cell: Cell) -> Tensors:
         """Sums as they are sent when nothing more is added to them."""
         name = self.cells[cell]
         if cell[0] == "OUT":
-            return f"[{name}[0].to(q.dtype), {name}[1]]"
-        return f"[x.to(q.dtype) for x in {name}]"
+            return list_of(f"{name}[0].to(q.dtype)", f"{name}[1]")
+        return Tensors(name).each(lambda x: f"{x}.to(q.dtype)")
 
     def blank(self, cell: Cell) -> str:
         """The assignment of sums of nothing."""
         name, value = self.cells[cell], self.shape(cell)
         if cell[0] == "DKV":
-            return f"{name} = zeros({self.value('kv', value)})"
-        like = "q" if self.plain("q", value) else f"{self.value('q', value)}[{int(self.backward)}]"
+            return f"{name} = zeros({self.value('kv', value).text})"
+        queries = self.value("q", value)
+        like = "q" if self.plain("q", value) else f"{queries.text}[{int(self.backward)}]"
         if cell[0] == "DQ":
             return f"{name} = zeros([{like}])"
         out = f"[{like}.new_empty((*{like}.shape[:3], {self.dim}))]"
-        out = out if self.dim else self.value("q", value)
+        out = out if self.dim else queries.text
         lse = f"torch.full_like({like}[..., :1], -torch.inf, dtype=wide(q))"
         text = f"{name} = [*zeros({out}), {lse}]"
         return text if len(text) <= WIDTH - 4 else f"lse = {lse}\n{name} = [*zeros({out}), lse]"
@@ -85,16 +86,3 @@ class Holdings:
         pieces = self.walked.pieces
         known = (side, cell[1]) in self.inputs and not self.kept
         return cell[1] if known and pieces[side, cell[1]] != pieces[side, OWN] else OWN
-
-
-def listed(tensors: str, each: Callable[[str], str]) -> str:
-    """A list of the same of each tensor of a list, or of a value that is one."""
-    if each("x") == "x":
-        return tensors
-    if made := re.fullmatch(r"\[x(\S*) for x in (.*)\]", tensors):
-        return f"[{each('x' + made[1])} for x in {made[2]}]"
-    names = tensors[1:-1].split(", ")
-    if len(names) == 1 and tensors.startswith("["):
-        return f"[{each(names[0])}]"
-    tensors = f"({', '.join(names)})" if tensors.startswith("[") else tensors
-    return f"[{each('x')} for x in {tensors}]"

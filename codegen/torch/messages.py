@@ -17,9 +17,9 @@ class Messages(State):
         """Start a message; one that is `alone`, beside no attend, where it is waited for."""
         s, handle, time = move.s, self.have.handles[move.s], move.time()
         if not move.source:
-            message = self.have.part(s.tensors, s.parts[0])
+            message = self.have.part(s.tensors, s.parts[0]).text
         elif move.into == (s.tensors[0], OWN) and self.walked.complete(move.into) and not move.root:
-            message = self.have.cast(move.source)
+            message = self.have.cast(move.source).text
         else:
             message = self.have.cells[move.source]
         group = self.group(move.axes[0]) if len(move.axes) < len(self.axes) else "group"
@@ -120,4 +120,4 @@ class Messages(State):
                 name = self.have.inputs[move.s.side, move.s.name]
                 if name not in self.defined:
                     self.defined.add(name)
-                    yield f"{name} = {self.have.value(move.s.side, OWN)}"
+                    yield f"{name} = {self.have.value(move.s.side, OWN).text}"

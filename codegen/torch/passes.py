@@ -111,7 +111,7 @@ class Pass(Attending, Exchanges):
             slopes = f"*({slopes}), slope" if self.plan.workload.sinks else slopes
             yield f"    return [{slopes}]"
             return
-        results, name = self.have.cast(("OUT", OWN)), self.have.cells["OUT", OWN]
+        results, name = self.have.cast(("OUT", OWN)).text, self.have.cells["OUT", OWN]
         if self.plan.workload.sinks:
             yield f"    {name} = sunk(*{name}, sinks)"
         elif self.walked.complete(("OUT", OWN)) and re.match(
@@ -212,9 +212,9 @@ class Pass(Attending, Exchanges):
         made = [self.swap(s, [t for t in frame.steps if s.when.on(t)], frame.names) for s in swaps]
         busy, conflict = {t for m in meetings for t in m.steps}, False
         for n, x in enumerate(made):
-            started = x.text()
-            lines = [other.line for other in made[:n] if {*other.steps} & {*x.steps}]
-            taken = {name for line in lines for name in re.findall(r"(\w+)[,)]* = ", line)}
+            started = x.tensors.each(x.start).text
+            others = (y.into.text for y in made[:n] if y.assigns and {*y.steps} & {*x.steps})
+            taken = {name for text in others for name in re.findall(r"\w+", text)}
             cells = (c for c in self.have.cells if not self.assigned(c, frame.steps))
             new = (c for c in cells if self.walked.lasting(c)[0] & {*x.steps})
             taken |= {self.have.cells[cell] for cell in new}
@@ -231,7 +231,7 @@ class Pass(Attending, Exchanges):
     def start(self, s: Start) -> list[str]:
         """A value begins to travel."""
         target = self.have.inputs[s.side, s.name]
-        source = self.have.part(s.tensors, s.part)
+        source = self.have.part(s.tensors, s.part).text
         for x in self.loops.statements:
             if isinstance(x, Send) and x.name == s.part.value and late(self.loops, x):
                 source = f"wait({self.have.handles[x]})"
