@@ -203,7 +203,8 @@ def value_of(name: str, text: str) -> Any:
     try:
         match name:
             case "speeds" | "links":
-                factors = _read(name, dict(map(_pair, entries)))
+                pairs = (entry.partition("=") for entry in entries)
+                factors = _read(name, {key: factor for key, _, factor in pairs})
                 if len(factors) < len(entries):
                     raise RingloomError(f"{text[:40]!r} names a rank or a link twice")
                 return factors
@@ -222,13 +223,6 @@ def value_of(name: str, text: str) -> Any:
 
 def _unlike(name: str, value: Any) -> RingloomError:
     return RingloomError(f"{name} must be {FORMS[name][1]}, not {value!r:.40}")
-
-
-def _pair(entry: str) -> tuple[str, str]:
-    key, _, factor = entry.partition("=")
-    if not factor:
-        raise RingloomError(f"{entry!r} has no factor: write it as 3=0.5 or 6-7=0.1")
-    return key, factor
 
 
 def text_of(value: Any) -> str:

@@ -79,7 +79,7 @@ BAD = [
     ({"kv_heads": "5"}, "32 query heads cannot share 5 KV heads evenly"),
     ({"mask": "documents:1", "seq": "2"}, "documents"),
     ({"mask": "x" * 201}, "mask has at most 200 characters, not 201"),
-    ({"stragglers": "3"}, "'3' has no factor"),
+    ({"stragglers": "3"}, "speeds must be like 3=0.5, 6=0.8, not '3'"),
     ({"stragglers": "9=0.5"}, "no rank 9 to slow down"),
     ({"stragglers": "3=0.5, 03=0.25"}, "'3=0.5, 03=0.25' names a rank or a link twice"),
     ({"topology": "ring", "slow_links": "0-1=0.5 1-0=0.5"}, "link 0-1 is named twice"),
