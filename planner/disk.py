@@ -8,13 +8,13 @@ import csv
 import gzip
 import json
 import os
-import shutil
 import tomllib
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_IMODE, S_ISREG
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -68,26 +68,35 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def write(path: str | Path, content: bytes) -> None:
     """Writes a file, of which nobody ever sees a part; raises RingloomError where that fails.
 
-    What is no file, such as a pipe, and a file in a folder that cannot be changed are written
-    in place.
+    What no new file can stand for is written in place: a pipe, a mount, a file of another owner,
+    or one in a folder that cannot be changed.
     """
     with writing(path):
-        kept, place = Path(path), Path(os.path.realpath(path))  # a link stays one
-        beside = place.with_name(f".{uuid4().hex}")
-        if not (os.access(place.parent, os.W_OK) and (not kept.exists() or _is_own(kept))):
-            kept.write_bytes(content)
-            return
-        try:
-            beside.write_bytes(content)
-            if kept.exists():
-                shutil.copymode(place, beside)
+        if not _replaced(Path(path), content):
+            Path(path).write_bytes(content)
+
+
+def _replaced(path: Path, content: bytes) -> bool:
+    """Returns True if a new file has taken the place of what was there, if anything."""
+    place = Path(os.path.realpath(path))  # a link stays one
+    old = path.stat() if path.exists() else None
+    own = old is None or (S_ISREG(old.st_mode) and os.access(path, os.W_OK))
+    if not (own and os.access(place.parent, os.W_OK)):
+        return False
+    beside = place.with_name(f".{uuid4().hex}")
+    try:
+        beside.write_bytes(content)
+        if old:
+            new = beside.stat()
+            if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+                return False
+            beside.chmod(S_IMODE(old.st_mode))
+        with suppress(OSError):  # as for a mount
             os.replace(beside, place)
-        finally:
-            beside.unlink(missing_ok=True)
-
-
-def _is_own(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.W_OK)
+            return True
+        return False
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def make_folder(path: str | Path) -> None:
@@ -107,7 +116,7 @@ def with_folder(path: str) -> str:
 def writing(path: str | Path) -> Iterator[None]:
     """Raises RingloomError where what is done inside cannot write a file or folder."""
     if str(path) in ("", "-"):
-        raise RingloomError(f"cannot write {path}: give the name of a file")
+        raise RingloomError(f"cannot write {str(path)!r}: give the name of a file")
     try:
         yield
     except OSError as error:

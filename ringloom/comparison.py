@@ -165,13 +165,14 @@ def asked(
     if work.kv_seq != work.seq:
         queries = counted(work.seq, "query token", length)
         tokens = f"{queries} over {counted(work.kv_seq, 'key', length)}"
-    heads = f"{work.heads}" if work.kv_heads == work.heads else f"{work.heads}:{work.kv_heads}"
+    shared = "" if work.kv_heads == work.heads else f":{work.kv_heads}"
+    heads = counted(work.heads, "head", lambda number: f"{number}{shared}")
     values = "" if work.v_head_dim == work.head_dim else f" with values of {work.v_head_dim}"
     return ", ".join(
         [
             f"{passes} of {batch}{tokens}",
             both_ends(str(work.mask)),
-            f"{heads} heads of {work.head_dim}{values}",
+            f"{heads} of {work.head_dim}{values}",
             *["sinks"] * work.sinks,
             work.dtype,
             counted(ranks, "rank") + (f" of {where}" if where else ""),

@@ -42,6 +42,19 @@ class Written(click.ParamType[Any]):
             self.fail(f"{value!r} is not {self.name}, such as {self.example}", param, ctx)
 
 
+class File(click.Path):
+    """A file to write, in a folder that exists; `check` raises RingloomError for wrong names."""
+
+    def __init__(self, check: Callable[[str], object] = str) -> None:
+        super().__init__(dir_okay=False, readable=False, writable=True)
+        self.check = check
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the name; refuses folders, and files that cannot be written."""
+        self.check(value)
+        return with_folder(str(super().convert(value, param, ctx)))
+
+
 def _names(value: str) -> list[str]:
     if chosen := [name.strip() for name in value.split(",") if name.strip()]:
         return chosen
@@ -49,8 +62,7 @@ def _names(value: str) -> list[str]:
 
 
 TOKENS = Written("tokens", "256k", tokens)
-FILE = Written("a file", "plan.json", with_folder)
-TRACE = Written("a trace", "trace.json.gz", lambda path: str(trace_file(with_folder(path))))
+FILE, TRACE = File(), File(trace_file)
 hardware_option = click.option(
     "--hardware", default="a100-nvlink", help="A preset or a TOML/JSON file."
 )

@@ -151,7 +151,7 @@ def from_scenario(scenario: Scenario, **others: Any) -> Choices:
 
 def entries(query: Mapping[str, str]) -> dict[str, str]:
     """Returns the entry of each control, right or wrong, for an address."""
-    alike = {name: query[like] for name, like in LIKE.items() if like in query}
+    alike = {name: query[like] for name, like in LIKE.items() if _is_whole(query.get(like, ""))}
     usual = Choices().texts() | alike
     return {name: query.get(name, text) for name, text in usual.items()}
 
@@ -193,10 +193,14 @@ def _value(text: str, field: Any) -> Any:
             raise RingloomError(f"{name} must be on or off, not {text[:40]!r}")
         return text == "on"
     if isinstance(usual, int):
-        if not text.isascii() or not text.isdigit() or len(text) > 6:
+        if not _is_whole(text):
             raise RingloomError(f"{name} must be a whole number, not {text[:40]!r}")
         return int(text)
     return text
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 6
 
 
 # ---- checks, one per choice: each may rely on those of the choices named before it

@@ -14,7 +14,7 @@ import ringloom as rl
 from command_line import CommandLine
 from planner.schedules import SCHEDULES
 from ringloom.comparison import PASSES
-from ringloom.explore.choices import MOST_RANKS, Choices, from_query, from_scenario
+from ringloom.explore.choices import MOST_RANKS, ChoiceError, Choices, from_query, from_scenario
 from simulator.hardware import presets
 from simulator.scenario import Scenario
 
@@ -156,6 +156,12 @@ def test_the_page_begins_with_the_scenario_of_the_command(
         (f"--hardware {file}", "an address names no files"),
     ):
         assert why in ringloom.refused("explore", *words.split())
+
+
+def test_what_is_like_a_wrong_entry_is_not_told_too() -> None:
+    with pytest.raises(ChoiceError) as refused:
+        from_query({"heads": "x", "head_dim": "1.5"})
+    assert [*refused.value.at] == ["heads", "head_dim"]
 
 
 def test_values_are_as_wide_as_keys_where_nothing_else_is_said(

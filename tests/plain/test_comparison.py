@@ -39,6 +39,7 @@ def test_the_fastest_comes_first_and_what_cannot_run_last_with_its_reason(
 def test_the_title_tells_all_that_is_not_as_usual(compared: rl.Comparison) -> None:
     usual = "forward of 64k tokens, causal, 32 heads of 128, bfloat16, 8 ranks of h100"
     assert asked(WORK, "forward", 1024).endswith("bfloat16, 1024 ranks")
+    assert "causal, 1 head of 128, bf" in asked(rl.Workload(seq=8, heads=1), "forward", 2)
     assert compared.title == usual
     masks = "documents:" + ",".join(["8k"] * 32)
     odd = rl.Workload(

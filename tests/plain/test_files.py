@@ -1,5 +1,6 @@
 """Plan files: what is written is what is read, and nothing else is believed."""
 
+import errno
 import gzip
 import json
 import os
@@ -298,3 +299,25 @@ def test_links_modes_and_pipes_stay_what_they_are(tmp_path: Path) -> None:
         assert files.loads(content.result()) == PLAN
     rl.save(PLAN, "/dev/null")
     assert not Path("/dev/null").is_file()
+
+
+def test_what_no_new_file_can_stand_for_is_written_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("{}")
+    if os.geteuid() == 0:  # others cannot give files away
+        os.chown(path, 1, 1)
+    was = path.stat()
+    rl.save(PLAN, path)
+    assert [path.stat()[n] for n in (0, 4, 5)] == [was[n] for n in (0, 4, 5)]
+
+    def busy(*names: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    path.unlink()
+    path.write_text("{}")
+    monkeypatch.setattr(os, "replace", busy)  # as a mount answers
+    rl.save(PLAN, path)
+    assert rl.load(path) == PLAN
+    assert [*tmp_path.iterdir()] == [path]

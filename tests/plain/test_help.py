@@ -129,6 +129,14 @@ def test_shells_complete_commands(shell: str, ringloom: CommandLine) -> None:
     assert "completion" in done.stdout
 
 
+def test_shells_complete_names_of_files_to_write() -> None:
+    kind = get_completion_class("bash")
+    assert kind is not None
+    shell = kind(cli, {}, "ringloom", "_RINGLOOM_COMPLETE")
+    for words in (["plan", "ring", "-o"], ["simulate", "ring", "--trace"], ["report", "-o"]):
+        assert [item.type for item in shell.get_completions(words, "p")] == ["file"]
+
+
 def test_commands_work_before_anything_else_is_imported() -> None:
     for name in ("compare", "report", "hardware"):
         program = f"from ringloom.cli import command_of; command_of({name!r})"
