@@ -42,7 +42,7 @@ def command(
     plans = plans_of(source, given)
     refuse_huge(plans.workload)
     document: dict[str, Any] = {"schedule": plans.name, "backend": backend}
-    head = f"[bold]{plans.name}[/]: {asked(plans.workload, plans.pass_, plans.ranks, backend)}"
+    head = f"[bold]{plans.name}[/]: {asked(plans.workload, plans.pass_, plans.ranks)} on {backend}"
     written = [f"recorded in {trace}"] if trace else []
     if trace:
         document["trace"] = trace

@@ -18,7 +18,6 @@ from simulator.network.routes import Path, Traffic
 Floats = NDArray[np.float64]
 Index = NDArray[np.integer]
 Taken = tuple[Index, Index, Floats, Floats, Floats]
-Ways = Sequence[Link] | Sequence[Path]
 Numbers = Callable[[Move], tuple[Index, Index, Index | int]]
 
 

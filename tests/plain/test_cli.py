@@ -106,6 +106,7 @@ def test_a_plan_file_goes_from_one_command_to_the_next(
     path = str(tmp_path / "plan.json.gz")
     ringloom("plan", "usp", *SMALL, "--pass", "both", "-o", path, "--json")
     assert ringloom.json("run", path, "--check")["exact"] is True
+    assert " ranks on numpy ran in " in " ".join(ringloom("run", path).split())
 
 
 def test_values_of_another_dimension_and_sinks_are_options(

@@ -21,7 +21,6 @@ from ringloom.reproduce.models.training import (
     waste,
 )
 from ringloom.reproduce.models.transformers import (
-    SCHEMES,
     Cluster,
     Model,
     blocks_held,
@@ -33,6 +32,7 @@ from simulator.hardware import hardware
 
 LLAMA = Model("LLaMA-7B", 4096, 11008, 32, 32)
 A100 = hardware("a100-nvlink")
+SCHEMES = ("vanilla", "memory-efficient", "blockwise FFN", "ring")
 BASE = Setting(LLAMA, A100, 8, 65536, "balanced")
 SHAPE = Shape(8, 2, 32, 128, 65536, 4096, 98304)
 

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from planner.analysis.liveness import slots
 from planner.ir import TENSORS, Plan
 
-SCHEMES = ("vanilla", "memory-efficient", "blockwise FFN", "ring")
 FULL = 4  # bytes of a full-precision number
 STATES = 3 * FULL  # weight and two moments of Adam; gradients are applied as they come
 KINDS = 2  # a value and its gradient, in the layer that is being worked on
