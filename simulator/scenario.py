@@ -149,17 +149,22 @@ class Scenario(OneLine):
 
 # ---- from and to tables and texts
 
-FORMS: dict[str, tuple[tuple[type, ...], str]] = {  # types of a field's values, and how they look
+FORMS: dict[str, tuple[tuple[type, ...], str]] = {  # types of a field's values, and their form
     "overlap": ((bool,), "true or false"),
-    "speeds": ((dict, list), "like 3=0.5, 6=0.8"),
-    "links": ((dict,), "like 6-7=0.1, 0-1=cut"),
+    "speeds": ((dict, list), "a table like { 3 = 0.5, 6 = 0.8 }"),
+    "links": ((dict,), "a table like { 6-7 = 0.1 }"),
     "topology": ((str,), "a name or a file"),
     "buffers": ((int,), "a whole number from 1 up, or plan"),
     "late": ((bool,), "true or false"),
     "share": ((int, float), "a number"),
     "chunk": ((int,), "a whole number"),
-    "placement": ((list,), "like 0,2,1,3"),
+    "placement": ((list,), "a list like [0, 2, 1, 3]"),
     "launch": ((int, float), "a number"),
+}
+TEXTS = {  # the form of a value that is a text, where it is another
+    "speeds": "like 3=0.5, 6=0.8",
+    "links": "like 6-7=0.1, 0-1=cut",
+    "placement": "like 0,2,1,3",
 }
 
 
@@ -177,7 +182,7 @@ def scenario_of(table: Mapping[str, Any]) -> Scenario:
         try:
             values[name] = _read(name, value)
         except (TypeError, ValueError):
-            raise _unlike(name, value) from None
+            raise _unlike(value, name, FORMS[name][1]) from None
     if Path(path := values.get("topology", "")).is_file():
         values["topology"] = graph_of(Path(path))
     return Scenario(**values)
@@ -217,12 +222,12 @@ def value_of(name: str, text: str) -> Any:
     except RingloomError:
         raise
     except (TypeError, ValueError):
-        raise _unlike(name, text) from None
+        raise _unlike(text, name, TEXTS.get(name, FORMS[name][1])) from None
     return text
 
 
-def _unlike(name: str, value: Any) -> RingloomError:
-    return RingloomError(f"{name} must be {FORMS[name][1]}, not {value!r:.40}")
+def _unlike(value: Any, name: str, form: str) -> RingloomError:
+    return RingloomError(f"{name} must be {form}, not {value!r:.40}")
 
 
 def text_of(value: Any) -> str:

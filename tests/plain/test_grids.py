@@ -40,8 +40,14 @@ BAD = [
     (f"{NEEDED}scenario = 'slow'", "scenario cannot be 'slow'"),
     (f"{NEEDED}scenario.slow = {{ pace = 2 }}", "a scenario has no 'pace'"),
     (f"{NEEDED}scenario.slow = {{ overlap = 2 }}", "overlap must be true or false, not 2"),
-    (f"{NEEDED}scenario.slow = {{ speeds = {{ x = 2 }} }}", "speeds must be like 3=0.5"),
-    (f"{NEEDED}scenario.slow = {{ links = {{ x = 2 }} }}", "links must be like 6-7=0.1"),
+    (
+        f"{NEEDED}scenario.slow = {{ speeds = {{ x = 2 }} }}",
+        "speeds must be a table like { 3 = 0.5",
+    ),
+    (
+        f"{NEEDED}scenario.slow = {{ links = {{ x = 2 }} }}",
+        "links must be a table like { 6-7 = 0.1",
+    ),
     (f"{NEEDED}scenario.slow = {{ share = 2 }}", "a share of the chip below 1"),
     (f"{NEEDED}batch = {MANY}\nheads = {MANY}", f"{1000**2} points are more than {MOST_POINTS}"),
 ]

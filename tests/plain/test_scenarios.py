@@ -62,11 +62,12 @@ def test_a_file_holds_the_fields_of_a_scenario_in_toml_or_json(tmp_path: Path) -
         ("overlaps = false", "a scenario has no 'overlaps': its values are overlap, speeds"),
         ("overlap = 1", "overlap must be true or false, not 1"),
         ("share = 2.0", "a share of the chip below 1, not 2"),
-        ('links = { "6" = 0.1 }', "links must be like 6-7=0.1"),
+        ('links = { "6" = 0.1 }', "links must be a table like { 6-7 = 0.1 }, not"),
         ("launch = -1.0", "a launch takes 0 seconds or more, not -1"),
         ("buffers = 'all'", "or plan, not 'all'"),
+        ("placement = '0,1'", r"placement must be a list like \[0, 2, 1, 3\], not '0,1'"),
         ("overlap =", "scenario file"),
-        ("speeds = { a = 1 }", "speeds must be like 3=0.5"),
+        ("speeds = { a = 1 }", "speeds must be a table like { 3 = 0.5"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, why: str) -> None:
