@@ -49,7 +49,7 @@ def chunks_of(layout: Layout, tokens: int, ranks: int, grain: int = 0) -> Chunks
     """
     if not isinstance(layout, str) or layout in BY_MASK:
         kind = "by the mask" if isinstance(layout, str) else "that is a partition"
-        raise PlanError(f"a layout {kind} does not go: choose one of {', '.join(LAYOUTS)}")
+        raise PlanError(f"a layout {kind} cannot be used here: choose one of {', '.join(LAYOUTS)}")
     if layout not in LAYOUTS:
         raise PlanError(unknown("layout", layout, [*LAYOUTS, *BY_MASK]))
     _check_grain(layout, grain)
@@ -66,8 +66,8 @@ def sides(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> tuple[C
         case Partition(q, kv):
             owners = max((b.home + 1 for b in q.blocks + kv.blocks), default=0)
             if owners > ranks:
-                said = f"a layout of {owners} ranks, but {ranks} (groups of) ranks own tokens"
-                raise PlanError(said)
+                shared = f"shared among {ranks} (ranks, or groups of ranks)"
+                raise PlanError(f"a layout of {owners} ranks, but tokens are {shared}")
             layout.check(work, ranks)
             pieces = ({(b.positions, b.home): None for b in s.blocks} for s in (q, kv))
             return list(next(pieces)), list(next(pieces))

@@ -158,19 +158,19 @@ def test_one_dispatch_balances_the_windows_and_the_full_layers_of_a_model() -> N
     [
         (lambda work: balance(work, [], 2), "balance takes at least one mask"),
         (lambda work: rl.plan("balanced", work, 2, layout="heap"), "balanced has a layout of its"),
-        (lambda work: rl.plan("groups", work, 2, layout="heap"), "by the mask does not go"),
+        (lambda work: rl.plan("groups", work, 2, layout="heap"), "by the mask cannot be used here"),
         (lambda work: rl.plan("ring", work, 2, layout="spiral"), "choose one of .*even-work"),
         (
             lambda work: rl.plan("ring", work, 2, layout=by_tokens(work, 3, "zigzag")),
-            r"a layout of 3 ranks, but 2 \(groups of\) ranks own tokens",
+            r"a layout of 3 ranks, but tokens are shared among 2 \(ranks, or",
         ),
         (
             lambda work: rl.plan("ulysses", work, 2, layout=by_tokens(work, 2, "zigzag")),
-            r"a layout of 2 ranks, but 1 \(groups of\) ranks own tokens",
+            r"a layout of 2 ranks, but tokens are shared among 1 \(ranks, or",
         ),
         (
             lambda work: rl.plan("groups", work, 2, layout=by_tokens(work, 2, "zigzag")),
-            "a layout that is a partition does not go: choose one of contiguous",
+            "a layout that is a partition cannot be used here: choose one of contiguous",
         ),
         (lambda work: rl.plan("ring:layout=heap:grain=k", work, 2), "grain takes a whole number"),
         (
