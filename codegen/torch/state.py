@@ -68,7 +68,8 @@ class State:
                 cells = self.walked.targets[s][t].values()
                 alike = {self.beginning(c, steps) for c in cells} == {first}
                 sent = any(self.walked.taken.get(c, set()) & {*steps} for c in cells)
-                alone = alike and s.when.steps == [t] and not (sent and len(steps) > 1)
+                alone = alike and s.when.steps == [t] and t == steps[0]
+                alone &= not (sent and len(steps) > 1)
                 return s if alone and self.in_one(s) else None
             case s, _:
                 return s if len(steps) == 1 and self.walked.whole[cell] else None

@@ -78,7 +78,10 @@ def untouched(loops: Loops, inputs: Mapping[Value, str], s: Start, first: int) -
     """True if what begins may have its variable from step `first` on: nothing else has it."""
     if s.when.last == first:
         return True
-    others = [x for x in loops.statements if isinstance(x, Start | Send) and x is not s]
-    others = [x for x in others if any(map(x.when.on, range(first, s.when.first)))]
-    names = {inputs.get((x.side, x.name)) for x in others if not x.sums}
-    return s.part == Part(OWN) and inputs[s.side, s.name] not in names
+    value, steps = (s.side, s.name), range(first, s.when.last)
+    bringing = [x for x in loops.statements if isinstance(x, Start | Send) and x is not s]
+    brought = {(x.side, x.name) for x in bringing if not x.sums and any(map(x.when.on, steps))}
+    spans = input_spans(loops).items()
+    lives = {v for v, (a, b) in spans if a < 4 * s.when.last and b >= 4 * first and v != value}
+    others = {inputs.get(v) for v in lives}
+    return s.part == Part(OWN) and value not in brought and inputs[value] not in others

@@ -4,20 +4,24 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from codegen import emit
 from codegen.lowered.conditions import Domain
 from codegen.programs import Program, program_of
 from codegen.text import Names
 from codegen.torch import write
 from codegen.torch.schedule import print_loops
 from codegen.torch.transfers import Transfer
+from planner import ir
 from planner.errors import PlanError
 from planner.loops.expand import expand
 from planner.loops.form import Attend, Expr, Loops, Part, Send, Shift, When
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Slices, Window
 from planner.planning import plan
 from planner.plans import Plans
+from planner.verify import verify_pair
 from planner.workload import Workload
 
 pytest.importorskip("torch")
@@ -178,3 +182,36 @@ def test_lists_that_make_a_line_long_have_names(
     for line in ("inputs = ", "merge(*sums, *part)", "add(sums, part)"):
         assert line in source
     assert_exact(load(source), plans)
+
+
+def assert_printed(pair: Plans) -> None:
+    source = emit(pair, "torch")
+    assert "as tables" not in source
+    assert_exact(load(source), pair)
+
+
+def test_keys_that_begin_to_travel_twice_are_exact() -> None:
+    """Those of rank 0 and then of rank 1, under one name: the second time it is given anew."""
+    work, r = Workload(8, heads=2, head_dim=4, dtype="float64", mask=Full()), np.arange(2)
+    ring, steps = plan("ring", work, 2, pass_="both"), list[ir.Step]()
+    q, kv = (side.owned(2) for side in (ring.first.partition.q, ring.first.partition.kv))
+    for root in r:
+        steps.append(ir.Step((), (ir.Move(("KV",), kv[[root]], [root], [1 - root]),)))
+        steps.append(ir.Step((ir.Attend(r, q, kv[[root, root]]),)))
+    assert_printed(verify_pair(replace(ring.forward, steps=tuple(steps)), ring.backward))
+
+
+def test_sums_that_begin_within_a_loop_are_exact() -> None:
+    """Queries go around after a step in which only keys go: before they begin, sums may come."""
+    work, r = Workload(32, heads=2, head_dim=4, dtype="float64", mask=Full()), np.arange(4)
+    ring, steps = plan("ring", work, 4), list[ir.Step]()
+    q, kv = (side.owned(4) for side in (ring.partition.q, ring.partition.kv))
+    for t in range(7):
+        visitor, last = q[(r - t + 1) % 4], (r - t + 2) % 4
+        moves = [ir.Move(("KV",), kv[(r - t) % 4], r, (r + 1) % 4)] if t < 2 else []
+        moves += [ir.Move(("Q", "DOUT", "STATS"), visitor, r, (r + 1) % 4)] if 0 < t < 4 else []
+        moves += [ir.Move(("DQ",), q[last], r, last)] if t > 2 else []
+        attends = (ir.Attend(r, visitor, kv),) if 0 < t < 5 else ()
+        steps.append(ir.Step(attends, tuple(moves)))
+    backward = replace(ring, pass_="backward", buffers=(), steps=tuple(steps))
+    assert_printed(verify_pair(ring, backward))
