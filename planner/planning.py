@@ -16,7 +16,7 @@ from planner.passes.pieces import joined, per_block, per_piece
 from planner.passes.relays import direct, homeward
 from planner.passes.trim import drop_dead
 from planner.passes.trim import trim as drop_useless
-from planner.plans import Plans
+from planner.plans import Passes, Plans
 from planner.schedules import SCHEDULES, Schedule
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
@@ -61,7 +61,7 @@ def plan(
     work: Workload,
     ranks: int,
     *,
-    pass_: Pass | Literal["both"] = "forward",
+    pass_: Passes = "forward",
     passes: Sequence[Rewrite] | None = None,
     trim: Trim = "messages",
     layout: Layout | None = None,

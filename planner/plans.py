@@ -8,6 +8,7 @@ from planner.errors import PlanError
 from planner.ir import Pass, Plan
 from planner.workload import Workload
 
+Passes: TypeAlias = Pass | Literal["both"]
 AnyPlans: TypeAlias = Union[Plan, "Plans", tuple[Plan, Plan]]  # what `Plans.of` takes
 
 
@@ -69,7 +70,7 @@ class Plans:
         return next(iter(self))
 
     @property
-    def pass_(self) -> Pass | Literal["both"]:
+    def pass_(self) -> Passes:
         """The pass of the only plan, or "both"."""
         return self.first.pass_ if len(self) == 1 else "both"
 

@@ -7,7 +7,7 @@ from html import escape
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,10 @@ from rich.console import Console
 
 from planner.analysis.balance import imbalance
 from planner.errors import PlanError, Reasons, RingloomError
-from planner.ir import Pass
 from planner.masks import Full
 from planner.one_line import both_ends
 from planner.planning import Trim, find_schedule, plan
-from planner.plans import Plans
+from planner.plans import Passes, Plans
 from planner.schedules import comparable
 from planner.workload import Workload
 from ringloom.advice import Recommendation, recommend, why
@@ -34,7 +33,6 @@ from simulator.pictures import COMPUTE, new_axes
 from simulator.prediction import Prediction, ratio, simulate
 from simulator.scenario import Scenario
 
-Passes = Pass | Literal["both"]
 PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
 Track = Callable[[Iterable[str]], Iterable[str]]
 TOKENS_PER_RANK = 64  # of the smaller workload that is executed numerically

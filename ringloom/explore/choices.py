@@ -14,8 +14,9 @@ from urllib.parse import urlencode
 from planner.errors import RingloomError, unknown
 from planner.parse import tokens
 from planner.planning import find_schedule
+from planner.plans import Passes
 from planner.workload import Workload
-from ringloom.comparison import PASSES, Passes
+from ringloom.comparison import PASSES
 from simulator.hardware import hardware, presets
 from simulator.network.topology import KINDS
 from simulator.network.topology import forms as topology_forms

@@ -12,10 +12,10 @@ from bokeh.models import Range1d
 from numpy.typing import NDArray
 
 from planner.planning import plan
-from planner.plans import Plans
+from planner.plans import Passes, Plans
 from planner.schedules import comparable
 from planner.workload import Workload
-from ringloom.comparison import Case, Comparison, Passes, against, case, feasible, on_machine
+from ringloom.comparison import Case, Comparison, against, case, feasible, on_machine
 from ringloom.explore.choices import Choices
 from ringloom.report.facts.tiles import TileFacts, tables
 from ringloom.report.pictures.stepper import StepperPicture

@@ -26,9 +26,9 @@ from planner.analysis.balance import loads
 from planner.analysis.tiles import tiles
 from planner.errors import RingloomError
 from planner.planning import find_schedule, plan
-from planner.plans import Plans
+from planner.plans import Passes, Plans
 from planner.workload import Workload
-from ringloom.comparison import PASSES, Passes, on_machine
+from ringloom.comparison import PASSES, on_machine
 from ringloom.csv_rows import Record, chosen, maybe, records, whole
 from ringloom.reproduce import DATA
 from simulator.confidence import Interval, interval, spread

@@ -20,17 +20,17 @@ from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from platform import node
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from planner.disk import read
 from planner.errors import RingloomError
-from planner.ir import Pass
 from planner.masks import Mask, parse
 from planner.one_line import python
 from planner.parse import tokens
 from planner.planning import TRIMS, Trim, find_schedule, plan
+from planner.plans import Passes
 from planner.schedules import SCHEDULES, Schedule
 from planner.version import VERSION
 from planner.workload import DTYPES, Workload
@@ -194,7 +194,7 @@ def predict(
     ranks: int,
     hardware: Hardware,
     scenario: Scenario | None = None,
-    pass_: Pass | Literal["both"] = "forward",
+    pass_: Passes = "forward",
     trim: Trim = "messages",
     **sizes: Any,
 ) -> Row:
