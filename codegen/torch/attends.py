@@ -115,7 +115,6 @@ class Attending(State):
     def begun(self, values: Values, band: str) -> list[str]:
         """The lines that attend all rows to all columns, of which sums are what these see."""
         sums, queries, kv = [x.text for x in values[0]], *values[1:]
-        self.defined |= {*sums}
         kernel = f"attend{'_backward' * self.backward}"
         seen = f"{kernel}({queries.arguments}, {kv.arguments}, {band})"
         target = "part" if self.backward else sums[0]

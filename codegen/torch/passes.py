@@ -11,6 +11,7 @@ from itertools import groupby
 from math import gcd
 
 from codegen.lowered.conditions import both, conditions, times
+from codegen.lowered.walk import Cell
 from codegen.reflow import WIDTH
 from codegen.torch.attends import Attending
 from codegen.torch.exchanges import Exchanges
@@ -172,12 +173,19 @@ class Pass(Attending, Exchanges):
             lasting.setdefault(name, set()).update(self.walked.lasting(cell)[1] & {*frame.steps})
         for cell, name in self.have.cells.items():
             begun = sorted(self.walked.lasting(cell)[0] & {*frame.steps})
-            if not begun or self.assigned(cell, frame.steps):
+            if not begun:
                 continue
+            if self.assigned(cell, frame.steps):
+                self.defined.add(name)
+                continue
+            shared = self.shared(cell, range(frame.steps[0], begun[0] + 1))
             late = self.loops.exchanges.get(cell[1]) in frame.statements  # only then has it a shape
             blank, once = self.have.blank(cell), len(begun) == 1 and frame.loop and not late
-            once = once and begun[0] not in self.walked.taken.get(cell, ())
-            once |= any((c[0], OWN) == cell and t in begun for c, t in self.walked.kept.items())
+            once = once and not shared and begun[0] not in self.walked.taken.get(cell, ())
+            kept = any((c[0], OWN) == cell and t in begun for c, t in self.walked.kept.items())
+            if kept and shared:
+                raise PlanError("sums stay with their owner under a name that others have before")
+            once |= kept
             if once or (frame.loop and name not in self.defined and not late):
                 before.append(blank)
             self.defined.add(name)
@@ -189,6 +197,13 @@ class Pass(Attending, Exchanges):
                 raise PlanError("sums of several values begin anew under one name")
         groups = groupby(lines.values(), lambda line: line[0])
         return [(when, tupled([blank for _, blank in group])) for when, group in groups]
+
+    def shared(self, cell: Cell, steps: Iterable[int]) -> bool:
+        """True if other sums have the variable of these in some steps."""
+        added = {c for _, t, c in self.walked.additions() if t in steps}
+        taken = {c for c, on in self.walked.taken.items() if on & {*steps}}
+        others, cells = (added | taken) - {cell}, self.have.cells
+        return any(cells.get(c) == cells[cell] for c in others)
 
     @property
     def overlapped(self) -> bool:

@@ -215,3 +215,30 @@ def test_sums_that_begin_within_a_loop_are_exact() -> None:
         steps.append(ir.Step(attends, tuple(moves)))
     backward = replace(ring, pass_="backward", buffers=(), steps=tuple(steps))
     assert_printed(verify_pair(ring, backward))
+
+
+def test_sums_that_begin_in_a_loop_where_others_have_left_are_exact() -> None:
+    """Results of a first visitor leave in a loop; those of a second one have their name after."""
+    work, r = Workload(32, heads=2, head_dim=4, dtype="float64", mask=Full()), np.arange(4)
+    ring = plan("ring", work, 4, pass_="both")
+    q, kv = (side.owned(4) for side in (ring.first.partition.q, ring.first.partition.kv))
+    home, away, keys = (
+        [ir.Move((tensor,), blocks[r - a * n], r, (r + b * n + c) % 4) for n in range(4)]
+        for tensor, blocks, a, b, c in (
+            ("OUT", q, 1, -1, 0),
+            ("Q", q, 0, 1, 0),
+            ("KV", kv, 1, 0, 1),
+        )
+    )
+    own, *visitors = (ir.Attend(r, q[r - n], kv) for n in range(4))
+    steps = [
+        ir.Step((), (away[1],)),
+        ir.Step((own, visitors[0])),
+        ir.Step((), (away[2], keys[0])),
+        ir.Step((), (home[1], keys[1])),
+        ir.Step((visitors[1],), (keys[2],)),
+        ir.Step((), (home[2], away[3])),
+        ir.Step((visitors[2],)),
+        ir.Step((), (home[3],)),
+    ]
+    assert_printed(verify_pair(replace(ring.forward, steps=tuple(steps)), ring.backward))
