@@ -146,7 +146,7 @@ class Comparison:
     def __str__(self) -> str:
         from ringloom.views.tables import comparison_table
 
-        console = Console(file=StringIO(), width=100)
+        console = Console(file=StringIO(), width=100, markup=False, emoji=False)
         ran = any(row.exact is not None for row in self.rows)
         table = comparison_table(self.rows, ran, self.refused)
         console.print(self.title, table, self.recommendation.reason, sep="\n")

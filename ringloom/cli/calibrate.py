@@ -16,6 +16,7 @@ from planner.disk import write
 from ringloom.calibrating import Calibration, calibrate
 from ringloom.cli.options import FILE
 from ringloom.cli.output import progress, show
+from ringloom.views.tables import titled
 from simulator.hardware.measured import as_toml
 
 
@@ -48,7 +49,7 @@ def _summary(calibration: Calibration) -> Iterator[Any]:
         launch, error = f"{kernel.constants['launch'] * 1e6:.1f} us", f"{kernel.median_error:.1%}"
         traffic = f"{machine.option('attention.traffic', name):.2g}"
         table.add_row(name, f"{kernel.rate / 1e12:.3g}", traffic, launch, error)
-    yield f"[bold]{machine.name}[/]: {len(calibration.calls)} kinds of kernel calls"
+    yield titled(machine.name, f": {len(calibration.calls)} kinds of kernel calls")
     yield table
     link, memory = machine.links[0], machine["memory.bandwidth"]
     takes = f"{link.alpha * 1e6:.3g} us + bytes / {link.bandwidth / 1e9:.3g} GB/s"

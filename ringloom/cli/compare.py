@@ -13,7 +13,7 @@ import click
 
 from ringloom.cli.options import compared, comparison_options
 from ringloom.cli.output import Number, console, csv_option, show
-from ringloom.views.tables import bars, comparison_table
+from ringloom.views.tables import bars, comparison_table, faint
 from ringloom.views.units import counted, length
 
 
@@ -44,13 +44,12 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
     ]
     if checked:
         notes.append("ran: executed numerically, in float64 with narrow heads; ok is within 1e-12")
-    faint = "[dim]" + "\n".join(notes) + "[/]"
     document: dict[str, Any] = {
         "rows": comparison.as_rows(),
         "recommendation": asdict(advice),
         "why": comparison.why,
     }
     table = comparison_table(rows, checked, comparison.refused)
-    drawn = bars(rows, console())
-    show(document, comparison.title, table, *drawn, faint, advice.reason, rows=document["rows"])
+    pictures = [table, *bars(rows, console()), *map(faint, notes)]
+    show(document, comparison.title, *pictures, advice.reason, rows=document["rows"])
     return int(any(row.exact is False for row in rows))

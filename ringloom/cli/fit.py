@@ -15,6 +15,7 @@ from rich.table import Table
 from planner.errors import RingloomError
 from ringloom.cli.output import csv_option, show
 from ringloom.csv_rows import positive, records
+from ringloom.views.tables import titled
 from simulator.hardware.measured import fit_curve, fit_link
 
 FORMS = {("bytes", "seconds"): fit_link, ("size", "tflops"): fit_curve}
@@ -41,7 +42,7 @@ def command(file: Path) -> None:
     }
     constants = ", ".join(f"{k} = {v:.4g} {UNITS[k]}".rstrip() for k, v in fit.constants.items())
     errors = f"mean error {fit.mean_error:.1%}, worst {fit.worst_error:.1%}"
-    show(document, table, f"[bold]{constants}[/]; {errors}", rows=rows)
+    show(document, table, titled(constants, f"; {errors}"), rows=rows)
 
 
 def _read(file: Path) -> tuple[tuple[str, str], list[tuple[float, float]]]:

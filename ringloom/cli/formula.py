@@ -9,10 +9,11 @@ Example:
 from typing import Any
 
 import click
+from rich.text import Text
 
 from ringloom.cli.output import show
 from ringloom.optional import needing
-from ringloom.views.tables import plain_table
+from ringloom.views.tables import faint, plain_table, titled
 
 
 @click.command()
@@ -36,10 +37,10 @@ def command(schedule: str) -> None:
         for parity, form in symbolic.parities(expr).items():
             table.add_row(f"{symbolic.NAMES[name]}{parity and ', ' + parity}", _text(form))
     for name, (value, meaning) in crossovers.items():
-        ends.add_row(name, f"{_text(value)}\n[dim]{meaning}[/]")
+        ends.add_row(name, Text.assemble(f"{_text(value)}\n", faint(meaning)))
     symbols = "; ".join(f"{name} {meaning}" for name, meaning in symbolic.SYMBOLS.items())
-    head, below = f"[bold]{schedule}[/]: {about}", f"[dim]{symbols}[/]"
-    between = "", "[bold]crossovers, whatever the schedule[/]"
+    head, below = titled(schedule, f": {about}"), faint(symbols)
+    between = "", titled("crossovers, whatever the schedule")
     show(document, head, table, *between, ends, below)
 
 

@@ -59,9 +59,12 @@ csv_option = _form("--csv", "The table as CSV.")
 
 
 def console(stderr: bool = False) -> Console:
-    """The terminal; with NO_COLOR, as if it were a pipe: neither colours nor moving bars."""
+    """The terminal; with NO_COLOR, as if it were a pipe: neither colours nor moving bars.
+
+    It takes texts to the letter: names of plans, machines and files may hold brackets and colons.
+    """
     plain = False if os.environ.get("NO_COLOR") else None
-    return Console(stderr=stderr, force_terminal=plain, highlight=False)
+    return Console(stderr=stderr, force_terminal=plain, highlight=False, markup=False, emoji=False)
 
 
 def show(

@@ -41,9 +41,10 @@ def command(source: str, output: str | None, **given: Any) -> None:
 
 
 def _portrait(plan: Plan, about: dict[str, Any], loops: str) -> list[Any]:
-    head = (
-        f"[bold]{plan.name}[/]: {asked(plan.workload, plan.pass_, plan.ranks)};"
-        f" {counted(plan.rounds, 'round')}, imbalance {about['imbalance']:.2f}, verified exact"
+    head = tables.titled(
+        plan.name,
+        f": {asked(plan.workload, plan.pass_, plan.ranks)}; {counted(plan.rounds, 'round')},"
+        f" imbalance {about['imbalance']:.2f}, verified exact",
     )
     terminal, traffic = console(), tables.traffic(about["travels"])
     pictures = grid(plan, terminal.width), legend(plan), *tables.load_bars(plan, terminal)

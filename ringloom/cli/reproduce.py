@@ -14,6 +14,7 @@ from ringloom.reproduce.measured import measured
 from ringloom.reproduce.papers import PAPERS, distflash, striped
 from ringloom.reproduce.papers.striped import CONSTANTS
 from ringloom.reproduce.tables import Table
+from ringloom.views.tables import faint
 
 
 @click.command()
@@ -67,9 +68,9 @@ def _refit(paper: str, rows: str | None) -> None:
     if paper == "striped":
         with working("fitting"):
             fits = striped.fits(striped.judged(rows) if rows else striped.judged())
-        note = (
-            "[dim]seen and worst: errors of the rows fitted; left out: of each row, fitted to all"
-            " others; halves: of each half, fitted to the other[/]"
+        note = faint(
+            "seen and worst: errors of the rows fitted; left out: of each row, fitted to all"
+            " others; halves: of each half, fitted to the other"
         )
         document = {"constants": {name: fit.as_dict(CONSTANTS) for name, fit in fits.items()}}
         show(document, pages.fitted(fits), note)

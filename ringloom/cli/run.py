@@ -19,7 +19,7 @@ from ringloom.cli.options import TRACE, plans_of, source_options
 from ringloom.cli.output import Whole, show, working
 from ringloom.comparison import asked
 from ringloom.recording import record
-from ringloom.views.tables import verdict
+from ringloom.views.tables import titled, verdict
 from ringloom.views.units import seconds
 from runtimes.arrays import draw, draw_sinks
 from runtimes.backends import BACKENDS, run
@@ -42,7 +42,7 @@ def command(
     plans = plans_of(source, given)
     refuse_huge(plans.workload)
     document: dict[str, Any] = {"schedule": plans.name, "backend": backend}
-    head = f"[bold]{plans.name}[/]: {asked(plans.workload, plans.pass_, plans.ranks)} on {backend}"
+    head = titled(plans.name, f": {asked(plans.workload, plans.pass_, plans.ranks)} on {backend}")
     written = [f"recorded in {trace}"] if trace else []
     if trace:
         document["trace"] = trace

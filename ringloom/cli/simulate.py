@@ -21,7 +21,7 @@ from ringloom.cli.options import (
 )
 from ringloom.cli.output import show, working
 from ringloom.comparison import asked
-from ringloom.views.tables import plain_table, prediction
+from ringloom.views.tables import plain_table, prediction, titled
 from ringloom.views.units import SHOWN, both_ends, seconds
 from simulator.chrome_trace import save_trace, trace
 from simulator.confidence import constants_of, interval, spread
@@ -81,7 +81,7 @@ def command(
         "critical_path": [leg.as_row() for legs in paths for leg in legs] if paths else None,
     }
     said = asked(plans.workload, plans.pass_, plans.ranks, machine.name, scenario)
-    pictures = [f"[bold]{plans.name}[/]: {said}", prediction(result)]
+    pictures: list[Any] = [titled(plans.name, f": {said}"), prediction(result)]
     pictures.append(f"nine of ten would be measured between {seconds(low)} and {seconds(high)}")
     if rests:
         pictures.append(f"rests on uncalibrated constants: {', '.join(rests)}")

@@ -8,7 +8,7 @@ from rich.table import Table as Drawing
 from ringloom.reproduce.fitting import Fit
 from ringloom.reproduce.papers.striped import CONSTANTS
 from ringloom.reproduce.tables import Summary, Table
-from ringloom.views.tables import plain_table
+from ringloom.views.tables import faint, plain_table, titled
 
 WIDE = 1e6  # numbers from here on are printed in powers of ten
 
@@ -16,9 +16,9 @@ WIDE = 1e6  # numbers from here on are printed in powers of ten
 def pages(tables: Sequence[Table]) -> Iterator[Any]:
     """Each table with its title above and its notes and its summary below."""
     for table in tables:
-        yield f"[bold]{table.title}[/]"
+        yield titled(table.title)
         yield drawing(table)
-        yield from (f"[dim]{note}[/]" for note in (table.note, in_words(table.summary)) if note)
+        yield from (faint(note) for note in (table.note, in_words(table.summary)) if note)
         yield ""
 
 
@@ -33,7 +33,7 @@ def overview(tables: Sequence[Table]) -> Iterator[Any]:
         lines.append((table.title, str(summary.rows), str(summary.equal), *errors, rank))
     heads = "", "rows", "alike", "mean", "worst", "rank"
     yield plain_table(*heads, rows=lines, numbers=slice(1, None))
-    yield "[dim]ringloom reproduce striped|ring|distflash|burst|charts shows every row[/]"
+    yield faint("ringloom reproduce striped|ring|distflash|burst|charts shows every row")
 
 
 def drawing(table: Table) -> Drawing:

@@ -27,6 +27,16 @@ RAN = {None: "-", True: "{} ok", False: "{} WRONG"}  # by whether it was exact
 NAME = 26  # characters of a schedule in a table of lines of 80
 
 
+def titled(title: str, rest: str = "") -> Text:
+    """A title, and what follows it on its line."""
+    return Text.assemble((title, "bold"), rest)
+
+
+def faint(text: str) -> Text:
+    """A note below what it is about."""
+    return Text(text, "dim")
+
+
 def loops(text: str) -> Text:
     """The pseudo-code of a plan; a line that is too long goes on further in."""
     lines = [

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,16 @@ def test_a_plan_file_goes_from_one_command_to_the_next(
     ringloom("plan", "usp", *SMALL, "--pass", "both", "-o", path, "--json")
     assert ringloom.json("run", path, "--check")["exact"] is True
     assert " ranks on numpy ran in " in " ".join(ringloom("run", path).split())
+
+
+def test_names_are_shown_to_the_letter(tmp_path: Path, ringloom: CommandLine) -> None:
+    """Brackets and colons would be styles and pictures to the library that prints."""
+    name, path, other = "mine [/x] [red] :ring:", tmp_path / "plan.json", tmp_path / "p [red].json"
+    rl.save(replace(rl.plan("ring", rl.Workload(seq=8, heads=2), 2), name=name), path)
+    for command in (["plan", "-o", str(other)], ["simulate"], ["run"]):
+        shown = " ".join(ringloom(command[0], str(path), *command[1:]).split())
+        assert shown.startswith(f"{name}: forward of 8 tokens")
+        assert command[0] != "plan" or shown.replace(" ", "").endswith("p[red].json")
 
 
 def test_values_of_another_dimension_and_sinks_are_options(
