@@ -43,6 +43,7 @@ REGULAR = [
     ("burst", 3, Full()),
     ("balanced", 4, Causal()),
     ("balanced", 5, Full()),
+    ("balanced", 3, Causal()),  # sums that begin on some ranks only
     ("allgather", 4, Causal()),
     ("allgather", 3, Full()),
     ("ulysses", 4, Causal()),
