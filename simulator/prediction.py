@@ -39,7 +39,6 @@ class Prediction(Run):
     """
 
     ranks_per_node: int
-    overlap: bool
     busy: Floats  # attending and merging: [ranks]
     exposed: float  # the longest that any rank waits for messages their sources had offered
     bytes_sent: NDArray[np.int64]  # [ranks]
@@ -190,7 +189,6 @@ def _one_pass(costs: Costs, scenario: Scenario, engine: Engine, record: bool) ->
         hardware=hardware.name,
         ranks=plan.ranks,
         ranks_per_node=hardware.ranks_per_node,
-        overlap=scenario.overlap,
         makespan=timeline.end,
         busy=sums.busy,
         exposed=float(sums.exposed.max()),

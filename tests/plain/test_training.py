@@ -61,7 +61,7 @@ def test_free_communication_is_never_slower_and_overlap_never_hurts() -> None:
     assert communication_overhead(two_nodes) == pytest.approx(overlapped / free - 1)
 
 
-@pytest.mark.parametrize("system", ["megatron-v1", "megatron-v3", "ulysses-system"])
+@pytest.mark.parametrize("system", ["megatron-v3", "ulysses-system"])
 def test_head_parallel_systems_pay_for_padding(system: str) -> None:
     odd = Setting(replace(LLAMA, heads=33, kv_heads=33, width=4224), A100, 16, 65536, system)
     even = replace(odd, model=replace(odd.model, heads=48, kv_heads=48))
@@ -113,7 +113,7 @@ def test_collectives_use_every_port_of_a_node_and_a_ring_only_one() -> None:
 def test_megatron_moves_10nd_and_with_checkpoints_14nd() -> None:
     assert traffic("megatron-v3", SHAPE).total == 10 * SHAPE.tensor
     assert checkpointed("megatron-v3", SHAPE) == 14 * SHAPE.tensor
-    assert traffic("megatron-v1", SHAPE).total == 8 * SHAPE.tensor
+    assert traffic("tensor parallel", SHAPE).total == 8 * SHAPE.tensor
 
 
 def test_ulysses_traffic_falls_with_the_devices_and_a_rings_does_not() -> None:

@@ -1,7 +1,7 @@
 """Baselines of the papers as analytic models: traffic and memory per layer.
 
 ring self-attention   K and V travel in two separate rounds, scores are materialised (RSA, 2021)
-Megatron v1           tensor parallel: one all-reduce after attention, one after the FFN
+tensor parallel       one all-reduce after attention, one after the FFN (Megatron v1)
 Megatron v3           tensor and sequence parallel: all-gather before, reduce-scatter after each
 Ulysses               all-to-all from token to head shards before attention, and back after it
 BurstAttention        the paper's own cost table, without and with local optimisation
@@ -64,13 +64,12 @@ COLLECTIVE = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2, "ring": 1}
 MOVES: dict[str, tuple[dict[str, int], dict[str, int]]] = {  # times a whole tensor, per pass
     # K, then V, around the ring; backward both again, and the gradients of both all-reduced
     "ring self-attention": ({"ring": 2}, {"ring": 2, "all-reduce": 2}),
-    "megatron-v1": ({"all-reduce": 2}, {"all-reduce": 2}),
     # attention and FFN each; the backward pass gathers the inputs of both once more
     "megatron-v3": (
         {"all-gather": 2, "reduce-scatter": 2},
         {"all-gather": 2 + 2, "reduce-scatter": 2},
     ),
-    # BurstAttention books v3 without gathering the inputs again, so as v1
+    # BurstAttention books v3, too, as v1: without gathering the inputs again
     "tensor parallel": ({"all-reduce": 2}, {"all-reduce": 2}),
 }
 

@@ -35,7 +35,7 @@ SCORE_PASSES = {"forward": 8, "backward": 10}  # of materialised scores through 
 class Setting:
     """A way to train a model: on what, by whom, over how many tokens of one sequence.
 
-    `system` is one of our schedules, or megatron-v1, megatron-v3, ulysses-system, rsa. `matrix` is
+    `system` is one of our schedules, or megatron-v3, ulysses-system, rsa. `matrix` is
     the share of the chip's peak that matrix products outside attention reach.
     """
 
