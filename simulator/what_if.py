@@ -1,4 +1,4 @@
-"""Sweeps: the times of schedules over one value, and where one overtakes another.
+"""Curves: the times of schedules over one value, and where one overtakes another.
 
 The value is a constant of the hardware, such as intra.bandwidth, or a number of the scenario:
 share, launch, the speed of a rank, such as speed:3, or the factor on a link, such as link:6-7.
@@ -24,7 +24,7 @@ from simulator.prediction import seconds_of
 from simulator.scenario import LAUNCHES, Scenario
 
 OWN = "share", "launch", "speed:RANK", "link:A-B"
-POINTS = 9  # of a sweep, evenly in the logarithm
+POINTS = 9  # of a curve, evenly in the logarithm
 HALVINGS = 20  # of the interval in which two schedules cross
 
 
@@ -38,7 +38,7 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Curves:
     """Seconds of each schedule at each value, and the crossings of the fastest one, ascending.
 
     Where two schedules cross is among the values.
@@ -80,7 +80,7 @@ class Sweep:
         return axes
 
 
-def sweep(
+def curves(
     plans: Mapping[str, Plans],
     hardware: Hardware,
     scenario: Scenario,
@@ -88,7 +88,7 @@ def sweep(
     low: float,
     high: float,
     points: int = POINTS,
-) -> Sweep:
+) -> Curves:
     """Time schedules over a value from `low` to `high`; raises RingloomError for no such value."""
     if not 0 < low < high or points < 2:
         raise RingloomError(f"a sweep goes from more than 0 up, not from {low:g} to {high:g}")
@@ -112,7 +112,7 @@ def sweep(
             at = high
     values = sorted({*values, *(crossing.value for crossing in crossings)})
     seconds = {name: tuple(times(value)[name] for value in values) for name in plans}
-    return Sweep(key, tuple(values), seconds, tuple(crossings))
+    return Curves(key, tuple(values), seconds, tuple(crossings))
 
 
 def changed(

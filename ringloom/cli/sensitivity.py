@@ -24,7 +24,7 @@ from ringloom.views.tables import plain_table
 from ringloom.views.units import seconds
 from simulator.confidence import Sensitivity, sensitivity
 from simulator.hardware import hardware as find_hardware
-from simulator.what_if import OWN, Sweep, sweep
+from simulator.what_if import OWN, Curves, curves
 
 BAR = 12  # characters of the longest bar
 WORTH = 0.001  # of the time: constants that change it less need not be measured
@@ -50,9 +50,9 @@ def _range(value: str) -> tuple[str, float, float]:
     return key, low, high
 
 
-def _draw(curve: Sweep, file: Path) -> None:
+def _draw(drawn: Curves, file: Path) -> None:
     sheet = needing("plots", "ringloom.figures.sheet")
-    sheet.write(lambda: curve.plot().figure, file.stem, file.parent, (file.suffix[1:],))
+    sheet.write(lambda: drawn.plot().figure, file.stem, file.parent, (file.suffix[1:],))
 
 
 @click.command()
@@ -81,23 +81,23 @@ def command(
             name: Plans.of(plan(name, work, ranks, pass_=given["pass_"])) for name in schedules
         }
         rows, usual = sensitivity(plans, machine, scenario)
-        curve: Sweep | None = sweep(plans, machine, scenario, *vary) if vary else None
+        drawn: Curves | None = curves(plans, machine, scenario, *vary) if vary else None
     best = min(usual, key=usual.__getitem__)
     first = next((row for row in rows if not row.calibrated and row.doubt >= WORTH), None)
     advice = "No constant that is not calibrated changes the time by 0.1%."
     if first:
         advice = f"Measure {first.constant} first: it may change the time by {first.doubt:.1%}."
-    if picture and curve:
-        _draw(curve, Path(picture))
+    if picture and drawn:
+        _draw(drawn, Path(picture))
     document = {
         "makespan_s": usual,
         "fastest": best,
         "measure_first": first.constant if first else None,
         "uncalibrated": [row.constant for row in rows if not row.calibrated],
         "rows": [asdict(row) for row in rows],
-        "sweep": asdict(curve) if curve else None,
+        "sweep": asdict(drawn) if drawn else None,
     }
     said = asked(work, given["pass_"], ranks, machine.name, scenario)
     title = f"{best} takes {seconds(usual[best])}: {said}; * not calibrated"
-    crossings = curve.sentences if curve else []
+    crossings = drawn.sentences if drawn else []
     show(document, title, tornado(rows, best, usual[best]), advice, *crossings)
