@@ -231,13 +231,13 @@ def _unlike(value: Any, name: str, form: str) -> RingloomError:
 
 
 def text_of(value: Any) -> str:
-    """Returns the text of a field's value, which `value_of` reads; "" for None."""
+    """Returns the text of a field's value, which `value_of` reads; "" for None, a graph's name."""
     if isinstance(value, Mapping):
         names = (name_of(key) if isinstance(key, tuple) else key for key in value)
         return ", ".join(f"{name}={f}" for name, f in zip(names, value.values(), strict=True))
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
-    return "" if value is None else str(value)
+    return "" if value is None else getattr(value, "name", "") or str(value)
 
 
 def scenario_file(path: str | Path) -> Scenario:

@@ -302,7 +302,7 @@ def topology(given: Topology | nx.Graph | str, hardware: Hardware, ranks: int) -
     if isinstance(given, str):
         given = _parsed(given, hardware, ranks)
     elif not isinstance(given, Topology):
-        given = Topology("given", ranks, given)
+        given = Topology(given.name or "given", ranks, given)
     if given.ranks != ranks:
         has = f"topology {given.name} has {given.ranks} ranks"
         raise RingloomError(f"{has}, the plan has {ranks}")
@@ -322,14 +322,16 @@ def _parsed(word: str, hardware: Hardware, ranks: int) -> Topology:
     if not Path(word).is_file():
         said = f"neither a file nor one of {forms()}"
         raise RingloomError(f"unknown topology {word[:200]!r}: {said}")
-    return Topology(Path(word).stem, ranks, graph_of(Path(word)))
+    return topology(graph_of(Path(word)), hardware, ranks)
 
 
 def graph_of(path: Path) -> nx.DiGraph:
-    """Read the graph of a JSON file of links; raises RingloomError, in one line, for others."""
+    """Read the graph of a JSON file of links, named as it is; raises RingloomError for others."""
     form = '{"links": [[0, 1, bandwidth, alpha], ...]}'
     what = f"topology file {path}: not of the form {form}"
-    return graph_of_links(read(path, _links, what, LARGEST_FILE))
+    graph = graph_of_links(read(path, _links, what, LARGEST_FILE))
+    graph.name = path.stem
+    return graph
 
 
 def _links(content: bytes) -> Links:

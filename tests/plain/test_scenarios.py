@@ -17,8 +17,8 @@ from planner.plans import Plans
 from planner.workload import Workload
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import seconds_of, simulate
-from simulator.scenario import Scenario, scenario_file
-from simulator.what_if import Crossing, sweep
+from simulator.scenario import Scenario, scenario_file, scenario_of
+from simulator.what_if import Crossing, curves
 
 ENDS = (0, 1), (1, 0)
 H100 = hardware("h100")
@@ -52,6 +52,18 @@ def test_a_file_holds_the_fields_of_a_scenario_in_toml_or_json(tmp_path: Path) -
     fields = {"overlap": False, "speeds": {"3": 0.5}, "links": links, "topology": "switch"}
     other.write_text(json.dumps(fields | {"buffers": 2, "placement": [1, 0], "launch": 1e-5}))
     assert scenario_file(other) == SCENARIO
+
+
+def test_a_file_of_links_is_told_by_its_name(tmp_path: Path) -> None:
+    """Titles and errors told the graph of a scenario's file as networkx prints it, or "given"."""
+    (tmp_path / "mine.json").write_text('{"links": [[0, "s", 1e9], [1, "s", 1e9]]}')
+    for one in (
+        scenario_of({"topology": str(tmp_path / "mine.json")}),
+        Scenario(topology=str(tmp_path / "mine.json")),
+    ):
+        with pytest.raises(rl.RingloomError, match=r"topology mine: rank 2 has no link"):
+            simulate(plan("ring", WORK, 3), H100, one)
+    assert scenario_of({"topology": str(tmp_path / "mine.json")}).words == ["topology mine"]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +135,7 @@ def test_a_link_is_slowed_once_whichever_end_it_is_named_from() -> None:
         Scenario(links=dict.fromkeys(ENDS, 0.1))
     slow = Scenario(links={ENDS[0]: 0.5}, topology="ring")
     for key in ("link:0-1", "link:1-0"):
-        swept = sweep({"ring": Plans.of(one)}, H100, slow, key, 0.1, 1, points=2)
+        swept = curves({"ring": Plans.of(one)}, H100, slow, key, 0.1, 1, points=2)
         assert swept.seconds["ring"][0] == from_either[0].makespan
 
 
@@ -136,7 +148,7 @@ def test_a_launch_takes_the_place_of_the_hardwares() -> None:
 def test_a_sweep_finds_where_one_schedule_overtakes_another() -> None:
     work = Workload(seq=2**16, heads=16, kv_heads=1)  # little to send in a ring, merges to do
     both = {name: Plans.of(plan(name, work, 8)) for name in ("zigzag", "ulysses")}
-    curve = sweep(both, H100, Scenario(), "intra.bandwidth", 1e8, 1e12)
+    curve = curves(both, H100, Scenario(), "intra.bandwidth", 1e8, 1e12)
     assert curve.crossings
     for crossing in curve.crossings:
         for factor, fastest in ((0.98, crossing.below), (1.02, crossing.above)):
@@ -150,15 +162,15 @@ def test_a_sweep_finds_where_one_schedule_overtakes_another() -> None:
         "a is the fastest above x = 3.",
     ]
     for key in ("speed:0", "link:0-s0"):
-        slow = sweep(both, H100, Scenario(), key, 0.01, 1.0, points=3)
+        slow = curves(both, H100, Scenario(), key, 0.01, 1.0, points=3)
         assert slow.seconds["zigzag"][0] > slow.seconds["zigzag"][-1]
     given = Scenario(launch=0.1, share=0.1)
     for key, own in (("attention.backward_launch", "launch"), ("intra.sm_share", "share")):
         with pytest.raises(rl.RingloomError, match=f"{own} takes the place of {key}: sweep {own}"):
-            sweep(both, H100, given, key, 0.01, 0.1)
+            curves(both, H100, given, key, 0.01, 0.1)
     for key in ("colour", "link:3", "link:0-1-2"):
         with pytest.raises(rl.RingloomError, match=f"no value '{key}' to sweep"):
-            sweep(both, H100, Scenario(), key, 1, 2)
+            curves(both, H100, Scenario(), key, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +198,7 @@ def test_a_schedule_that_is_the_fastest_for_a_moment_has_two_crossings(
 
     monkeypatch.setattr("simulator.what_if.seconds_of", seconds_of)
     plans = {name: Plans.of(plan(name, WORK, 2)) for name in ("ring", "zigzag", "striped")}
-    curve = sweep(plans, H100, Scenario(), "intra.bandwidth", 1e9, 1e11, points=2)
+    curve = curves(plans, H100, Scenario(), "intra.bandwidth", 1e9, 1e11, points=2)
     ways = [(crossing.below, crossing.above) for crossing in curve.crossings]
     assert ways == [("striped", "zigzag"), ("zigzag", "ring")]
     assert [c.value for c in curve.crossings] == pytest.approx([0.99e10, 1.01e10], 1e-5)
