@@ -87,9 +87,9 @@ def load(path: str | Path) -> Plan | Plans:
 def _document_in(document: Json) -> Plan | Plans:
     if not isinstance(document, dict) or "ringloom" not in document:
         raise PlanError("not a plan file: no 'ringloom' version in it")
-    if document["ringloom"] not in VERSIONS or isinstance(document["ringloom"], bool):
+    if type(version := document["ringloom"]) is not int or version not in VERSIONS:
         known = f"{VERSIONS[0]} to {VERSIONS[-1]}"
-        raise PlanError(f"plan file of version {document['ringloom']!r}; this reads {known}")
+        raise PlanError(f"plan file of version {version!r}; this reads {known}")
     match [verify(_plan_in(p)) for p in _checked(list, document["plans"], "plans")]:
         case [plan]:
             return plan

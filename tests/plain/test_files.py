@@ -123,6 +123,7 @@ STEP = (*FIRST, "steps", 0)
         ("[1, 2]", "no 'ringloom' version"),
         ('{"ringloom": 99}', "version 99; this reads 1 to 4"),
         ('{"ringloom": true}', "version True; this reads 1 to 4"),
+        ('{"ringloom": 2.0}', "version 2.0; this reads 1 to 4"),
         ('{"ringloom": 1}', "no 'plans'"),
         ('{"ringloom": 1, "plans": [], "plans": [7]}', "'plans' is named twice in an object"),
         ('{"ringloom": 1, "plans": []}', "not 0 plans"),
