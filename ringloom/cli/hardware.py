@@ -4,6 +4,7 @@ NAME is a preset or a file; an assumed constant is one that was not measured on 
 
 Example:
   ringloom hardware h100
+  ringloom hardware h100 -o mine.toml
 """
 
 from dataclasses import asdict
@@ -11,20 +12,28 @@ from typing import Any
 
 import click
 
+from planner.disk import write
+from ringloom.cli.options import FILE
 from ringloom.cli.output import csv_option, show
 from ringloom.views.tables import plain_table
 from ringloom.views.units import size
 from simulator.hardware import hardware, presets
+from simulator.hardware.measured import as_toml
 
 
 @click.command()
 @click.argument("name", required=False)
 @csv_option
-def command(name: str | None) -> None:
+@click.option("-o", "--output", type=FILE, help="Write these constants to a TOML file, to edit.")
+def command(name: str | None, output: str | None) -> None:
     if name is None:
+        if output:
+            raise click.UsageError("-o writes the constants of one machine: name it")
         _list()
         return
     machine = hardware(name)
+    if output:
+        write(output, as_toml(machine).encode())
     rows = [{"constant": key, **asdict(c)} for key, c in machine.constants.items()]
     lines = (
         (key, f"{c.value:.6g}", "" if c.calibrated else "assumed", c.source)

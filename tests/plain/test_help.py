@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import click
@@ -111,6 +112,12 @@ def test_hardware_says_what_is_assumed(ringloom: CommandLine) -> None:
     ringloom.refused("hardware", "abacus")
 
 
+def test_a_preset_is_written_to_be_edited(ringloom: CommandLine, tmp_path: Path) -> None:
+    ringloom("hardware", "h100", "-o", file := str(tmp_path / "mine.toml"))
+    assert rl.hardware(file) == rl.hardware("h100")
+    assert "name it" in ringloom.refused("hardware", "-o", file)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_commands(shell: str, ringloom: CommandLine) -> None:
     script = ringloom("completion", shell)
@@ -193,7 +200,8 @@ def test_a_terminal_has_colours() -> None:
 
 def test_who_reads_may_have_enough() -> None:
     """A pipe that is closed early, as by head, is no error that a command tells."""
-    for command in (["schedules"], ["emit", "torch", "zigzag", *SMALL], ["schedules", "--json"]):
+    emit = ["emit", "torch", "zigzag", *SMALL]
+    for command in (["schedules"], emit, [*emit, "-o", "/dev/stdout"], ["schedules", "--json"]):
         words = [sys.executable, "-m", "ringloom", *command]
         with subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
