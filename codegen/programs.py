@@ -210,7 +210,4 @@ def _refuse_unprinted(work: Workload, kind: str) -> None:
     dims = f"values of {work.v_head_dim} beside keys of {work.head_dim} elements"
     wide = work.v_head_dim != work.head_dim
     if lacking := [what for what, asked in ((dims, wide), ("sinks", work.sinks)) if asked]:
-        raise PlanError(
-            f"{kind} do not have {' and '.join(lacking)} yet: such a plan can be"
-            " simulated, and run on the numpy backend"
-        )
+        raise PlanError(f"{kind} do not have {' and '.join(lacking)} yet: ordinary programs do")
