@@ -8,11 +8,9 @@ be it earlier work of the rank, a message with its blocks, or another message in
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-import numpy as np
 
 from simulator.timeline import Entry, Timeline, entries
 
@@ -54,7 +52,7 @@ def _back(timeline: Timeline) -> Iterator[Leg]:
     """Yield the path from its end."""
     every = [e for e in entries(timeline) if e.kind == "message" or e.end > e.start]
     ends, seen = _ends(every), set[int]()
-    rank = int(np.argmax(timeline.finish))
+    ranks: Sequence[int] = range(timeline.plan.ranks)
 
     def before(entry: Entry) -> int:
         """Return the entry that ended when this one began; -1 for the beginning."""
@@ -76,9 +74,11 @@ def _back(timeline: Timeline) -> Iterator[Leg]:
         link = f"{entry.src}-{entry.dst}" if entry.kind == "message" else ""
         kind: Kind = "merge" if entry.kind == "add" else entry.kind
         yield Leg(kind, entry.dst, entry.step, entry.name, entry.start, until, link)
-        rank, until = entry.src if link else entry.dst, entry.start
+        ranks, until = (entry.src, entry.dst), entry.start
         number = before(entry)
     if until > 0:
+        began = timeline.begin[0] if timeline.plan.steps else timeline.finish
+        rank = min(ranks, key=lambda rank: abs(began[rank] - until))
         yield Leg("prologue", rank, 0, "rows of dO * O", 0.0, until)
 
 
@@ -92,7 +92,6 @@ def _ends(every: list[Entry]) -> dict[tuple[str, int], list[tuple[float, int]]]:
         ends["to", entry.dst].append((entry.arrival, number))
         ends["from", entry.src].append((entry.arrival, number))
         ends["out", entry.src].append((entry.end, number))
-        ends["in", entry.dst].append((entry.end, number))
     return {key: sorted(times) for key, times in ends.items()}
 
 
@@ -101,5 +100,5 @@ def _awaited(entry: Entry) -> list[tuple[str, int]]:
     src, dst = entry.src, entry.dst
     if entry.kind != "message":
         return [("work", dst), ("to", dst), ("from", dst)]
-    own = [("work", src), ("to", src), ("out", src), ("in", dst)]
-    return [*own, ("work", dst), ("out", dst), ("to", dst)]
+    own = [("work", src), ("to", src), ("from", src)]
+    return [*own, ("to", dst), ("work", dst), ("out", dst), ("from", dst)]

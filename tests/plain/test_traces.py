@@ -20,6 +20,7 @@ from planner.planning import plan
 from planner.workload import Workload
 from rank_traces import save_ranks
 from simulator.chrome_trace import TRANSFER, save_trace, trace
+from simulator.costs.prices import Costs
 from simulator.critical_path import Leg, critical_path
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
@@ -194,6 +195,15 @@ def test_the_critical_path_leaves_no_gap_from_beginning_to_end(
     assert legs[-1].end == pytest.approx(prediction.makespan)
     assert all(a.end == pytest.approx(b.start, abs=near) for a, b in pairwise(legs))
     assert sum(leg.end - leg.start for leg in legs) == pytest.approx(prediction.makespan)
+    if legs[0].kind == "prologue":  # and nothing that found no cause
+        assert legs[0].end == pytest.approx(Costs(one, machine).prologue[legs[0].rank])
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("name", ["ulysses", "tokenring"])
+def test_a_message_waits_for_those_that_its_sender_sent_before(name: str, overlap: bool) -> None:
+    legs = path(kept(plan(name, WORK, 8), A100, overlap=overlap))
+    assert "prologue" not in {leg.kind for leg in legs}, "a forward pass has none"
 
 
 def test_the_critical_path_of_a_slow_link_waits_for_it() -> None:
