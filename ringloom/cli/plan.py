@@ -93,6 +93,8 @@ def _tabled(plan: Plan) -> list[str]:
     for number, step in enumerate(plan.steps):
         messages, attends = (sum(map(len, nodes)) for nodes in (step.moves, step.attends))
         tensors = sorted({t for move in step.moves for t in move.tensors})
-        what = f"{messages} messages of {', '.join(tensors)}" if messages else "no message"
-        lines.append(f"    step {number}: {attends} rectangles, {what}")
+        what = (
+            f"{counted(messages, 'message')} of {', '.join(tensors)}" if messages else "no message"
+        )
+        lines.append(f"    step {number}: {counted(attends, 'rectangle')}, {what}")
     return both_ends(lines, f"    ... {len(lines) - SHOWN} more steps ...")

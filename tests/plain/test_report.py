@@ -182,7 +182,7 @@ def test_the_words_of_a_step_count_what_happens_in_it(four: Comparison) -> None:
     plan = four.cases[0].plans.first
     facts = tile_facts("ring", plan)
     assert facts.words(0) == "step 1 of 4: 4 of 4 ranks attend 4 tiles; KV: 3 transfers, 96 KiB"
-    assert facts.words(3) == "step 4 of 4: 1 of 4 ranks attend 1 tile; no transfers"
+    assert facts.words(3) == "step 4 of 4: 1 of 4 ranks attends 1 tile; no transfers"
     sent = columns([facts])["bytes"][0].sum()
     assert sent == rl.simulate(plan, HARDWARE).bytes_sent.sum()
 

@@ -72,11 +72,9 @@ class TileFacts:
     def words(self, step: int) -> str:
         """Describe a step in one line."""
         busy, count = int(self.busy[step].sum()), int(self.count[step])
-        attends = (
-            f"{busy} of {counted(self.ranks, 'rank')} attend {counted(count, 'tile')}"
-            if busy
-            else "no rank attends"
-        )
+        verb = "attends" if busy == 1 else "attend"
+        tiles = f"{busy} of {counted(self.ranks, 'rank')} {verb} {counted(count, 'tile')}"
+        attends = tiles if busy else "no rank attends"
         return f"step {step + 1} of {self.steps}: {attends}; {self.transfers[step]}"
 
 
