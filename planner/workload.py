@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError, unknown
 from planner.masks import Causal, Mask, parse
+from planner.masks.mask import checked
 from planner.one_line import OneLine, python
 
 Positions = Sequence[int] | NDArray[np.integer]
@@ -83,9 +84,7 @@ class Workload(OneLine):
             )
         if dtype not in DTYPES:
             raise PlanError(unknown("dtype", dtype, DTYPES))
-        read = parse(mask) if isinstance(mask, str) else mask
-        if not isinstance(read, Mask):
-            raise PlanError(f"the mask must be a Mask such as Causal(), not {mask!r}")
+        read = parse(mask) if isinstance(mask, str) else checked(mask)
         if scale is not None:
             number = isinstance(scale, int | float) and not isinstance(scale, bool)
             if not number or not abs(scale) <= sys.float_info.max:  # nor NaN

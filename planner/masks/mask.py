@@ -222,7 +222,9 @@ class Pair(Mask):
     binds: ClassVar[int]
 
     def __post_init__(self) -> None:
-        """Accepts any two masks."""
+        """Raises PlanError unless both are masks."""
+        for part in (self.left, self.right):
+            checked(part)
 
     @property
     def expression(self) -> str:
@@ -302,6 +304,13 @@ class Or(Pair):
         if self.left.origins(side) or self.right.origins(side):
             raise undivided(self)
         return None
+
+
+def checked(mask: object) -> Mask:
+    """Returns a mask; raises PlanError for anything else."""
+    if not isinstance(mask, Mask):
+        raise PlanError(f"the mask must be a Mask such as Causal(), not {mask!r}")
+    return mask
 
 
 def undivided(mask: Mask) -> PlanError:

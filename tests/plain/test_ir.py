@@ -1,6 +1,7 @@
 """The IR: values that print as the Python that builds them, and refuse what means nothing."""
 
 import pickle
+import re
 from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
@@ -147,6 +148,13 @@ def test_plans_with_wrong_numbers_cannot_be_built(change: dict, message: str) ->
 def test_workloads_that_mean_nothing_cannot_be_built(change: dict, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         rl.Workload(**({"seq": 23, "heads": 4} | change))
+
+
+@pytest.mark.parametrize("join", ["&", "|"])
+def test_masks_are_joined_with_masks_alone(join: str) -> None:
+    said = "the mask must be a Mask such as Causal(), not 'causal'"
+    with pytest.raises(PlanError, match=re.escape(said)):
+        eval(f"rl.Documents((10, 13)) {join} 'causal'")
 
 
 def test_a_workload_prints_as_the_python_that_builds_it() -> None:

@@ -1,8 +1,10 @@
 """Scenarios: their files, placements, launches, and sweeps over one of their values."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -52,6 +54,22 @@ def test_a_file_holds_the_fields_of_a_scenario_in_toml_or_json(tmp_path: Path) -
     fields = {"overlap": False, "speeds": {"3": 0.5}, "links": links, "topology": "switch"}
     other.write_text(json.dumps(fields | {"buffers": 2, "placement": [1, 0], "launch": 1e-5}))
     assert scenario_file(other) == SCENARIO
+
+
+@pytest.mark.parametrize(
+    ("values", "form"),
+    [
+        ({"links": {"6-7": 0.1}}, "links must be factors by two places, as {(6, 7): 0.1}, not {'6"),
+        ({"links": [0.1]}, "links must be factors by two places"),
+        ({"speeds": "3=0.5"}, "speeds must be numbers by rank, as {3: 0.5}, or one for each, not"),
+        ({"speeds": 0.5}, "speeds must be numbers by rank"),
+    ],
+)
+def test_values_as_on_the_command_line_are_told_their_form_in_python(
+    values: dict[str, Any], form: str
+) -> None:
+    with pytest.raises(rl.RingloomError, match=re.escape(form)):
+        Scenario(**values)
 
 
 def test_a_file_of_links_is_told_by_its_name(tmp_path: Path) -> None:
