@@ -13,7 +13,7 @@ from codegen.torch.holdings import Holdings
 from codegen.torch.tiles import unit_of
 from codegen.torch.variables import variables
 from planner.loops.expand import Expansion
-from planner.loops.form import OWN, Attend, Guard, Loops, Root, Send, Statement
+from planner.loops.form import Attend, Guard, Loops, Root, Send, Statement
 
 Lines = tuple[str, list[str]]  # and the condition that they are under, "" for none
 
@@ -78,8 +78,7 @@ class State:
         """The statement with which sums of some steps begin, if it is one, and that step."""
         begun = self.walked.lasting(cell)[0] & {*steps}
         added = [(s, t) for s, t, c in self.walked.additions() if c == cell and t in begun]
-        stays = any((c[0], OWN) == cell for c in self.walked.kept)
-        if len(added) != 1 or stays or cell in self.walked.parted:
+        if len(added) != 1 or cell in self.walked.parted:
             return None
         return added[0] if added[0][0].when.guard == Guard() else None
 

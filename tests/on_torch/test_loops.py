@@ -16,12 +16,29 @@ from codegen.torch.schedule import print_loops
 from codegen.torch.transfers import Transfer
 from planner import ir
 from planner.errors import PlanError
-from planner.loops.expand import expand
-from planner.loops.form import Attend, Expr, Loops, Part, Send, Shift, When
+from planner.loops import recovered
+from planner.loops.check import check
+from planner.loops.expand import Expansion, expand
+from planner.loops.form import (
+    Attend,
+    Expr,
+    Guard,
+    Hop,
+    Kind,
+    Loops,
+    Part,
+    Root,
+    Send,
+    Shift,
+    Start,
+    Statement,
+    When,
+)
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Slices, Window
+from planner.partitions import Partition, Side
 from planner.planning import plan
 from planner.plans import Plans
-from planner.verify import verify_pair
+from planner.verify import verify, verify_pair
 from planner.workload import Workload
 
 pytest.importorskip("torch")
@@ -243,3 +260,92 @@ def test_sums_that_begin_in_a_loop_where_others_have_left_are_exact() -> None:
         ir.Step((), (home[3],)),
     ]
     assert_printed(verify_pair(replace(ring.forward, steps=tuple(steps)), ring.backward))
+
+
+def by_hand(base: ir.Plan, *statements: Statement) -> Expansion:
+    """The rows of loops over ranks in a line, checked: those of a plan that is verified."""
+    loops = Loops((base.ranks,), 1 + max(s.when.last for s in statements), statements)
+    rows = Expansion(loops, base)
+    made = verify(replace(base, steps=tuple(rows.step(t).step for t in range(loops.steps))))
+    return check(loops, made)
+
+
+def assert_by_hand(rows: Expansion, forward: ir.Plan | None = None) -> None:
+    """The program of these loops is exact; of a backward pass with those of a forward plan."""
+    plans = verify_pair(forward, rows.plan) if forward else Plans(rows.plan)
+    passes = (recovered(forward), rows) if forward else (rows,)
+    assert_exact(load(by_loops(replace(program_of(plans, "torch"), passes=passes))), plans)
+
+
+OWN, ON, BACK = Part("own"), Shift((Expr(1),)), Shift((Expr(-1),))
+
+
+def at(t: int, *ranks: int) -> When:
+    """A step, and the first and the last rank if not all."""
+    bounds = ((0, Expr(ranks[0]), Expr(ranks[1])),) if ranks else ()
+    return When(t, t, guard=Guard(bounds))
+
+
+def sent(when: When, name: str, tensor: str, of: Part, hop: Hop, into: Part = OWN) -> Send:
+    sums = ir.TENSORS[tensor].accumulates
+    return Send(when, name, (tensor,), (of,), hop, into if sums else None)
+
+
+def attended(when: When, q: Part, kv: Part, kind: Kind) -> Attend:
+    return Attend(when, (q,), (kv,), kind)
+
+
+def test_a_first_rectangle_without_the_diagonal_is_added_to_nothing() -> None:
+    """On every rank, queries that came see no key of the diagonal."""
+    work = Workload(12, heads=1, head_dim=2, dtype="float64", mask=Causal())
+    base, a = plan("striped", work, 3), Part("A")
+    kv = (replace(b, home=-b.home % 3) for b in base.partition.kv.blocks)
+    rows = by_hand(
+        replace(base, partition=Partition(base.partition.q, Side(tuple(kv)))),
+        sent(at(0, 0, 0), "A", "Q", OWN, ON),
+        sent(at(0, 0, 1), "A", "Q", OWN, BACK),
+        sent(at(0, 1, 1), "B", "KV", OWN, ON),
+        sent(at(0, 1, 2), "B", "KV", OWN, BACK),
+        sent(at(5, 2, 0), "D", "OUT", replace(a, lag=4), ON),
+        sent(at(5, 1, 1), "E", "OUT", replace(a, lag=4), BACK),
+        sent(at(5, 2, 2), "C", "Q", OWN, ON),
+        sent(at(7, 0, 0), "F", "OUT", Part("C", 1), BACK),
+        attended(at(1), a, Part("B"), "strict"),
+        attended(at(2, 1, 2), OWN, Part("B", 1), "causal"),
+        attended(at(3, 2, 0), OWN, OWN, "causal"),
+        attended(at(4, 0, 0), replace(a, lag=3), OWN, "causal"),
+        attended(at(6, 0, 0), Part("C"), OWN, "causal"),
+    )
+    assert_by_hand(rows)
+
+
+def test_sums_begin_with_nothing_where_only_a_root_gets_the_first_ones() -> None:
+    work = Workload(16, heads=1, head_dim=2, dtype="float64", mask=Full())
+    forward, backward = plan("ring", work, 2, pass_="both")
+    statements = list[Statement]()
+    for root in (0, 1):
+        t, to, here, sums = 3 * root, Root(0, Expr(root)), "AB"[root], "CD"[root]
+        statements.append(sent(at(t), here, "KV", OWN, to))
+        statements.append(attended(at(t + 1, 1 - root, 1 - root), OWN, Part(here), "full"))
+        statements.append(sent(at(t + 2), sums, "DKV", Part(here, 1), to))
+    assert_by_hand(by_hand(backward, *statements, attended(at(6), OWN, OWN, "full")), forward)
+
+
+def test_sums_that_leave_in_a_loop_where_an_owner_keeps_its_own_are_exact() -> None:
+    """The last rank keeps those of its keys, which nobody else sees."""
+    work = Workload(12, heads=1, head_dim=2, dtype="float64", mask=Causal())
+    forward, backward = plan("ring", work, 3, pass_="both")
+    a, before, step = Part("A"), Part("A", 1), Expr(step=1)
+    first = When(0, 1, guard=Guard(((0, step, Expr(1)),)))
+    rows = by_hand(
+        backward,
+        Start(at(0), "A", ("KV",), OWN),
+        sent(first, "A", "KV", a, ON),
+        sent(at(1, 0, 1), "B", "DKV", OWN, ON, a),
+        sent(at(2, 1, 1), "C", "DKV", before, ON, a),
+        sent(at(2, 2, 2), "D", "DKV", before, BACK),
+        sent(at(3, 2, 2), "E", "DKV", before, ON),
+        attended(at(0), OWN, OWN, "causal"),
+        attended(When(1, 2, guard=Guard(((0, step, None),))), OWN, a, "full"),
+    )
+    assert_by_hand(rows, forward)
