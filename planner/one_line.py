@@ -1,5 +1,6 @@
 """OneLine   values whose repr is the Python that builds them, or of a long one both its ends."""
 
+import re
 from typing import Any
 
 LINE = 120  # characters of a repr
@@ -22,8 +23,9 @@ class OneLine:
 
 
 def both_ends(text: str) -> str:
-    """Returns a text, or of one that does not fit a line its two ends."""
-    return text if len(text) <= LINE else f"{text[:HEAD]} ... {text[-TAIL:]}"
+    """Returns a text, or of one that does not fit a line its two ends, with whole numbers."""
+    head, tail = re.sub(r"\d+$", "", text[:HEAD]), re.sub(r"^\d*[, ]*", "", text[-TAIL:])
+    return text if len(text) <= LINE else f"{head} ... {tail}"
 
 
 def python(value: Any) -> str:

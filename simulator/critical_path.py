@@ -9,7 +9,7 @@ be it earlier work of the rank, a message with its blocks, or another message in
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.timeline import Entry, Timeline, entries
@@ -43,9 +43,13 @@ class Leg:
         return {**place, "start_s": self.start, "end_s": self.end, "words": self.words}
 
 
-def critical_path(timeline: Timeline) -> tuple[Leg, ...]:
-    """Return the chain that ends last, by time; raises RingloomError where rows were not kept."""
-    return tuple(reversed(list(_back(timeline))))
+def critical_path(timeline: Timeline, begin: float = 0.0) -> tuple[Leg, ...]:
+    """Return the chain that ends last, by time, of a pass that begins at `begin`, in seconds.
+
+    Raises RingloomError where rows were not kept.
+    """
+    legs = reversed(list(_back(timeline)))
+    return tuple(replace(leg, start=leg.start + begin, end=leg.end + begin) for leg in legs)
 
 
 def _back(timeline: Timeline) -> Iterator[Leg]:

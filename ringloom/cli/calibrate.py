@@ -39,7 +39,7 @@ def command(output: str, quick: bool, device: str | None) -> None:
         "median_error": {p: kernel.median_error for p, kernel in calibration.kernels.items()},
         "constants": {key: c.value for key, c in calibration.hardware.constants.items()},
     }
-    show(document, *_summary(calibration), f"written to {output}")
+    show(document, *_summary(calibration), text=f"written to {output}")
 
 
 def _summary(calibration: Calibration) -> Iterator[Any]:

@@ -60,6 +60,6 @@ def command(
     document = {"target": target, "file": output, "lines": lines, "bytes": size}
     if output:
         write(output, program.encode())
-        show(document, f"{output}: {lines} lines; python {output} checks itself")
+        show(document, text=f"{output}: {lines} lines; python {output} checks itself")
     else:
         show(document | {"source": program}, text=program)

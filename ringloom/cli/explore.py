@@ -43,7 +43,7 @@ def command(port: int, opening: bool, seq: int | None, pass_: str, **given: Any)
         server.io_loop.add_callback(server.show, page)
     gc.collect()
     gc.freeze()  # what libraries hold stays: looking through it takes longer than a redraw may
-    show({"url": url}, f"{url} until Ctrl-C")
+    show({"url": url}, text=f"{url} until Ctrl-C")
     try:
         server.io_loop.start()
     except KeyboardInterrupt:

@@ -49,4 +49,5 @@ def command(output: str, kind: str, **given: Any) -> None:
     files = list[Path]()
     for name in progress(drawings, "drawing"):
         files += sheet.write(drawings[name], name, Path(output), formats)
-    show({"files": [str(file) for file in files]}, *map(str, files))
+    names = [str(file) for file in files]
+    show({"files": names}, text="\n".join(names))

@@ -75,7 +75,8 @@ def show(
 ) -> None:
     """The one JSON object, or the rows of its table as CSV, or the pictures of it.
 
-    A `text` of a program is shown to the letter in place of pictures: neither wrapped nor styled.
+    A `text`, such as a program or the names of files, is shown to the letter below the pictures:
+    neither wrapped nor styled.
     """
     asked = click.get_current_context().meta
     as_json, as_csv = asked["--json"], asked.get("--csv", False)
@@ -87,13 +88,12 @@ def show(
         click.echo(json.dumps(document))
     elif as_csv and rows is not None:
         click.echo(_as_csv(rows), nl=False)
-    elif text is not None:
-        click.echo(text.removesuffix("\n"))
     else:
         with (drawing := console()).capture() as drawn:
             for picture in pictures:
                 drawing.print(picture)
-        click.echo(drawn.get(), nl=False)
+        lines = "" if text is None else text.removesuffix("\n") + "\n"
+        click.echo(drawn.get() + lines, nl=False)
 
 
 def _as_csv(rows: list[dict[str, Any]]) -> str:

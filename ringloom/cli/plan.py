@@ -36,8 +36,8 @@ def command(source: str, output: str | None, **given: Any) -> None:
         forms = [(p, _summary(p), *_looped(p)) for p in plans]
     pictures = [one for p, about, text, _ in forms for one in _portrait(p, about, text)]
     summaries = [about | loops for _, about, _, loops in forms]
-    written = [f"written to {output}"] if output else []
-    show({"plans": summaries, "verified": True}, *pictures, *written)
+    written = f"written to {output}" if output else None
+    show({"plans": summaries, "verified": True}, *pictures, text=written)
 
 
 def _portrait(plan: Plan, about: dict[str, Any], loops: str) -> list[Any]:

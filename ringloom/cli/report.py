@@ -39,4 +39,4 @@ def command(trace: str | None, all_ranks: bool, output: str, **given: Any) -> No
         "measured_s": run.makespan if run else None,
     }
     answer = comparison.recommendation.answer
-    show(document, answer, comparison.why, f"{output}: open it in a browser")
+    show(document, answer, comparison.why, text=f"{output}: open it in a browser")

@@ -43,7 +43,7 @@ def command(
     refuse_huge(plans.workload)
     document: dict[str, Any] = {"schedule": plans.name, "backend": backend}
     head = titled(plans.name, f": {asked(plans.workload, plans.pass_, plans.ranks)} on {backend}")
-    written = [f"recorded in {trace}"] if trace else []
+    written = f"recorded in {trace}" if trace else None
     if trace:
         document["trace"] = trace
     if checked:
@@ -51,7 +51,7 @@ def command(
             run_random(plans, backend, seed, trace)
         with working("running and comparing with dense attention"):
             result = check(plans, backend=backend, seed=seed)
-        show(document | asdict(result), head, verdict(result), *written)
+        show(document | asdict(result), head, verdict(result), text=written)
         return int(not result.exact)
     began = perf_counter()
     with working("running"):
@@ -60,7 +60,7 @@ def command(
     results = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
     took = seconds(document["seconds"])
     ran = f"ran in {took}: {', '.join(results)}; --check verifies the result"
-    show(document, head, ran, *written)
+    show(document, head, ran, text=written)
     return 0
 
 

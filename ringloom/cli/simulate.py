@@ -6,6 +6,7 @@ Example:
   ringloom simulate zigzag --ranks 8 --seq 256k --kv-heads 8 --straggler 3=0.5
 """
 
+from itertools import starmap
 from typing import Any
 
 import click
@@ -33,7 +34,7 @@ from simulator.prediction import simulate
 KINDS = {"attend": "attends", "merge": "merging", "message": "messages", "prologue": "prologue"}
 
 
-def path_picture(legs: tuple[Leg, ...]) -> Table:
+def path_picture(name: str, legs: tuple[Leg, ...]) -> Table:
     """A critical path in words, with what each part takes; of a long one, both ends."""
     total = sum(leg.end - leg.start for leg in legs) or 1.0
     shares = [
@@ -43,7 +44,7 @@ def path_picture(legs: tuple[Leg, ...]) -> Table:
     ]
     rows = [(leg.words, seconds(leg.start), seconds(leg.end - leg.start)) for leg in legs]
     shown = both_ends(rows, (f"... {len(legs) - SHOWN} more ...", "", ""))
-    return plain_table(f"critical path: {', '.join(shares)}", "from", "takes", rows=shown)
+    return plain_table(f"{name}: {', '.join(shares)}", "from", "takes", rows=shown)
 
 
 @click.command()
@@ -68,9 +69,11 @@ def command(
         own = spread(plans, machine, scenario, result.makespan, calibrated=False)
         low, high = interval(machine, result.makespan, own)
         rests = [k for k in constants_of(plans, machine) if not machine.constants[k].calibrated]
-    # None where the rows of a large plan were not kept.
-    timelines = [one.timeline for one, _ in result.in_turn()]
-    paths = [critical_path(t) for t in timelines if t is not None and t.rows is not None]
+    paths = {
+        f"critical path{f', {t.plan.pass_}' * bool(result.passes)}": critical_path(t, begin)
+        for one, begin in result.in_turn()
+        if (t := one.timeline) and t.rows is not None  # those of a large plan are not kept
+    }
     document = {
         "schedule": plans.name,
         **result.as_row(),
@@ -78,15 +81,18 @@ def command(
         "uncalibrated": rests,
         "engine": result.engine,
         "contended": result.contended,
-        "critical_path": [leg.as_row() for legs in paths for leg in legs] if paths else None,
+        "critical_path": [leg.as_row() for legs in paths.values() for leg in legs]
+        if paths
+        else None,
     }
     said = asked(plans.workload, plans.pass_, plans.ranks, machine.name, scenario)
     pictures: list[Any] = [titled(plans.name, f": {said}"), prediction(result)]
     pictures.append(f"nine of ten would be measured between {seconds(low)} and {seconds(high)}")
     if rests:
         pictures.append(f"rests on uncalibrated constants: {', '.join(rests)}")
-    pictures += map(path_picture, paths)
+    pictures += starmap(path_picture, paths.items())
+    written = None
     if trace_file:
         file = save_trace(trace(result), trace_file)
-        pictures.append(f"trace written to {file}; https://ui.perfetto.dev shows it")
-    show(document, *pictures)
+        written = f"trace written to {file}; https://ui.perfetto.dev shows it"
+    show(document, *pictures, text=written)

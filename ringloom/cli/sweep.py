@@ -54,4 +54,4 @@ def command(grid: Path, output: str, backend: str, address: str | None, jobs: in
         "files": files,
     }
     said = f"{counted(len(result.rows), 'point')}, {len(result.refused)} of which cannot run"
-    show(document, said, standing_table(result), *files)
+    show(document, said, standing_table(result), text="\n".join(files))

@@ -38,4 +38,4 @@ def command(target: str, source: str, max_calls: int | None, output: str, **give
     save_tables(arrays, output)
     size = Path(output).stat().st_size
     document = {"target": target, "file": output, "arrays": sorted(arrays), "bytes": size}
-    show(document, f"{output}: {size} bytes; a dynamic program's load() reads it")
+    show(document, text=f"{output}: {size} bytes; a dynamic program's load() reads it")

@@ -319,6 +319,22 @@ def test_plan_prints_the_loops_of_each_pass(ringloom: CommandLine) -> None:
     assert forward["irregular"] is None
 
 
+def test_names_of_files_are_not_broken_where_a_line_ends(
+    ringloom: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    (folder := tmp_path / ("long" * 20)).mkdir()
+    case = ["--ranks", "2", "--seq", "64", "--heads", "2", "--schedules", "ring"]
+    names = ringloom("figures", *case, "--format", "svg", "-o", str(folder)).splitlines()
+    assert sorted(map(Path, names)) == sorted(folder.iterdir())
+    for command, file in (("report", "why.html"), ("plan", "plan.json"), ("run", "run.json")):
+        path = str(folder / file)
+        case = ["--ranks", "2", "--seq", "64", "--heads", "2", "--head-dim", "8"]
+        words = [] if command == "report" else ["ring"]
+        output = "--trace" if command == "run" else "-o"
+        assert path in ringloom(command, *words, *case, output, path)
+
+
 def test_plan_says_why_there_are_no_loops_and_what_the_tables_hold(
     ringloom: CommandLine,
 ) -> None:

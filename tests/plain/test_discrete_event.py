@@ -3,6 +3,7 @@
 import gzip
 import json
 from dataclasses import FrozenInstanceError, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -301,7 +302,16 @@ def test_the_command_line_takes_every_condition(ringloom: CommandLine, tmp_path:
     assert answer["engine"] == "events"
     assert answer["critical_path"][-1]["end_s"] == pytest.approx(answer["makespan_s"])
     assert "traceEvents" in json.loads(gzip.decompress(trace.read_bytes()))
-    assert "critical path" in ringloom("simulate", "striped", *SMALL)
+    assert "critical path: " in ringloom("simulate", "striped", *SMALL)
+
+
+def test_the_critical_path_of_a_pair_goes_on_in_the_backward_pass(ringloom: CommandLine) -> None:
+    both = ["simulate", "striped", *SMALL, "--pass", "both"]
+    legs = (answer := ringloom.json(*both))["critical_path"]
+    assert all(a["end_s"] == pytest.approx(b["start_s"]) for a, b in pairwise(legs))
+    assert legs[-1]["end_s"] == pytest.approx(answer["makespan_s"])
+    shown = ringloom(*both)
+    assert shown.index("critical path, forward: ") < shown.index("critical path, backward: ")
 
 
 @pytest.mark.parametrize(
