@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from array_libraries import library_of
 from codegen.assemble import assemble
 from codegen.layout import Layout, Ranges, layout_of
 from codegen.layout_text import described, layout_text
@@ -78,7 +79,7 @@ def program(layout: Layout, target: str) -> ModuleType:
 @pytest.mark.parametrize("one", PLANS, ids=lambda p: f"{p.name}-{p.ranks}-{p.workload.seq}")
 @pytest.mark.parametrize("target", ["torch", "jax"])
 def test_the_text_of_a_layout_says_what_the_partition_does(one: Plan, target: str) -> None:
-    library = pytest.importorskip(target if target == "torch" else "jax.numpy")
+    library = library_of(target)
     layout = layout_of(one)
     built: Any = program(layout, target)
     for side, tokens in (("q", one.workload.seq), ("kv", one.workload.kv_seq)):
@@ -101,7 +102,7 @@ def test_the_text_of_a_layout_says_what_the_partition_does(one: Plan, target: st
 @pytest.mark.parametrize("target", ["torch", "jax"])
 def test_lengths_whose_shards_do_not_fit_are_refused(one: Plan, target: str) -> None:
     """By `shard` where theirs may be as long as the plan's; others are refused by `attention`."""
-    library = pytest.importorskip(target if target == "torch" else "jax.numpy")
+    library = library_of(target)
     layout, built = layout_of(one), program(layout_of(one), target)
     for side, form in (("q", layout.q), ("kv", layout.kv)):
         padded = target == "jax" and not layout.equal

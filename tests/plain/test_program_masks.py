@@ -1,6 +1,5 @@
 """Masks of programs: the expression says what the workload says, and the boxes say the same."""
 
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from array_libraries import library_of
 from codegen.assemble import assemble
 from codegen.masks import boxes, mask_data, mask_function
 from planner.masks import (
@@ -57,8 +57,7 @@ def test_any_expression_is_the_mask(
 
 
 def assert_printed_as_evaluated(mask: Mask, seq: int, kv_seq: int, target: str) -> None:
-    jax = target == "jax"  # by its own module, which sets the devices of the whole process
-    library = import_module("jax_devices").jax.numpy if jax else pytest.importorskip("torch")
+    library = library_of(target)
     text, work = written(mask, seq, target, kv_seq)
     built: Any = ModuleType("mask")
     exec(text, vars(built))
