@@ -14,8 +14,8 @@ from codegen.torch.origins import together
 from codegen.torch.tensors import Tensors, Text, list_of
 from codegen.torch.variables import readers
 from planner.errors import PlanError
-from planner.loops.form import HELD, OWN, Attend, Exchange, Ints, Return, Statement
-from planner.partitions import Side
+from planner.loops.form import HELD, OWN, Attend, Exchange, Return, Statement
+from planner.loops.kinds import Chunks
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,8 @@ class Exchanges(Messages):
         every = before is not None and axis == 0 and len(mesh) == 2  # groups, one by one
         if not (every or source == OWN) or (np.sort(chunks, 1) != np.sort(wanted, 1)).any():
             raise PlanError("what an exchange brings is in an order of its own")
-        check_sequence(blocks, wanted)
+        if not Chunks(blocks, 0).apart(wanted).all():
+            raise PlanError("pieces of what an exchange brings lie between each other")
         if side == "kv" and not together(self.plan.partition):
             raise PlanError("what an exchange brings of keys has another order than queries")
         order = "all_at" if every else "at"
@@ -240,11 +241,3 @@ def picked(shares: Shares, names: Names) -> str:
         return f".chunk({shares.slices}, 1)[{first}]"
     span = f"{first} :: " if " " in first else f"{first.removeprefix('0')}::"
     return f".unflatten(1, ({shares.slices}, -1))[:, {span}{shares.every}]"
-
-
-def check_sequence(side: Side, wanted: Ints) -> None:
-    """Raise PlanError unless blocks of each rank follow one another in the sequence."""
-    first = np.array([min(p.start for p in c) if c else 0 for c in side.chunks])
-    last = np.array([max(p[-1] for p in c) if c else 0 for c in side.chunks])
-    if (last[wanted[:, :-1]] >= first[wanted[:, 1:]]).any():
-        raise PlanError("pieces of what an exchange brings lie between each other")
