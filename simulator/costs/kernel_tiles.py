@@ -55,10 +55,9 @@ class Reach(NamedTuple):
 def _reach(queries: Ints, pieces: Ints, width: int) -> Reach:
     """Return what runs of `width` queries, at their aligned positions, reach."""
     i0, i1, j0, j1, lo, hi = pieces.T
-    number = np.arange(len(queries))
     # A band narrower than the gaps between queries has gaps too: then the run is in parts.
-    apart = np.diff(queries, prepend=-FAR) > (hi - lo).min(initial=FAR) + 1
-    begin = np.flatnonzero(apart | (number % width == 0))
+    apart = 1 + np.flatnonzero(np.diff(queries) > (hi - lo).min(initial=FAR) + 1)
+    begin = np.union1d(np.arange(0, len(queries), width), apart)
     end = np.append(begin[1:], len(queries))
     reaches = [np.zeros((3, 0), np.int64)]
     for part, piece in overlaps(queries[begin], queries[end - 1] + 1, i0, i1):
