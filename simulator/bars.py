@@ -5,11 +5,8 @@ wait                     ------                 for a message, from when its sou
 send             |KV 0 -> 1 ===|
 """
 
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -52,39 +49,23 @@ def bars_of(prediction: Prediction, ranks: Sequence[int] | None = None) -> list[
     for timeline, _, at in passes(prediction):
         if _whole(timeline):
             done = [s for s in spans(timeline) if s.rank in shown and s.stream != "receive"]
-            done += waits(timeline, done)
+            done += [s for s in waits(timeline) if s.rank in shown]
         else:
             done = _attends(timeline, shown)
         every += [replace(s, start=s.start + at, end=s.end + at) for s in done] if at else done
     return every
 
 
-def waits(timeline: Timeline, done: Sequence[Span]) -> list[Span]:
-    """Returns the times that ranks of some spans wait for messages which their sources offered.
-
-    Each lies before what a rank computes or merges next: from when the rank was free and the
-    message was offered, to its arrival. Raises RingloomError where rows were not kept.
-    """
-    messages = defaultdict[int, list[tuple[float, int, float]]](list)  # arrival, source, offer
+def waits(timeline: Timeline) -> Iterator[Span]:
+    """Yields the waits of a timeline, each named after who is at the other end of its message."""
+    other = dict[tuple[int, float], int]()
     for rows in timeline.rows or ():
         if rows.kind == "message" and isinstance(move := rows.node, Move):
-            offered = timeline.begin[rows.step, move.src]
-            columns = move.dst, rows.arrival, move.src, offered
-            for dst, *message in zip(*(column.tolist() for column in columns), strict=True):
-                messages[dst].append(tuple(message))
-    for arriving in messages.values():
-        arriving.sort(key=itemgetter(0))
-    work = (s for s in done if s.stream in ("compute", "merge"))
-    waited, free, near = list[Span](), defaultdict[int, float](float), 1e-9 * timeline.end
-    for s in sorted(work, key=attrgetter("rank", "start")):
-        came = bisect_right(messages[s.rank], s.start + near, key=itemgetter(0))
-        if came and s.start > free[s.rank]:
-            arrival, source, offered = messages[s.rank][came - 1]
-            if arrival > (since := max(free[s.rank], offered)):
-                name = f"waits for rank {source}"
-                waited.append(Span(s.rank, "wait", name, s.step, since, arrival))
-        free[s.rank] = s.end
-    return waited
+            ends = move.src.tolist(), move.dst.tolist(), rows.arrival.tolist()
+            for src, dst, arrival in zip(*ends, strict=True):
+                other |= {(src, arrival): dst, (dst, arrival): src}
+    for w in timeline.waits:
+        yield Span(w.rank, "wait", f"waits for rank {other[w.rank, w.end]}", w.step, w.start, w.end)
 
 
 def _attends(timeline: Timeline, ranks: set[int]) -> list[Span]:

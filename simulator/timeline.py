@@ -8,7 +8,7 @@ receive        |KV 7 -> 0 ===|
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,15 @@ def work(kind: Kind, step: int, node: Attend | Move, start: Floats, end: Floats)
     return Rows(kind, step, node, start, end, end, np.zeros(len(node), np.int64))
 
 
+class Wait(NamedTuple):
+    """A wait of a rank in a step for messages that their sources had offered, in seconds."""
+
+    step: int
+    rank: int
+    start: float
+    end: float
+
+
 @dataclass(frozen=True, eq=False)
 class Timeline:
     """The times of a run, in seconds.
@@ -53,7 +62,7 @@ class Timeline:
     [begin, attend start, attend end; steps; ranks]: a rank's attends of a step, with the adding of
     their results, ran between the last two, which are equal where it has none. `rows`: every row
     in plan order. Both are None where a plan is so large that they were not kept; a recorded run
-    has rows alone.
+    has rows alone. `waits`, kept where rows are: those that exposed communication is the sum of.
     """
 
     plan: Plan
@@ -61,6 +70,7 @@ class Timeline:
     finish: Floats
     steps: Floats | None
     rows: tuple[Rows, ...] | None
+    waits: tuple[Wait, ...] = ()
 
     def __repr__(self) -> str:
         plan, kept = self.plan, "all rows" if self.rows is not None else "no rows"

@@ -22,7 +22,7 @@ from simulator.engines.tasks import RankStep, Tasks
 from simulator.engines.transfers import NEVER, Transfers
 from simulator.network.routes import Traffic
 from simulator.scenario import Scenario
-from simulator.timeline import Floats, Rows, Timeline, block_names, work
+from simulator.timeline import Floats, Rows, Timeline, Wait, block_names, work
 
 Want = int | float  # a message by number, or a time
 Mark = tuple[int, float, float, float, float]  # a step: begin, first attend, end of attends, of all
@@ -59,6 +59,7 @@ class DiscreteEvent:
         self._busy, self._finish = self._prologue.copy(), self._prologue.copy()
         self._exposed, self._done = [0.0] * plan.ranks, [False] * plan.ranks
         self._keeps = record or len(plan.steps) * plan.ranks <= KEPT
+        self._waits = list[Wait]()
         self._marks = [list[Mark]() for _ in range(plan.ranks)]
         self._lives = [self._life(rank, steps) for rank, steps in enumerate(self._rows.steps)]
 
@@ -89,7 +90,7 @@ class DiscreteEvent:
             if not self._scenario.late or not step.calls:
                 self._launch(step)
             if not self._scenario.overlap:
-                yield from self._wait_for(rank, (*step.sends, *step.receives))
+                yield from self._wait_for(rank, step, (*step.sends, *step.receives))
             taken = self._transfers.taken(step) if self._scenario.overlap else 0.0
             for call in step.calls:
                 yield from self._attend(rank, step, call, taken)
@@ -97,7 +98,7 @@ class DiscreteEvent:
             end = clock.now
             first = self._call_start[step.calls[0]] if step.calls else end
             for message in step.merges:
-                yield from self._merge(rank, message)
+                yield from self._merge(rank, step, message)
             self._finish[rank] = clock.now
             if self._keeps:
                 self._marks[rank].append((step.number, begin, first, end, clock.now))
@@ -112,7 +113,7 @@ class DiscreteEvent:
     def _attend(self, rank: int, step: RankStep, call: int, taken: float) -> Iterator[Want]:
         calls, clock = self._rows.calls, self._clock
         if needs := calls.needs[call]:
-            yield from self._wait_for(rank, needs)
+            yield from self._wait_for(rank, step, needs)
         start = self._call_start[call] = clock.now
         end = start + calls.seconds[call] + taken
         if self._buffers or self._scenario.late:
@@ -128,7 +129,7 @@ class DiscreteEvent:
         if now > clock.now:
             yield now
 
-    def _wait_for(self, rank: int, needs: tuple[int, ...]) -> Iterator[Want]:
+    def _wait_for(self, rank: int, step: RankStep, needs: tuple[int, ...]) -> Iterator[Want]:
         """Wait for messages, and note how long they were under way meanwhile."""
         arrived, offered, free, wait = self._transfers.arrived, self._offered, self._clock.now, 0.0
         for message in needs:
@@ -138,9 +139,12 @@ class DiscreteEvent:
             since = offered[message]
             wait = max(wait, arrived[message] - (since if since > free else free))
         self._exposed[rank] += wait
+        if self._record and wait:
+            now = self._clock.now
+            self._waits.append(Wait(step.number, rank, now - wait, now))
 
-    def _merge(self, rank: int, message: int) -> Iterator[Want]:
-        yield from self._wait_for(rank, (message,))
+    def _merge(self, rank: int, step: RankStep, message: int) -> Iterator[Want]:
+        yield from self._wait_for(rank, step, (message,))
         start = self._merge_start[message] = self._clock.now
         seconds = self._rows.messages.merge[message]
         self._busy[rank] += seconds
@@ -164,8 +168,8 @@ class DiscreteEvent:
         """Return the times of all rows."""
         end = max([*self._finish, *self._transfers.arrived])
         rows = tuple(self._log()) if self._record else None
-        finish = np.array(self._finish)
-        return Timeline(self._plan, end, finish, self._steps() if self._keeps else None, rows)
+        finish, steps = np.array(self._finish), self._steps() if self._keeps else None
+        return Timeline(self._plan, end, finish, steps, rows, tuple(self._waits))
 
     def _steps(self) -> Floats:
         """Return the times of each step; a rank with no task in it passes in no time."""

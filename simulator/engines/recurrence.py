@@ -31,7 +31,7 @@ from simulator.costs.prices import Costs
 from simulator.engines.holdings import Accumulators, Origins
 from simulator.engines.rounds import attend_rounds, move_rounds
 from simulator.network.ports import Ports
-from simulator.timeline import Floats, Rows, Timeline, work
+from simulator.timeline import Floats, Rows, Timeline, Wait, work
 
 KEPT = 1 << 22  # steps x ranks up to which every step's times are kept
 
@@ -80,7 +80,7 @@ class Recurrence:
         self._keeps = record or steps * ranks <= KEPT
         # Begin, start of attends, end of attends; of the step at hand alone, if not all are kept.
         self._steps = np.empty((3, steps if self._keeps else 1, ranks))
-        self._log, self._messages = list[Rows](), 0
+        self._log, self._waits, self._messages = list[Rows](), list[Wait](), 0
 
     def step(self, number: int, step: Step) -> None:
         """Offer the step's messages, attend, then merge what arrives."""
@@ -88,7 +88,7 @@ class Recurrence:
         self._begin[:], self._start[:], self._taken[:] = self._now, np.inf, 0.0
         arrived = [(move, self._send(number, move)) for move in move_rounds(step)]
         if not self._overlap:
-            self._wait_for_all(arrived)
+            self._wait_for_all(number, arrived)
         for node in attend_rounds(step):
             self._attend(number, node)
         self._end[:] = self._now
@@ -137,7 +137,7 @@ class Recurrence:
         np.add.at(self._receiving, into, seconds)
         return start, end, end + alpha
 
-    def _wait_for_all(self, arrived: list[tuple[Move, Floats]]) -> None:
+    def _wait_for_all(self, number: int, arrived: list[tuple[Move, Floats]]) -> None:
         """Keep every rank from computing until its own messages of the step are through."""
         began = self._begin
         waited = np.zeros_like(began)
@@ -146,11 +146,18 @@ class Recurrence:
                 since = np.maximum(began[rank], began.take(move.src))
                 waited[rank] = np.maximum(waited[rank], arrival - since)
                 self._now[rank] = np.maximum(self._now[rank], arrival)
-        self._exposed += waited
+        self._wait(number, np.arange(len(waited)), self._now, waited)
+
+    def _wait(self, number: int, rank: Index, until: Floats, seconds: Floats) -> None:
+        """Add up waits for messages that their sources had offered, and log them."""
+        np.add.at(self._exposed, rank, seconds)
+        if self._record:
+            rows = zip(*(x.tolist() for x in (rank, until - seconds, until)), strict=True)
+            self._waits += [Wait(number, *row) for row in rows if row[1] < row[2]]
 
     def _attend(self, number: int, node: Attend) -> None:
         rank = index(node.rank)
-        start = self._ready(node, rank)
+        start = self._ready(number, node, rank)
         seconds = self._costs.attend(node) / self._speed[rank] + self._taken[rank]
         self._taken[rank] = 0.0
         adding = self._accumulators.attended(node) / self._speed[rank]
@@ -162,7 +169,7 @@ class Recurrence:
             self._log.append(work("attend", number, node, start, end))
             self._log.append(work("add", number, node, end, end + adding))
 
-    def _ready(self, node: Attend, rank: Index) -> Floats:
+    def _ready(self, number: int, node: Attend, rank: Index) -> Floats:
         """Return when each rank is free and has its inputs, and note its wait for them."""
         free = ready = self._now[rank]
         longest = np.zeros(len(node))  # of its waits for what was already offered
@@ -170,7 +177,7 @@ class Recurrence:
             arrived, offered = (times.take(messages.T) for times in (self._arrived, self._offered))
             ready = np.maximum(ready, arrived.max(axis=0))
             np.maximum(longest, (arrived - np.maximum(offered, free)).max(axis=0), out=longest)
-        np.add.at(self._exposed, rank, longest)
+        self._wait(number, rank, ready, longest)
         return ready
 
     def _merge(self, number: int, move: Move, arrival: Floats) -> None:
@@ -178,7 +185,7 @@ class Recurrence:
         free, seconds = self._now[dst], self._accumulators.arrived(move) / self._speed[dst]
         start = np.maximum(free, arrival)
         since = np.maximum(free, self._begin.take(move.src))
-        np.add.at(self._exposed, dst, np.maximum(arrival - since, 0.0))
+        self._wait(number, dst, arrival, np.maximum(arrival - since, 0.0))
         self._now[dst] = start + seconds
         np.add.at(self._busy, dst, seconds)
         if self._record:
@@ -187,8 +194,9 @@ class Recurrence:
     def timeline(self) -> Timeline:
         """Return the times of all rows so far."""
         plan, end = self._costs.plan, max(float(self._now.max()), self._last)
-        rows = tuple(self._log) if self._record else None
-        return Timeline(plan, end, self._now, self._steps if self._keeps else None, rows)
+        rows, steps = tuple(self._log) if self._record else None, self._steps
+        waits = tuple(self._waits)
+        return Timeline(plan, end, self._now, steps if self._keeps else None, rows, waits)
 
     def sums(self) -> Sums:
         """Return the totals of all ranks so far."""
