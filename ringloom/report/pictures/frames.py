@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from bokeh.models import AdaptiveTicker, BasicTicker, CustomJSTickFormatter, NoOverlap
+from bokeh.models import (
+    AdaptiveTicker,
+    BasicTicker,
+    BasicTickFormatter,
+    CustomJSTickFormatter,
+    NoOverlap,
+)
 from bokeh.plotting import figure
 
 TIP = '<div style="max-width:18rem;color:#111">{}</div>'
@@ -38,6 +44,7 @@ def timed(name: str, **more: Any) -> figure:
     still = {"active_drag": None, "active_scroll": None, "x_axis_label": "time (ms)"}
     drawn = frame(name, **{"min_width": 240, **tools, **still, **more})
     drawn.toolbar.logo, drawn.toolbar.autohide = None, True
+    drawn.xaxis.formatter = BasicTickFormatter(use_scientific=False)  # 0.007, not 7.000e-3
     return drawn
 
 
