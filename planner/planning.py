@@ -97,6 +97,8 @@ def plan(
         raise PlanError(f"{recipe.name} has a layout of its own")
     chosen = {} if layout is None else {"layout": own_name(layout)}
     built = recipe.build(work, ranks, pass_, **(parameters | chosen))
+    if not isinstance(built, Plan):
+        raise PlanError(f"schedule {recipe.name} must return a plan, not {built!r:.40}")
     if built.name != schedule.strip():
         built = replace(built, name=schedule.strip())
     return derive(built, TRIMS[trim] if passes is None else passes)
@@ -116,9 +118,14 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
 
 
 def derive(built: Plan, passes: Sequence[Rewrite] = PASSES) -> Plan:
-    """Run passes in turn and verify the result; raises the PlanError of the first wrong pass."""
+    """Run passes in turn and verify the result: what they are given may still have dead tiles.
+
+    Raises PlanError for a wrong result; where a pass fails otherwise, of the first wrong pass.
+    """
     try:
         return verify(reduce(lambda plan, rewrite: rewrite(plan), passes, built))
+    except PlanError:
+        raise
     except Exception:  # an earlier pass may have been wrong
         for rewrite in passes:
             built = verify(rewrite(built))

@@ -3,6 +3,7 @@
 import ast
 import inspect
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -193,6 +194,30 @@ def test_layouts_go_by_the_names_of_peers_too(elsewhere: str, here: str) -> None
 def test_bad_schedules_are_refused_by_name(written: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         rl.plan(written, rl.Workload(seq=64, heads=4), 4)
+
+
+def test_mistakes_of_a_schedule_are_told_under_a_causal_mask_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Dead tiles were, which a pass drops; and of no plan that it has no name."""
+    usual = SCHEDULES["tokenring"]
+
+    def astray(work: rl.Workload, ranks: int, pass_: str) -> Plan:
+        plan = usual.build(work, ranks, pass_)
+        return replace(plan, steps=plan.steps[:-1])
+
+    def forgetful(work: rl.Workload, ranks: int, pass_: str) -> None:
+        astray(work, ranks, pass_)
+
+    for build in astray, forgetful:
+        mistaken = replace(usual, name=build.__name__, build=build)
+        monkeypatch.setitem(SCHEDULES, build.__name__, mistaken)
+    for mask in "full", "causal", "causal & window:100":
+        work = rl.Workload(seq=256, heads=4, mask=mask)
+        with pytest.raises(PlanError, match="still holds OUT block"):
+            rl.plan("astray", work, 4)
+    with pytest.raises(PlanError, match="forgetful must return a plan, not None"):
+        rl.plan("forgetful", work, 4)
 
 
 def _source(name: str) -> Path:
