@@ -89,7 +89,7 @@ def test_a_scenario_in_a_grid_is_the_scenario_in_python(tmp_path: Path) -> None:
         assert given.digest == grid_of(needed | {"scenario": scenarios}).digest
         assert [given.point(n)[1]["scenario"] for n in range(len(given))] == [*scenarios.values()]
     (row,) = rl.sweep(needed | {"scenario": table["wide"]}, tmp_path / "out", jobs=1).rows
-    assert row["reason"] == "topology given: rank 2 of 2 ranks"
+    assert row["reason"] == "topology links: rank 2 of 2 ranks"
     wide = rl.sweep(needed | {"ranks": 3, "scenario": table["wide"]}, tmp_path / "3", jobs=1)
     plan = rl.plan("ring", rl.Workload(seq=64), 3)
     links = rl.simulate(plan, "h100", topology=str(tmp_path / "links.json"))
