@@ -67,7 +67,7 @@ def check(plan: AnyPlans, backend: str | Execute = "numpy", seed: int = 0) -> Ch
     work, inputs = plans.workload, draw(plans.workload, seed)
     sinks = draw_sinks(work, seed)
     given: dict[str, Any] = {"sinks": sinks, "backend": backend}
-    judged, leaks = list[Judged](), list[str]()
+    judged, leaks = list[Judged](), misfits(work)
     if plans.forward:
         truth: Run = partial(dense.forward, sinks=sinks)
         results = forward(plans, *inputs[:3], **given)
@@ -120,6 +120,26 @@ def distance(result: Array, truth: Array) -> float:
 
 
 # ---- the leak probe
+
+
+def misfits(work: Workload) -> list[str]:
+    """Name a pair that the region of the mask holds other than once where it is allowed.
+
+    Runs evaluate the definition of a mask, programs call kernels for its region.
+    """
+    held = np.zeros((work.seq, work.kv_seq), np.uint8)
+    queries, keys = np.arange(work.seq) + work.offset, np.arange(work.kv_seq)
+    for i0, i1, j0, j1, low, high in work.mask.region().pieces:
+        rows = slice(*np.clip((i0 - work.offset, i1 - work.offset), 0, work.seq))
+        columns = slice(*np.clip((j0, j1), 0, work.kv_seq))
+        apart = keys[columns] - queries[rows, None]
+        held[rows, columns] += (low <= apart) & (apart <= high)
+    allowed = work.allowed(range(work.seq), range(work.kv_seq)).astype(int)
+    return [
+        f"the mask's region counts query {i}, key {j} as {held[i, j]},"
+        f" its definition as {allowed[i, j]}"
+        for i, j in np.argwhere(held != allowed)[:1]
+    ]
 
 
 def forward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:

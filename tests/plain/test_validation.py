@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from planner import planning
 from planner.ir import Attend, Step
 from planner.masks import Causal, Documents, Full, Mask, Window
+from planner.masks.regions import Region
 from planner.plans import Plans
 from planner.verify import mark_verified
 from planner.workload import DTYPES, Workload
@@ -92,6 +93,31 @@ def test_a_plan_that_forgets_a_tile_is_not_exact(pass_: str, dtype: str) -> None
     steps = (*plan.steps[:number], step, *plan.steps[number + 1 :])
     wrong = mark_verified(replace(plan, steps=steps))  # as if the verifier had passed it
     assert not check(wrong).exact
+
+
+def wider(mask: Causal) -> Region:
+    return Full().region()
+
+
+def twice(mask: Causal) -> Region:
+    return Region.of(np.concatenate([Causal().region().pieces] * 2))
+
+
+@pytest.mark.parametrize(
+    ("region", "said"),
+    [
+        (wider, "query 0, key 1 as 1, its definition as 0"),
+        (twice, "query 0, key 0 as 2, its definition as 1"),
+    ],
+)
+def test_a_mask_whose_region_is_not_its_definition_is_not_exact(
+    region: Callable[[Causal], Region], said: str
+) -> None:
+    """Runs are exact all the same: they evaluate the definition, which programs do not."""
+    mask = type("Mistaken", (Causal,), {"region": region})()
+    verdict = check(planning.plan("ring", replace(SMALL, mask=mask), 3))
+    assert not verdict.exact
+    assert verdict.leaks == (f"the mask's region counts {said}",)
 
 
 Program = Callable[..., Any]
