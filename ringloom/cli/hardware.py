@@ -32,6 +32,7 @@ def command(name: str | None, output: str | None) -> None:
         _list()
         return
     machine = hardware(name)
+    written = f"written to {output}" if output else None
     if output:
         write(output, as_toml(machine).encode())
     rows = [{"constant": key, **asdict(c)} for key, c in machine.constants.items()]
@@ -40,7 +41,7 @@ def command(name: str | None, output: str | None) -> None:
         for key, c in machine.constants.items()
     )
     table = plain_table("constant", "value", "", "source", rows=lines, numbers=slice(1, 2))
-    show({"name": machine.name, "constants": rows}, table, rows=rows)
+    show({"name": machine.name, "constants": rows}, table, rows=rows, text=written)
 
 
 def _list() -> None:

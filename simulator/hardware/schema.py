@@ -236,5 +236,9 @@ class Hardware:
 
     def changed(self, values: Mapping[str, float], source: str = "given") -> "Hardware":
         """Return the hardware with other values of some constants, which count as uncalibrated."""
-        new = {key: Constant(float(value), source, False) for key, value in values.items()}
+        try:
+            new = {key: Constant(float(value), source, False) for key, value in values.items()}
+        except (TypeError, ValueError):
+            said = f"a change is numbers by constant, not {values!r:.60}"
+            raise RingloomError(f"hardware {self.name}: {said}") from None
         return Hardware(self.name, {**self.constants, **new})

@@ -113,7 +113,8 @@ def test_hardware_says_what_is_assumed(ringloom: CommandLine) -> None:
 
 
 def test_a_preset_is_written_to_be_edited(ringloom: CommandLine, tmp_path: Path) -> None:
-    ringloom("hardware", "h100", "-o", file := str(tmp_path / "mine.toml"))
+    printed = ringloom("hardware", "h100", "-o", file := str(tmp_path / "mine.toml"))
+    assert printed.endswith(f"written to {file}\n")
     assert rl.hardware(file) == rl.hardware("h100")
     assert "name it" in ringloom.refused("hardware", "-o", file)
 
