@@ -14,7 +14,14 @@ diagonal, and so it is measured.
 
 A kernel's work comes in blocks: per head and batch row one for each tile of rows, in the backward
 pass of columns. The chip runs so many at once, wave after wave, and a last wave that is not full
-leaves part of it `idle`. No call takes less than the host needs to prepare it.
+leaves part of it `idle`. No call takes less than its traffic to memory, or than the host needs to
+prepare it.
+
+Few queries. Kernels may have a shorter tile for calls of fewer rows than a tile. Forward kernels of
+GPUs in 16 bit split the keys of a call whose blocks would not fill the chip, into tiles at most.
+Of one query they compute the heads that share a KV head as rows of one tile. PyTorch's flash
+operator does both (`num_splits_heuristic` and `mha_fwd` in FlashAttention's flash_api.cpp); merging
+the results of the splits is not priced.
 """
 
 from typing import Any
@@ -23,7 +30,7 @@ import numpy as np
 
 from planner.ir import CARRIED, TENSORS, Pass
 from planner.kernel_calls import Call
-from planner.workload import Workload
+from planner.workload import DTYPES, Workload
 from simulator.hardware import Hardware
 
 # Per (query, key) pair, head, and element of head_dim and v_head_dim: scores, dQ and dK are
@@ -56,7 +63,8 @@ class Kernels:
         rate = hardware.peak(work.dtype) * hardware.efficiency(pass_, mean_dim)
         # Of one (query, key) pair of one head on long blocks, all batch rows together.
         self.seconds_per_pair = flop * work.batch / rate
-        self._per_byte = hardware.option("attention.traffic", pass_) / hardware["memory.bandwidth"]
+        self._exposed = hardware.option("attention.traffic", pass_)
+        self._bandwidth = hardware["memory.bandwidth"]
         self.launch, self._host = (
             hardware.option(f"attention.{n}", pass_) for n in ("launch", "host")
         )
@@ -66,18 +74,24 @@ class Kernels:
         self._per_row, self._per_column = traffic_per_token(pass_, work)
         self.tile = hardware.tile_for(max(work.head_dim, work.v_head_dim))  # queries, keys
         self._skips = hardware.skips(self.tile, pass_)
+        self._short = int(hardware.option("attention.short_tile_q")) or self.tile[0]
+        flash = bool(self._at_once) and pass_ == "forward" and DTYPES[work.dtype] == 2
+        self._splits_keys, self._pack = flash, work.group if flash else 1
         # Programs cut rectangles into calls; if not, kernels skip what masks hide.
         self.splits = bool(hardware.option("attention.split"))
 
     @property
     def form(self) -> tuple[object, ...]:
         """Everything that the counts of calls depend on, beside the workload."""
-        return self.tile, self._skips, self.splits, self._masked, self._causal
+        tiles = self.tile, self._short, self._pack
+        return *tiles, self._skips, self.splits, self._masked, self._causal
 
     def blocks(self, rows: Any, columns: Any) -> Any:
         """Count the blocks per head of calls."""
         tq, tk = self.tile
-        return -(-rows // tq) if self._pass == "forward" else -(-columns // tk)
+        if self._pass == "backward":
+            return -(-columns // tk)
+        return -(-rows // tq) / self._packed(rows)
 
     def traffic(self, rows: Any, columns: Any) -> Any:
         """Count the bytes per query head that calls move, inputs and results once each."""
@@ -86,21 +100,37 @@ class Kernels:
     def total(self, counts: Any, heads: Any) -> Any:
         """Return the seconds of calls in a row; `counts`: calls, pairs, blocks, bytes per head."""
         calls, pairs, blocks, traffic = counts
-        work = heads * (pairs * self.seconds_per_pair + traffic * self._per_byte)
+        moved = heads * traffic / self._bandwidth
+        work = heads * pairs * self.seconds_per_pair + self._exposed * moved
         if self._at_once:
-            waves = blocks * heads * self._work.batch / np.maximum(calls, 1) / self._at_once
+            each = heads * self._work.batch / np.maximum(calls, 1)
+            running = blocks * each
+            if self._splits_keys:
+                tiles = pairs * each / (self.tile[0] * self.tile[1])
+                running = np.maximum(running, np.minimum(tiles, self._at_once))
+            waves = running / self._at_once
             work = work * np.ceil(waves) / np.where(waves > 0, waves, 1.0)
-        return np.maximum(self._host * calls, self.launch * calls + work)
+        return np.maximum(self._host * calls, self.launch * calls + np.maximum(work, moved))
+
+    def _packed(self, rows: Any) -> Any:
+        """Count the heads whose rows are in one tile."""
+        return np.where(rows == 1, self._pack, 1)
+
+    def height(self, rows: Any) -> Any:
+        """Count the rows per head that calls of some rows compute, in whole tiles."""
+        tq, short, heads = self.tile[0], self._short, self._packed(rows)
+        few = np.minimum(-(-rows * heads // short) * short / heads, tq)
+        return np.where(rows < tq, few, -(-rows // tq) * tq)
 
     def full(self, rows: Any, columns: Any) -> Any:
         """Count pairs per head that full calls compute, broadcast together."""
-        tq, tk = self.tile
-        return -(-rows // tq) * tq * (-(-columns // tk) * tk)
+        tk = self.tile[1]
+        return self.height(rows) * (-(-columns // tk) * tk)
 
     def pairs(self, call: Call) -> float:
         """Count pairs per head that a call costs, in those of a full one."""
         rows, columns = len(call.rows), len(call.columns)
-        whole: float = self.full(rows, columns)
+        whole = float(self.full(rows, columns))
         if call.band is False:
             return whole
         if call.band is None:

@@ -3,7 +3,8 @@
 Rectangles are cut into calls as programs cut them (see `planner.kernel_calls`); those that are
 alike but for a shift, under a mask that only looks at distances, are cut once. Where kernels skip
 whatever a mask hides, or rectangles are so many that cutting each would take minutes, a rectangle
-counts as one call per q block that computes the kernel tiles which its mask touches.
+counts as one call per q block that computes the kernel tiles which its mask touches, or one of all
+q blocks that are shorter than a tile.
 """
 
 from collections.abc import Sequence
@@ -135,13 +136,19 @@ class Rectangles:
     def _skipping(self, q: Ints, kv: Ints) -> Floats:
         """Return the `Cut` of rectangles [n, a] x [n, b] of chunks: [6, n].
 
-        Each q chunk is a call over the row's kv chunks, which computes the tiles that are touched.
+        Each q chunk is a call over the row's kv chunks, which computes the tiles that are touched;
+        those of fewer queries than a tile are one call together.
         """
         kernels, (tq, tk) = self._kernels, self._kernels.tile
-        calls, height, width = q >= 0, self._tokens[0][q], self._tokens[1][kv].sum(axis=1)
-        pairs = self.touched[q[:, :, None], kv[:, None, :]].sum(axis=(1, 2)) * (tq * tk)
-        blocks = np.where(calls, kernels.blocks(height, width[:, None]), 0).sum(axis=1)
-        count = calls.sum(axis=1)
+        height, width = self._tokens[0][q], self._tokens[1][kv].sum(axis=1)
+        tall, short = height >= tq, np.where(height < tq, height, 0)
+        joined = short.sum(axis=1)
+        padded = kernels.height(joined) / np.maximum(joined, 1)
+        touched = self.touched[q[:, :, None], kv[:, None, :]].sum(axis=2) * tk
+        pairs = (touched * np.where(tall, tq, short * padded[:, None])).sum(axis=1)
+        blocks = np.where(tall, kernels.blocks(height, width[:, None]), 0).sum(axis=1)
+        blocks = blocks + np.where(joined, kernels.blocks(joined, width), 0)
+        count = tall.sum(axis=1) + (joined > 0)
         traffic, none = kernels.traffic(height.sum(axis=1), count * width), np.zeros(len(q))
         return np.array([count, pairs, blocks, traffic, none, none])
 

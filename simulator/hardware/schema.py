@@ -16,6 +16,7 @@ attention.head_half           head_dim at which scores cost as much as products 
 attention.blocks              kernel blocks that the chip runs at once, such as one per SM
 attention.host                seconds in which the host prepares a call, so that none takes less
 attention.narrow_tile_q       queries of a kernel tile for head_dim up to 64, where they differ
+attention.short_tile_q        queries of a kernel tile for calls of fewer than a tile, likewise
 attention.split               1: programs cut rectangles into full, causal and masked calls, as
                               torch programs do; 0: one kernel per q block skips what masks hide
 attention.skip_q, skip_kv     kernel tiles that causal calls skip, where they differ from `tile`
@@ -104,6 +105,7 @@ OPTIONAL = {
     "attention.backward_launch": (SECONDS, 0.0),
     "attention.blocks": (Unit("blocks", whole=True, zero=True), 0.0),
     "attention.narrow_tile_q": (TOKENS, 0.0),
+    "attention.short_tile_q": (TOKENS, 0.0),
     "attention.split": (SWITCH, 0.0),
     "node.axes": (Unit("axes", most=6, whole=True, zero=True), 0.0),
     "node.wrap": (Unit("ranks", least=1, whole=True), 1.0),

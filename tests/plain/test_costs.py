@@ -1,6 +1,7 @@
 """Costs: kernel calls counted as programs make them, and priced as kernels are measured."""
 
 from itertools import combinations, islice, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 
 from plain.test_simulator_reference import plans
 from planner.analysis.tiles import tiles
-from planner.ir import Attend, Plan
+from planner.ir import Attend, Pass, Plan
 from planner.kernel_calls import Call
 from planner.masks import Causal, Documents, Full, Mask, Window
 from planner.planning import plan
@@ -16,7 +17,7 @@ from planner.workload import Workload
 from simulator.costs.kernels import Kernels, causal_pairs
 from simulator.costs.prices import Costs
 from simulator.costs.rectangles import Rectangles
-from simulator.hardware import Hardware, hardware
+from simulator.hardware import Hardware, hardware, presets
 from simulator.prediction import simulate
 
 H100 = hardware("h100")
@@ -126,19 +127,63 @@ def test_keys_that_query_heads_share_are_read_once() -> None:
 
 
 def test_blocks_run_in_waves_and_no_call_is_shorter_than_its_preparation() -> None:
-    """132 blocks at once: 11 heads of 12 tiles are one wave, and one head more makes it two."""
-    machine = H100.changed({"attention.blocks": 132, "attention.launch": 0, "attention.host": 0})
-    call = Call(range(12 * 128), range(4096), False)
+    """132 blocks at once: 11 heads of 12 tiles are one wave, and one head more makes it two.
 
-    def seconds(heads: int, batch: int = 1) -> float:
-        work = Workload(seq=4096, heads=heads, batch=batch)
-        return Kernels(machine, work, "forward").seconds(call, heads)
+    Of less than a wave, forward kernels of 16 bit split keys; others leave a part of the chip idle.
+    """
+    bare = {"attention.launch": 0, "attention.backward_launch": 0, "attention.host": 0}
+    machine, call = H100.changed(bare), Call(range(12 * 128), range(12 * 128), False)
 
-    assert seconds(1) == pytest.approx(seconds(11))
+    def seconds(heads: int, pass_: Pass = "forward", batch: int = 1, **more: Any) -> float:
+        work = Workload(seq=4096, heads=heads, batch=batch, **more)
+        return Kernels(machine, work, pass_).seconds(call, heads)
+
+    assert seconds(1) == pytest.approx(seconds(11) / 11)
+    assert seconds(1, "backward") == pytest.approx(seconds(11, "backward"))
+    assert seconds(1, dtype="float32") == pytest.approx(seconds(11, dtype="float32"))
     assert seconds(12) == pytest.approx(2 * seconds(11))
     assert seconds(11, batch=3) == pytest.approx(3 * seconds(11))
     prepared = machine.changed({"attention.host": 1.0})
     assert Kernels(prepared, Workload(seq=4096), "forward").seconds(call, 1) == 1.0
+
+
+FLASH_DECODING = {  # us of a call on A100, by batch rows and keys (Dao et al. 2023)
+    (256, 256): 63.4,
+    (128, 512): 67.7,
+    (64, 1024): 77.7,
+    (32, 2048): 58.5,
+    (16, 4096): 57.0,
+    (8, 8192): 56.4,
+    (4, 16384): 58.2,
+    (2, 32768): 60.3,
+    (1, 65536): 64.4,
+    (1, 131072): 106.6,
+}
+
+
+@pytest.mark.parametrize(("batch", "keys"), FLASH_DECODING)
+def test_a_query_takes_as_long_as_flash_decoding_was_measured_to(batch: int, keys: int) -> None:
+    """One query of 16 heads, 2 KV heads, 16 bit: no constant was fitted to these rows."""
+    work = Workload(seq=1, kv_seq=keys, heads=16, kv_heads=2, batch=batch, dtype="float16")
+    kernels = Kernels(hardware("a100-nvlink"), work, "forward")
+    seconds = kernels.seconds(Call(range(1), range(keys), False), 16)
+    assert seconds * 1e6 == pytest.approx(FLASH_DECODING[batch, keys], rel=0.2)
+
+
+@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("rows", [1, 2, 8, 64, 100, 300])
+def test_few_queries_take_their_traffic_at_least_and_a_whole_tile_at_most(
+    rows: int, name: str
+) -> None:
+    machine, call = hardware(name), Call(range(rows), range(2**17), False)
+    work = Workload(seq=rows, kv_seq=2**17, heads=32, kv_heads=8)
+    short, whole = (
+        Kernels(one, work, "forward")
+        for one in (machine, machine.changed({"attention.short_tile_q": machine.tile[0]}))
+    )
+    moved = 8 * 2**17 * 2 * 128 * 2 / machine["memory.bandwidth"]
+    assert moved < short.seconds(call, 32) <= whole.seconds(call, 32)
+    assert short.seconds(call, 32) <= short.seconds(Call(range(rows + 1), call.columns, False), 32)
 
 
 def test_causal_calls_compute_the_tiles_that_are_not_skipped() -> None:

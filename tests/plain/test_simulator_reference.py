@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Attend, Move, Plan, Step
-from planner.kernel_calls import Call, rectangle_calls
 from planner.masks import Full
-from planner.partitions import Block, merge, shifted
 from planner.planning import plan
 from planner.workload import DTYPES, Workload
 from simulator.costs.prices import Costs
@@ -21,6 +19,7 @@ from simulator.hardware import Hardware, hardware
 from simulator.network.ports import node_ports
 from simulator.prediction import simulate
 from simulator.timeline import Span, spans
+from slow_prices import SlowPrices
 from strategies import any_workloads, schedules
 
 STREAMS = "compute", "merge"  # of a rank's own work
@@ -36,6 +35,7 @@ SLOW = {  # a chip and links slow enough for small workloads to matter on all of
     "attention.launch": st.sampled_from([0.0, 1e-5, 1e-2]),
     "attention.tile_q": st.integers(1, 9),
     "attention.tile_kv": st.integers(1, 9),
+    "attention.short_tile_q": st.integers(1, 9),
     "attention.split": st.booleans(),
     "attention.skip_q": st.integers(1, 5),
     "attention.skip_kv": st.integers(1, 5),
@@ -80,31 +80,10 @@ def crowded(draw: st.DrawFn) -> Plan:
     return Plan("crowded", work, ranks, base.partition, "forward", (), (), steps)
 
 
-def up(n: int, to: int) -> int:
-    return -(-n // to) * to
-
-
-def program_calls(one: Plan, qs: list[Block], kvs: list[Block]) -> list[Call]:
-    """The kernel calls of a rectangle, blocks in the order of their first positions."""
-    work, pieces = one.workload, one.workload.mask.region().pieces
-    q, kv = ([b.positions for b in sorted(s, key=first) if b.size] for s in (qs, kvs))
-    rows, columns = (np.concatenate([*map(merge, side), np.zeros(0, np.int64)]) for side in (q, kv))
-    straight = (np.diff(rows) > 0).all() and (np.diff(columns) > 0).all()
-    if straight and work.allowed(rows, columns).all():
-        return [Call(range(len(rows)), range(len(columns)), False)]
-    return rectangle_calls([shifted(part, work.offset) for part in q], kv, pieces)
-
-
-def first(block: Block) -> int:
-    return min((r.start for r in block.positions), default=0)
-
-
 @dataclass
-class Reference:
+class Reference(SlowPrices):
     """The semantics of a step, one row at a time, with every price from its definition."""
 
-    plan: Plan
-    machine: Hardware
     overlap: bool
     now: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     port: dict[tuple[str, bool, int], float] = field(default_factory=lambda: defaultdict(float))
@@ -119,97 +98,6 @@ class Reference:
     rows: int = 0  # rectangles so far
     last: float = 0.0
     times: list[list[list[float]]] = field(default_factory=list)
-
-    def per_token(self, tensor: str, arriving: bool) -> float:
-        what, work = TENSORS[tensor], self.plan.workload
-        wide = max(4, DTYPES[work.dtype])
-        other = work.batch * wide * (what.elements(work) + what.scalars)
-        kernel = DTYPES[work.dtype] * what.elements(work) + wide * what.scalars
-        read = other if arriving else work.batch * kernel
-        again = self.machine["attention.merge"] if tensor == "OUT" else 1.0
-        again *= self.machine["attention.gradients"] if tensor != "OUT" and not arriving else 1.0
-        return again * (2 * other + read) / self.machine["memory.bandwidth"]
-
-    def price(self, tensor: str, block: int, arriving: bool) -> float:
-        owned = self.plan.side(tensor).blocks[block]
-        return owned.size * len(owned.heads) * self.per_token(tensor, arriving)
-
-    def per_pair(self) -> float:
-        work, pass_ = self.plan.workload, self.plan.pass_
-        products = {"forward": (1, 1), "backward": (3, 2)}[pass_]  # over head_dim, v_head_dim
-        length = products[0] * work.head_dim + products[1] * work.v_head_dim
-        share = self.machine.efficiency(pass_, length / sum(products))
-        return float(2 * length * work.batch / (self.machine.peak(work.dtype) * share))
-
-    def heads(self, q: Block, kv: Block) -> int:
-        return len({h for h in q.heads if h // self.plan.workload.group in kv.heads})
-
-    def whole(self, qs: list[Block], kvs: list[Block]) -> float:
-        """One kernel per q block that skips the tiles in which nothing is allowed."""
-        (rows, columns), work = self.machine.tile, self.plan.workload
-        pairs, blocks, moved = 0, 0, 0.0
-        for q in qs:
-            moved += self.moved(q.size, sum(kv.size for kv in kvs))
-            blocks += up(q.size, rows) // rows
-            for kv in kvs:
-                allowed = work.allowed(merge(q.positions), merge(kv.positions))
-                tiles = sum(
-                    allowed[i : i + rows, j : j + columns].any()
-                    for i in range(0, allowed.shape[0], rows)
-                    for j in range(0, allowed.shape[1], columns)
-                )
-                pairs += tiles * rows * columns
-        return self.total(len(qs), pairs, blocks, moved, self.heads(qs[0], kvs[0]))
-
-    def moved(self, rows: int, columns: int) -> float:
-        """Seconds for q, out, lse or q, dout, dq, lse, delta, and k and v, or both twice."""
-        work, back = self.plan.workload, self.plan.pass_ == "backward"
-        own, both = DTYPES[work.dtype], work.head_dim + work.v_head_dim
-        row = own * (both + back * work.head_dim) + max(4, own) * (1 + back)
-        moved = work.batch * (rows * row + columns * own * both * (1 + back) / work.group)
-        exposed = self.machine.option("attention.traffic", self.plan.pass_)
-        return float(exposed * moved / self.machine["memory.bandwidth"])
-
-    def total(self, calls: int, pairs: float, blocks: int, moved: float, heads: int) -> float:
-        """Seconds of calls one after the other: in waves of blocks, and prepared by the host."""
-        at_once = self.machine["attention.blocks"]
-        seconds = (pairs * self.per_pair() + moved) * heads
-        if at_once and blocks and heads:
-            each = blocks * heads * self.plan.workload.batch / calls
-            seconds *= np.ceil(each / at_once) * at_once / each
-        launches = self.machine.option("attention.launch", self.plan.pass_) * calls
-        return float(max(self.machine["attention.host"] * calls, launches + seconds))
-
-    def split(self, qs: list[Block], kvs: list[Block]) -> float:
-        """The calls of an emitted program, and the merging of their results."""
-        calls = program_calls(self.plan, qs, kvs)
-        rows = [row for call in calls for row in call.rows]
-        columns = [column for call in calls for column in call.columns]
-        tile = self.machine.tile[self.plan.pass_ == "backward"]
-        sides = (c.rows if self.plan.pass_ == "forward" else c.columns for c in calls)
-        blocks = sum(up(len(side), tile) // tile for side in sides)
-        pairs = sum(map(self.pairs, calls))
-        moved = sum(self.moved(len(call.rows), len(call.columns)) for call in calls)
-        seconds = self.total(len(calls), pairs, blocks, moved, self.heads(qs[0], kvs[0]))
-        again, group = len(rows) - len(set(rows)), self.plan.workload.group
-        more = {"OUT": again, "DQ": again, "DKV": (len(columns) - len(set(columns))) / group}
-        per_head = sum(more[t] * self.per_token(t, False) for t in ACCUMULATORS[self.plan.pass_])
-        return seconds + per_head * self.heads(qs[0], kvs[0])
-
-    def pairs(self, call: Call) -> float:
-        (tq, tk), (rows, columns) = self.machine.tile, (len(call.rows), len(call.columns))
-        sq, sk = self.machine.skips(self.machine.tile)
-        looked = up(rows, tq) * up(columns, tk)
-        if call.kind in ("causal", "window"):
-            lo, hi = (-rows, 0) if call.band is True else call.band  # type: ignore[misc]
-            ends = [(max(0, i + lo) // sk * sk, i + sq + hi, i) for i in range(0, rows, sq)]
-            looked = sum(
-                up(min(sq, rows - i), tq) * up(min(columns, up(min(columns, last), sk)) - low, tk)
-                for low, last, i in ends
-            )
-        names = {"full": "", "causal": "causal", "window": "causal", "masked": "masked"}
-        dear = self.machine[f"attention.{names[call.kind]}"] if call.band is not False else 1.0
-        return looked * dear
 
     def add(self, rank: int, tensor: str, blocks: list[int], arriving: bool) -> float:
         seconds = 0.0

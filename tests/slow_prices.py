@@ -1,0 +1,157 @@
+"""Prices of kernel calls, merges and additions, each from its definition, one at a time."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.ir import ACCUMULATORS, TENSORS, Plan
+from planner.kernel_calls import Call, rectangle_calls
+from planner.partitions import Block, merge, shifted
+from planner.workload import DTYPES
+from simulator.hardware import Hardware
+
+
+def up(n: int, to: int) -> int:
+    return -(-n // to) * to
+
+
+def program_calls(one: Plan, qs: list[Block], kvs: list[Block]) -> list[Call]:
+    """The kernel calls of a rectangle, blocks in the order of their first positions."""
+    work, pieces = one.workload, one.workload.mask.region().pieces
+    q, kv = ([b.positions for b in sorted(s, key=first) if b.size] for s in (qs, kvs))
+    rows, columns = (np.concatenate([*map(merge, side), np.zeros(0, np.int64)]) for side in (q, kv))
+    straight = (np.diff(rows) > 0).all() and (np.diff(columns) > 0).all()
+    if straight and work.allowed(rows, columns).all():
+        return [Call(range(len(rows)), range(len(columns)), False)]
+    return rectangle_calls([shifted(part, work.offset) for part in q], kv, pieces)
+
+
+def first(block: Block) -> int:
+    return min((r.start for r in block.positions), default=0)
+
+
+@dataclass
+class SlowPrices:
+    """Prices of the rows of one plan on one machine."""
+
+    plan: Plan
+    machine: Hardware
+
+    def per_token(self, tensor: str, arriving: bool) -> float:
+        what, work = TENSORS[tensor], self.plan.workload
+        wide = max(4, DTYPES[work.dtype])
+        other = work.batch * wide * (what.elements(work) + what.scalars)
+        kernel = DTYPES[work.dtype] * what.elements(work) + wide * what.scalars
+        read = other if arriving else work.batch * kernel
+        again = self.machine["attention.merge"] if tensor == "OUT" else 1.0
+        again *= self.machine["attention.gradients"] if tensor != "OUT" and not arriving else 1.0
+        return again * (2 * other + read) / self.machine["memory.bandwidth"]
+
+    def price(self, tensor: str, block: int, arriving: bool) -> float:
+        owned = self.plan.side(tensor).blocks[block]
+        return owned.size * len(owned.heads) * self.per_token(tensor, arriving)
+
+    def per_pair(self) -> float:
+        work, pass_ = self.plan.workload, self.plan.pass_
+        products = {"forward": (1, 1), "backward": (3, 2)}[pass_]  # over head_dim, v_head_dim
+        length = products[0] * work.head_dim + products[1] * work.v_head_dim
+        share = self.machine.efficiency(pass_, length / sum(products))
+        return float(2 * length * work.batch / (self.machine.peak(work.dtype) * share))
+
+    def heads(self, q: Block, kv: Block) -> int:
+        return len({h for h in q.heads if h // self.plan.workload.group in kv.heads})
+
+    def whole(self, qs: list[Block], kvs: list[Block]) -> float:
+        """One kernel per q block that skips the tiles in which nothing is allowed.
+
+        Blocks that are shorter than a tile are computed by one kernel together.
+        """
+        (rows, columns), work = self.machine.tile, self.plan.workload
+        keys, joined = sum(kv.size for kv in kvs), sum(q.size for q in qs if q.size < rows)
+        heights = [q.size for q in qs if q.size >= rows] + [joined] * (joined > 0)
+        pairs = 0.0
+        for q in qs:
+            high = rows if q.size >= rows else q.size * self.height(joined) / max(joined, 1)
+            for kv in kvs:
+                allowed = work.allowed(merge(q.positions), merge(kv.positions))
+                tiles = sum(
+                    allowed[i : i + rows, j : j + columns].any()
+                    for i in range(0, allowed.shape[0], rows)
+                    for j in range(0, allowed.shape[1], columns)
+                )
+                pairs += tiles * high * columns
+        blocks = sum(self.blocks(height, keys) for height in heights)
+        moved = sum(self.moved(height, keys) for height in heights)
+        return self.total(len(heights), pairs, blocks, moved, self.heads(qs[0], kvs[0]))
+
+    def moved(self, rows: int, columns: int) -> float:
+        """Seconds for q, out, lse or q, dout, dq, lse, delta, and k and v, or both twice."""
+        work, back = self.plan.workload, self.plan.pass_ == "backward"
+        own, both = DTYPES[work.dtype], work.head_dim + work.v_head_dim
+        row = own * (both + back * work.head_dim) + max(4, own) * (1 + back)
+        moved = work.batch * (rows * row + columns * own * both * (1 + back) / work.group)
+        return float(moved / self.machine["memory.bandwidth"])
+
+    def flash(self) -> bool:
+        """True if keys are split where blocks would not fill the chip, and heads share tiles."""
+        work, blocks = self.plan.workload, self.machine["attention.blocks"]
+        return blocks > 0 and self.plan.pass_ == "forward" and DTYPES[work.dtype] == 2
+
+    def height(self, rows: int) -> float:
+        """The rows of one head that a call computes."""
+        tile, short = self.machine.tile[0], int(self.machine["attention.short_tile_q"])
+        if rows >= tile:
+            return up(rows, tile)
+        heads = self.plan.workload.group if rows == 1 and self.flash() else 1
+        return min(up(rows * heads, short) / heads, tile)
+
+    def blocks(self, rows: int, columns: int) -> float:
+        """The blocks of one head: tiles of rows, in the backward pass of columns."""
+        back = self.plan.pass_ == "backward"
+        tile = self.machine.tile[back]
+        heads = self.plan.workload.group if rows == 1 and self.flash() else 1
+        return up(columns if back else rows, tile) / tile / heads
+
+    def total(self, calls: int, pairs: float, blocks: float, moved: float, heads: int) -> float:
+        """Seconds of calls one after the other: in waves of blocks, and prepared by the host."""
+        at_once = self.machine["attention.blocks"]
+        exposed = self.machine.option("attention.traffic", self.plan.pass_)
+        seconds = (pairs * self.per_pair() + exposed * moved) * heads
+        if at_once and blocks and heads:
+            each, (rows, columns) = heads * self.plan.workload.batch / calls, self.machine.tile
+            running = blocks * each
+            if running < at_once and self.flash():
+                running = max(running, min(at_once, pairs * each / rows / columns))
+            seconds *= np.ceil(running / at_once) * at_once / running
+        launches = self.machine.option("attention.launch", self.plan.pass_) * calls
+        seconds = max(seconds, moved * heads)
+        return float(max(self.machine["attention.host"] * calls, launches + seconds))
+
+    def split(self, qs: list[Block], kvs: list[Block]) -> float:
+        """The calls of an emitted program, and the merging of their results."""
+        calls = program_calls(self.plan, qs, kvs)
+        rows = [row for call in calls for row in call.rows]
+        columns = [column for call in calls for column in call.columns]
+        blocks = sum(self.blocks(len(call.rows), len(call.columns)) for call in calls)
+        pairs = sum(map(self.pairs, calls))
+        moved = sum(self.moved(len(call.rows), len(call.columns)) for call in calls)
+        seconds = self.total(len(calls), pairs, blocks, moved, self.heads(qs[0], kvs[0]))
+        again, group = len(rows) - len(set(rows)), self.plan.workload.group
+        more = {"OUT": again, "DQ": again, "DKV": (len(columns) - len(set(columns))) / group}
+        per_head = sum(more[t] * self.per_token(t, False) for t in ACCUMULATORS[self.plan.pass_])
+        return seconds + per_head * self.heads(qs[0], kvs[0])
+
+    def pairs(self, call: Call) -> float:
+        (tq, tk), (rows, columns) = self.machine.tile, (len(call.rows), len(call.columns))
+        sq, sk = self.machine.skips(self.machine.tile)
+        looked = self.height(rows) * up(columns, tk)
+        if call.kind in ("causal", "window"):
+            lo, hi = (-rows, 0) if call.band is True else call.band  # type: ignore[misc]
+            ends = [(max(0, i + lo) // sk * sk, i + sq + hi, i) for i in range(0, rows, sq)]
+            looked = sum(
+                up(min(sq, rows - i), tq) * up(min(columns, up(min(columns, last), sk)) - low, tk)
+                for low, last, i in ends
+            )
+        names = {"full": "", "causal": "causal", "window": "causal", "masked": "masked"}
+        dear = self.machine[f"attention.{names[call.kind]}"] if call.band is not False else 1.0
+        return looked * dear
