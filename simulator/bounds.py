@@ -6,11 +6,14 @@ a plain causal mask over as many keys as queries, a token's query and its key ha
 A forward pass starts without copies. A backward pass may start with copies of Q, KV and OUT
 anywhere, not of DOUT and STATS. Results end at their owners, in the model's dtype at least.
 
-The machine. A pair takes at least its flop at the kernels' full rate; a message takes each link on
+The machine. A pair takes at least its flop at the kernels' full rate; a kernel reads its inputs
+from memory and writes its results to it, at the memory's bandwidth; a message takes each link on
 its way for bytes / bandwidth, links are full duplex, and it arrives a latency after its last byte.
 Nothing else takes time.
 
 compute   all pairs, over the sum of the ranks' speeds
+memory    each key that a query sees and each query that sees a key is read once, on some rank, and
+          their results are written once, in the model's dtype: all these bytes, over the same sum
 link      However ranks are divided into groups, one group computes its size's share of all pairs at
           least. It needs a bounding box of rows for them (Loomis and Whitney): with k keys and, in
           the mean over query heads that share a KV head, q queries, it computes q k pairs per query
@@ -23,9 +26,9 @@ link      However ranks are divided into groups, one group computes its size's s
           group it is: of each division the least time counts, and of all divisions the largest. To
           it comes the least latency of a message. Where that is the larger part, it is `latency`.
 
-Neither packing nor a mask's shape counts: where a few rows are enough for a share (windows, short
-documents), or few ranks are on few links, the bound is that of compute, and loose where no plan
-reaches full rate (docs/predictions.md lists where).
+Neither packing nor a mask's shape counts for links: where a few rows are enough for a share
+(windows, short documents), or few ranks are on few links, the bound is that of compute or memory,
+and loose where no plan reaches full rate (docs/predictions.md lists where).
 """
 
 from collections.abc import Iterator
@@ -38,7 +41,7 @@ import numpy as np
 from planner.ir import TENSORS, Pass, Plan
 from planner.masks import Causal
 from planner.masks.areas import sizes
-from planner.masks.regions import Ints
+from planner.masks.regions import Ints, Region
 from planner.partitions import Ranges, merge
 from planner.workload import Workload
 from simulator.costs.kernels import Kernels
@@ -47,7 +50,7 @@ from simulator.network.routes import Routes
 from simulator.network.topology import Place
 from simulator.scenario import Scenario
 
-Why = Literal["compute", "link", "latency"]
+Why = Literal["compute", "memory", "link", "latency"]
 BOXES: dict[Pass, tuple[str, str]] = {"forward": ("Q", "KV"), "backward": ("DQ", "DKV")}
 
 
@@ -89,8 +92,13 @@ def lower_bound(
     """
     queries = range(work.offset, work.offset + work.seq)
     pairs = work.mask.pairs((queries,), (range(work.kv_seq),))  # of one query head
-    rate = float(scenario.speed(ranks).sum()) / Kernels(hardware, work, pass_).seconds_per_pair
-    bound = Bounds(pairs * work.heads / rate, "compute", "all ranks")
+    kernels, speed = Kernels(hardware, work, pass_), float(scenario.speed(ranks).sum())
+    times: dict[Why, float] = {  # of one query head on one rank
+        "compute": pairs * kernels.seconds_per_pair,
+        "memory": kernels.traffic(*_seen(work)) / hardware["memory.bandwidth"],
+    }
+    why = max(times, key=times.__getitem__)
+    bound = Bounds(times[why] * work.heads / speed, why, "all ranks")
     routes = scenario.routes(hardware, ranks)
     for name, groups in _divisions(routes):
         seconds = min(_transfer(work, ranks, pass_, pairs, group) for group in groups)
@@ -98,6 +106,20 @@ def lower_bound(
         if seconds + alpha > bound.seconds:
             bound = Bounds(seconds + alpha, "link" if seconds > alpha else "latency", name)
     return bound
+
+
+def _seen(work: Workload) -> tuple[int, int]:
+    """Return how many queries see a key, and how many keys a query sees."""
+    box = Region.boxes(work.offset, work.offset + work.seq, 0, work.kv_seq)
+    pieces = box.intersect(work.mask.region()).pieces
+    return _covered(*pieces.T[:2]), _covered(*pieces.T[2:4])
+
+
+def _covered(low: Ints, high: Ints) -> int:
+    """Return the size of the union of some intervals [low, high)."""
+    order = np.argsort(low)
+    low, high = low[order], np.maximum.accumulate(high[order])
+    return int(np.maximum(high - np.maximum(low, np.append(low[:1], high[:-1])), 0).sum())
 
 
 def _transfer(work: Workload, ranks: int, pass_: Pass, pairs: int, group: Group) -> float:

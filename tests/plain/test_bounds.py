@@ -66,10 +66,10 @@ def test_no_plan_of_the_class_is_below_the_bound_in_any_scenario(
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Workload, int, Pass]:
-    """Workloads as they are trained, on some nodes: bounds by links as often as by compute."""
+    """Workloads as they are trained or decoded, on some nodes: bounds of every kind."""
     ranks = draw(st.sampled_from([2, 3, 4, 8, 12]))
-    seq = draw(st.sampled_from([ranks * 64, 1000, 2**14]))
-    kv_seq = draw(st.sampled_from([seq, seq, 2 * seq]))
+    seq = draw(st.sampled_from([ranks * 64, 1000, 2**14, 1, 9]))
+    kv_seq = draw(st.sampled_from([seq, seq, 2 * seq] if seq > 9 else [1000, 2**17]))
     kv_heads = draw(st.sampled_from([1, 4, 8]))
     work = Workload(
         seq=seq,
@@ -86,6 +86,7 @@ fast_chips = st.fixed_dictionaries(
         "peak.bfloat16": st.sampled_from([3e14, 1e16]),
         "intra.bandwidth": st.sampled_from([1e10, 3e11]),
         "inter.bandwidth": st.sampled_from([1e8, 2e10]),
+        "memory.bandwidth": st.sampled_from([1e10, 2e12]),
         "node.ranks": st.sampled_from([2, 3, 8]),
     }
 ).map(A100.changed)
@@ -112,7 +113,8 @@ def test_a_workload_has_one_bound_and_predictions_of_its_schedules_are_sound(
     assert len(bounds) == 1
 
 
-RATES = ["peak.bfloat16", "intra.bandwidth", "inter.bandwidth", "attention.forward"]
+RATES = [*(f"{part}.bandwidth" for part in ("memory", "intra", "inter"))]
+RATES += ["peak.bfloat16", "attention.forward"]
 
 
 @given(cases(), fast_chips, st.sampled_from(RATES), st.floats(1.0, 1.35))
@@ -233,7 +235,7 @@ def test_three_ranks_cannot_do_better_however_tiles_are_shared_out(name: str, ma
     assert optimum(one, machine) * ROUNDING >= bound_of(one, machine).seconds > 0
 
 
-def test_slow_chips_are_bound_by_compute_and_slow_links_by_links() -> None:
+def test_slow_chips_are_bound_by_compute_or_memory_and_slow_links_by_links() -> None:
     work = Workload(seq=2**14, heads=32, mask=Full())
 
     def best(key: str, value: float, ranks: int = 8) -> tuple[str, str]:
@@ -241,9 +243,19 @@ def test_slow_chips_are_bound_by_compute_and_slow_links_by_links() -> None:
         return bound.why, bound.group
 
     assert best("peak.bfloat16", 1e10) == ("compute", "all ranks")
+    assert best("memory.bandwidth", 1e7) == ("memory", "all ranks")
     assert best("intra.bandwidth", 1e7) == ("link", "rank")
     assert best("inter.bandwidth", 1e6, ranks=32) == ("link", "node")
     assert best("intra.alpha", 1.0) == ("latency", "rank")
+
+
+def test_few_queries_are_bound_by_reading_the_keys_that_they_see() -> None:
+    """All ranks together read K and V of each KV head once, and queries; they write results."""
+    work = Workload(seq=3, kv_seq=2**20, heads=32, kv_heads=8, mask="window:4093 | keys:7")
+    bound = lower_bound(work, 8, "forward", A100)
+    moved = 8 * (4096 + 7) * 2 * 128 * 2 + 32 * 3 * (2 * 128 * 2 + 4)
+    assert bound.seconds == pytest.approx(moved / 8 / A100["memory.bandwidth"])
+    assert (bound.why, bound.group) == ("memory", "all ranks")
 
 
 def test_the_halves_of_a_torus_are_bound_by_the_links_between_them() -> None:
