@@ -23,7 +23,7 @@ from planner.schedules.rings.ring import ring
 from planner.schedules.rings.startrail import startrail
 from planner.schedules.rings.tokenring import tokenring
 from planner.schedules.table import SCHEDULES, Schedule, schedule
-from planner.schedules.variants import by_heads, in_nodes, never, once
+from planner.schedules.variants import beside_a_cache, by_heads, in_nodes, never, once
 from planner.workload import Workload
 
 __all__ = ["SCHEDULES", "Schedule", "classic", "comparable", "schedule"]
@@ -35,6 +35,7 @@ ulysses_gather = partial(usp, ring=1, gather=0, keep=0)
 decode_a2a = partial(mesh2d, columns=1, layout="contiguous")
 pass_q, head_chunks = partial(tokenring, late=1), partial(ulysses_stages, ahead=1)
 _newer = partial(Schedule, variants=never, classic=False)
+_cached = partial(_newer, variants=beside_a_cache)
 
 ROWS = (
     Schedule("ring", ring, "KV", "one ring", "Ring Attention (Liu et al. 2023)"),
@@ -54,10 +55,10 @@ ROWS = (
     _newer("startrail", startrail, "Q, KV, OUT", "teams, rings of members", "StarTrail, WallFacer"),
     _newer("cache-ring", cache_ring, "KV", "ring, cache in pages", "prefill in tpu-inference"),
     _newer("tokenring", tokenring, "Q, OUT", "one ring, results to owners", "TokenRing"),
-    _newer("pass-q", pass_q, "Q, OUT", "one ring, all-to-all of results", "Yang et al. 2024"),
+    _cached("pass-q", pass_q, "Q, OUT", "one ring, all-to-all of results", "Yang et al. 2024"),
     _newer("mesh2d", mesh2d, "Q, KV, OUT", "gather in columns, ring in rows", "Mesh-Attention"),
-    _newer("decode-a2a", decode_a2a, "Q, OUT", "mesh2d of one column", "Helix, vLLM"),
-    _newer("tree", tree, "Q, OUT", "binomial trees", "Tree Attention (Shyam et al. 2024)"),
+    _cached("decode-a2a", decode_a2a, "Q, OUT", "mesh2d of one column", "Helix, vLLM"),
+    _cached("tree", tree, "Q, OUT", "binomial trees", "Tree Attention (Shyam et al. 2024)"),
     _newer("broadcast", broadcast, "KV, or Q and OUT", "broadcasts in turn", "ringX"),
     _newer("group-cast", group_cast, "KV that is seen", "one message each", "MagiAttention"),
     _newer("halo", group_cast, "KV that is seen", "group-cast", "swa_p2p of Megatron-LM"),

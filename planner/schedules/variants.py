@@ -18,6 +18,12 @@ def once(_: Workload, __: int, ___: int) -> Iterator[str]:
     yield ""
 
 
+def beside_a_cache(work: Workload, _: int, __: int) -> Iterator[str]:
+    """The schedule as it is, where keys outnumber queries: it leaves them where they are."""
+    if work.seq < work.kv_seq:
+        yield ""
+
+
 def in_nodes(_: Workload, ranks: int, node: int) -> Iterator[str]:
     """Nodes as the machine has them, where there are several."""
     if 1 < node < ranks and ranks % node == 0:

@@ -159,6 +159,15 @@ def test_variants_that_matter_on_the_machine_are_compared_unless_told_which() ->
     assert {"usp:ulysses=2", "usp:ulysses=4", "ulysses"} <= one_node
 
 
+def test_schedules_that_leave_a_cache_in_place_are_compared_where_there_is_one() -> None:
+    cached, machine = {"tree", "decode-a2a", "pass-q"}, hardware("h100")
+    assert cached.isdisjoint(comparable(WORK, 8, machine.ranks_per_node))
+    decode = rl.compare(rl.Workload(seq=1, kv_seq=2**18, heads=32, kv_heads=8), 8, machine)
+    assert cached <= {row.schedule for row in decode.rows}
+    assert {row.schedule.split()[0] for row in decode.rows[:3]} == cached
+    assert all(row.bound_ratio and row.bound_ratio < 4 for row in decode.rows[:3])
+
+
 def test_no_name_is_cut_off_in_eighty_columns(ringloom: CommandLine) -> None:
     name = "usp:ulysses=8:order=context"
     command = ["compare", "--ranks", "16", "--seq", "64k", "--kv-heads", "8"]
