@@ -114,12 +114,13 @@ def bars(rows: Sequence[Row], console: Console) -> list[Table]:
     slowest = max(row.makespan_s for row in rows)
     if not console.is_terminal or not slowest:
         return []
-    table = plain_table("", "", "")
-    for row in rows:
-        share = row.makespan_s / slowest
+    table, names = plain_table("", "", ""), [in_lines(row.schedule) for row in rows]
+    waits = [f"waits {seconds(row.exposed_comm_s)}" * (row.exposed_comm_s > 0) for row in rows]
+    most = _room(console, max(map(len, "\n".join(names).split("\n"))) + max(map(len, waits)))
+    for row, name, wait in zip(rows, names, waits, strict=True):
+        share = row.makespan_s / slowest * most
         line = _bar(share * (1 - row.idle_fraction), BUSY) + _bar(share * row.idle_fraction, IDLE)
-        waits = f"waits {seconds(row.exposed_comm_s)}" if row.exposed_comm_s else ""
-        table.add_row(row.schedule, line, Text(waits, WAITING))
+        table.add_row(name, line, Text(wait, WAITING))
     table.caption = Text.assemble(("█ busy ", BUSY), ("█ idle", IDLE), justify="left")
     return [table]
 
@@ -130,14 +131,20 @@ def load_bars(plan: Plan, console: Console) -> list[Table]:
     if not console.is_terminal or not total.any():
         return []
     table = plain_table("rank", "work", "", numbers=slice(1))
+    most = _room(console, len("rank") + len("1.00x the average"))
     for rank, pairs in enumerate(total[:64].tolist()):
-        bar = _bar(pairs / total.max(), BUSY)
+        bar = _bar(pairs / total.max() * most, BUSY)
         table.add_row(str(rank), bar, f"{times(pairs / total.mean())} the average")
     return [table]
 
 
-def _bar(share: float, style: str) -> Text:
-    return Text("█" * round(BAR * share), style)
+def _room(console: Console, beside: int) -> int:
+    """Returns characters of the longest bar, between columns that have so many."""
+    return max(1, min(BAR, console.width - beside - 4))
+
+
+def _bar(characters: float, style: str) -> Text:
+    return Text("█" * round(characters), style)
 
 
 def verdict(check: Check) -> Table:

@@ -52,6 +52,20 @@ def test_loads_have_a_bar_per_rank() -> None:
     assert lengths == [round(tables.BAR * pairs / total.max()) for pairs in total.tolist()]
 
 
+def test_bars_are_shorter_beside_long_names_and_in_narrow_windows() -> None:
+    names = ["ring", "usp:ulysses=2:order=context", "allgather:layout=per-document:node=4"]
+    rows = compare(WORK, 8, "a100-nvlink", names, variants=False).rows
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=50, color_system=None)
+    terminal.print(
+        *tables.bars(rows, terminal), *tables.load_bars(rl.plan("ring", WORK, 8), terminal)
+    )
+    text = terminal.file.getvalue()
+    assert "…" not in text  # which stood for the ends of the longest ones
+    lengths = [line.count("█") for line in text.splitlines() if "█" in line]
+    wanted = [row.makespan_s / max(row.makespan_s for row in rows) for row in rows]
+    assert lengths[:3] == pytest.approx([max(lengths[:3]) * share for share in wanted], abs=1)
+
+
 def test_grids_colour_a_block_alike_wherever_it_is() -> None:
     plan = rl.plan("ring", rl.Workload(seq=4096, heads=8, mask=rl.Full()), 8)
     raw, _ = shown(grid(plan, 80))
