@@ -23,7 +23,7 @@ from planner.schedules import comparable
 from planner.workload import Workload
 from ringloom.advice import Recommendation, recommend, why
 from ringloom.rows import LABELS, Load, Refusal, Row, cells, flat, shortage
-from ringloom.views.units import counted, length, seconds
+from ringloom.views.units import counted, in_lines, length, seconds
 from runtimes.validation import check
 from simulator.confidence import interval, ratio_interval, spread
 from simulator.facts import over_average, work_of
@@ -132,7 +132,10 @@ class Comparison:
     def plot(self, axes: Any = None) -> Any:
         """Draw the time of each schedule in ms, busy and idle, on matplotlib axes; returns them."""
         axes, rows = new_axes(axes), self.rows
-        names, times = [row.schedule for row in rows], [1e3 * row.makespan_s for row in rows]
+        names, times = (
+            [in_lines(row.schedule) for row in rows],
+            [1e3 * row.makespan_s for row in rows],
+        )
         busy = [1e3 * row.makespan_s * (1 - row.idle_fraction) for row in rows]
         axes.barh(names, times, color="#b8c0c8", label="idle (mean of all ranks)")
         axes.barh(names, busy, color=COMPUTE, label="busy")

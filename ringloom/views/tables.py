@@ -1,6 +1,5 @@
 """Tables and bars for the terminal; plain text when piped."""
 
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from planner.analysis.messages import message_bytes
 from planner.ir import Move, Plan
 from ringloom.advice import recommend
 from ringloom.rows import LABELS, Refusal, Row, cells
-from ringloom.views.units import length, seconds, size, times
+from ringloom.views.units import in_lines, length, seconds, size, times
 from runtimes.validation import Check
 from simulator.prediction import Prediction
 
@@ -24,7 +23,6 @@ BUSY, IDLE, WAITING = "cyan", "bright_black", "red"
 BAR = 40  # characters of the longest bar
 LINE = 80  # characters of a line of pseudo-code
 RAN = {None: "-", True: "{} ok", False: "{} WRONG"}  # by whether it was exact
-NAME = 26  # characters of a schedule in a table of lines of 80
 
 
 def titled(title: str, rest: str = "") -> Text:
@@ -95,18 +93,6 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
         table.caption = Text("\n".join(f"{x.schedule} cannot run: {x.reason}" for x in refused))
         table.caption.justify = "left"
     return table
-
-
-def in_lines(schedule: str) -> str:
-    """A schedule on as many lines as it needs, broken before a parameter."""
-    first, *more = re.split("(?=:| --)", schedule)
-    lines = [first]
-    for part in more:
-        if len(lines[-1] + part) > NAME:
-            lines.append(f"  {part.strip()}")
-        else:
-            lines[-1] += part
-    return "\n".join(lines)
 
 
 def bars(rows: Sequence[Row], console: Console) -> list[Table]:

@@ -1,10 +1,15 @@
-"""Numbers as people read them: lengths, durations, sizes, ratios, runs of block numbers."""
+"""Numbers as people read them: lengths, durations, sizes, ratios, runs of block numbers.
 
+And names of schedules that are too long for a line.
+"""
+
+import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 Entry = TypeVar("Entry")
 SHOWN = 12  # entries of a list that is cut
+NAME = 26  # characters of a schedule in a table of lines of 80
 
 
 def both_ends(entries: list[Entry], between: Entry) -> list[Entry]:
@@ -64,3 +69,15 @@ def numbers(values: Iterable[int]) -> str:
         else:
             runs.append([value, value])
     return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def in_lines(schedule: str) -> str:
+    """A schedule on as many lines as it needs, broken before a parameter."""
+    first, *more = re.split("(?=:| --)", schedule)
+    lines = [first]
+    for part in more:
+        if len(lines[-1] + part) > NAME:
+            lines.append(f"  {part.strip()}")
+        else:
+            lines[-1] += part
+    return "\n".join(lines)

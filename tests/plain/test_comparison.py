@@ -11,7 +11,7 @@ from ringloom.advice import CLOSE, recommend, why
 from ringloom.cli import main
 from ringloom.comparison import asked, on_machine
 from ringloom.report.summary import summary
-from ringloom.views.tables import in_lines
+from ringloom.views.units import in_lines
 from simulator.hardware import hardware
 
 WORK = rl.Workload(seq=65536, heads=32, head_dim=128, dtype="bfloat16")

@@ -180,6 +180,15 @@ def test_pictures_draw_on_the_axes_they_are_given(
     ]
 
 
+def test_a_legend_fits_beside_long_names_of_schedules() -> None:
+    name = "allgather:layout=per-document:node=4"
+    with matplotlib.rc_context({"backend": "agg"}):
+        drawn = rl.compare(WORK, 8, "h100", ["ring", name], variants=False).plot()
+        drawn.figure.draw_without_rendering()
+        assert drawn.get_legend().get_window_extent().x1 <= drawn.figure.bbox.x1
+        matplotlib.pyplot.close("all")
+
+
 def test_pictures_show_what_was_predicted(predicted: rl.Prediction) -> None:
     plans = [one.timeline.plan for one in predicted.passes if one.timeline]
     work = np.sum([loads(plan).sum(axis=0) for plan in plans], axis=0)
