@@ -64,6 +64,12 @@ class Messages(State):
         line = self.have.blank(own) if move.source == own else f"{kept} = {name}"
         self.paste(indented(f"if {when}{'not ' * (move.source != own)}on[0]:", [line]))
 
+    def target(self, move: Transfer) -> str:
+        """The name of what a message brings or is added to, "" where nobody reads it."""
+        if move.into:
+            return self.have.cells[move.into]
+        return self.have.inputs.get((move.s.side, move.s.name), "")
+
     def came(self, move: Transfer) -> str:
         """The text of all that a message brings."""
         return f"wait({self.started[move.s]})"

@@ -18,7 +18,7 @@ from codegen.torch.exchanges import Exchanges
 from codegen.torch.frames import Frame
 from codegen.torch.state import Lines, tupled
 from codegen.torch.tiles import Meeting
-from codegen.torch.transfers import transfers
+from codegen.torch.transfers import Transfer, transfers
 from codegen.torch.variables import late, untouched
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
@@ -148,7 +148,7 @@ class Pass(Attending, Exchanges):
         for s in starts:
             self.under([(both(conditions(s.when, frame)), self.start(s))])
         self.peers_said = None
-        early, last = self.exchanges(frame, meetings)
+        early, last = self.exchanges(frame, meetings, moves)
         alone = len(moves) == 1 and not (meetings or begun or early or last)
         for move in moves:
             self.send(move, alone)
@@ -217,7 +217,9 @@ class Pass(Attending, Exchanges):
             for t in meeting.steps
         )
 
-    def exchanges(self, frame: Frame, meetings: list[Meeting]) -> list[list[Lines]]:
+    def exchanges(
+        self, frame: Frame, meetings: list[Meeting], moves: list[Transfer]
+    ) -> list[list[Lines]]:
         """All with all: what everybody has, and sums back; the lines before and after attends.
 
         Beside attends exchanges are started before these, and waited for after them; also where
@@ -233,6 +235,7 @@ class Pass(Attending, Exchanges):
             cells = (c for c in self.have.cells if not self.assigned(c, frame.steps))
             new = (c for c in cells if self.walked.lasting(c)[0] & {*x.steps})
             taken |= {self.have.cells[cell] for cell in new}
+            taken |= {self.target(move) for move in moves if any(map(move.s.when.on, x.steps))}
             conflict |= bool(taken & {*re.findall(r"\w+", started)})
         early, late = list[Lines](), list[Lines]()
         for x in made:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen import emit
-from planner.ir import Plan
+from planner.ir import Attend, Move, Plan, Step
 from planner.masks import Causal, Full, Mask, Window
 from planner.planning import plan
 from planner.plans import Plans
+from planner.verify import verify_pair
 from planner.workload import Workload
 from runtimes.arrays import draw
 from strategies import CLASSIC, schedules, workloads
@@ -20,7 +22,7 @@ from strategies import CLASSIC, schedules, workloads
 pytest.importorskip("torch")
 
 from in_memory.network import Network
-from rank_threads import load, trained
+from rank_threads import assert_exact, load, trained
 
 FEW = settings(max_examples=max(12, settings.default.max_examples // 2))
 Traffic = Counter[tuple[int, int]]  # bytes by (source, destination)
@@ -103,3 +105,45 @@ def test_finished_results_travel_in_the_model_s_dtype() -> None:
         sizes[dtype] = sent(network_of(plan("ulysses", work, 4, pass_="both"))).total()
     lse = 2 * 64 * 8 * 4 * 3 // 4  # log-sum-exp stays in 32 bit where it travels
     assert sizes["bfloat16"] <= sizes["float32"] / 2 + lse
+
+
+def exchanged(ranks: int) -> tuple[Plans, np.ndarray, np.ndarray, np.ndarray]:
+    """A ring to change, its ranks, and the blocks that they own."""
+    work = Workload(seq=4 * ranks, heads=1, head_dim=2, mask=Full(), dtype="float64")
+    ring = plan("ring", work, ranks, pass_="both")
+    sides = ring.first.partition
+    return ring, np.arange(ranks), sides.q.owned(ranks), sides.kv.owned(ranks)
+
+
+def assert_printed(plans: Plans) -> None:
+    source = emit(plans, "torch")
+    assert "as tables" not in source
+    assert_exact(load(source), plans)
+
+
+def test_what_is_gathered_while_the_next_of_its_name_come_is_what_was_there() -> None:
+    """Keys go around three rows, and in each step those that came are gathered in the row."""
+    ring, r, q, kv = exchanged(6)
+    here = [kv[(r - 2 * t) % 6] for t in range(3)]
+    gathers, sends = (
+        [Move(("KV",), blocks, r, to) for blocks in here] for to in (r ^ 1, (r + 2) % 6)
+    )
+    steps = [Step((), (gathers[t], *sends[t : min(t + 1, 2)])) for t in range(3)]
+    steps += [Step((Attend(r, q, np.hstack([blocks, blocks[r ^ 1]])),)) for blocks in here]
+    forward = replace(ring.forward, buffers=(), steps=tuple(steps))
+    assert_printed(verify_pair(forward, ring.backward))
+
+
+def test_sums_that_go_back_while_others_come_for_the_same_keys_are_those_before() -> None:
+    ring, r, q, kv = exchanged(4)
+    row = np.hstack([kv[r // 2 * 2], kv[r // 2 * 2 + 1]])
+    back = Move(("DKV",), kv[r ^ 1], r, r ^ 1)
+    steps = (
+        Step((), (Move(("KV",), kv, r, r ^ 1),)),
+        Step((Attend(r, q, row),), (Move(("KV",), row, r, r ^ 2),)),
+        Step((Attend(r, q, row[r ^ 2]),)),
+        Step((), (back, Move(("DKV",), row[r ^ 2], r, r ^ 2))),
+        Step((), (back,)),
+    )
+    backward = replace(ring.backward, buffers=(), steps=steps)
+    assert_printed(verify_pair(ring.forward, backward))
