@@ -178,12 +178,12 @@ class Pass(Attending, Exchanges):
             if self.assigned(cell, frame.steps):
                 self.defined.add(name)
                 continue
-            shared = self.shared(cell, range(frame.steps[0], begun[0] + 1))
+            used = self.used(cell, range(frame.steps[0], begun[0] + 1))
             late = self.loops.exchanges.get(cell[1]) in frame.statements  # only then has it a shape
             blank, once = self.have.blank(cell), len(begun) == 1 and frame.loop and not late
-            once = once and not shared and begun[0] not in self.walked.taken.get(cell, ())
+            once = once and not used
             kept = any((c[0], OWN) == cell and t in begun for c, t in self.walked.kept.items())
-            if kept and shared:
+            if kept and used:
                 raise PlanError("sums stay with their owner under a name that others have before")
             once |= kept
             if once or (frame.loop and name not in self.defined and not late):
@@ -198,12 +198,11 @@ class Pass(Attending, Exchanges):
         groups = groupby(lines.values(), lambda line: line[0])
         return [(when, tupled([blank for _, blank in group])) for when, group in groups]
 
-    def shared(self, cell: Cell, steps: Iterable[int]) -> bool:
-        """True if other sums have the variable of these in some steps."""
-        added = {c for _, t, c in self.walked.additions() if t in steps}
+    def used(self, cell: Cell, steps: Iterable[int]) -> bool:
+        """True if in some steps other sums have the variable of these, or older ones leave it."""
+        added = {c for _, t, c in self.walked.additions() if t in steps} - {cell}
         taken = {c for c, on in self.walked.taken.items() if on & {*steps}}
-        others, cells = (added | taken) - {cell}, self.have.cells
-        return any(cells.get(c) == cells[cell] for c in others)
+        return any(self.have.cells.get(c) == self.have.cells[cell] for c in added | taken)
 
     @property
     def overlapped(self) -> bool:
@@ -233,7 +232,7 @@ class Pass(Attending, Exchanges):
             others = (y.into.text for y in made[:n] if y.assigns and {*y.steps} & {*x.steps})
             taken = {name for text in others for name in re.findall(r"\w+", text)}
             cells = (c for c in self.have.cells if not self.assigned(c, frame.steps))
-            new = (c for c in cells if self.walked.lasting(c)[0] & {*x.steps})
+            new = (c for c in cells if self.walked.lasting(c)[0] & {*frame.steps})
             taken |= {self.have.cells[cell] for cell in new}
             taken |= {self.target(move) for move in moves if any(map(move.s.when.on, x.steps))}
             conflict |= bool(taken & {*re.findall(r"\w+", started)})

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,9 +13,10 @@ from codegen.lowered.keeping import Kept, kept
 from codegen.reflow import WIDTH, reflow
 from codegen.torch.origins import in_order, pieces_of, single_runs, step_of
 from codegen.torch.passes import Pass
+from planner.columns import twice
 from planner.errors import PlanError
 from planner.ir import Plan
-from planner.loops.expand import Expansion
+from planner.loops.expand import Expansion, pairs
 from planner.loops.form import Attend, Exchange, Loops, Moves, Send
 
 MOVES = {("Q",), ("DOUT",), ("KV",), ("Q", "DOUT", "STATS"), ("OUT",), ("DQ",), ("DKV",)}
@@ -165,6 +167,13 @@ def check_form(plan: Plan, loops: Loops) -> None:
             raise PlanError(f"a message of {' '.join(s.tensors)}")
         if isinstance(s, Send) and len(s.parts) > 1:
             raise PlanError("a message of several values")
+    bringing = defaultdict[tuple[str, str, int], list[Send]](list)
+    for s in (s for s in loops.statements if isinstance(s, Send) and not s.sums):
+        for t in s.when.steps:
+            bringing[s.side, s.name, t].append(s)
+    for (*_, t), sends in bringing.items():
+        if len(sends) > 1 and twice(np.concatenate([pairs(loops, s, t)[1] for s in sends])):
+            raise PlanError("a value that several messages bring a rank at once")
     cut = any(p.pieces for s in loops.statements if isinstance(s, Attend) for p in (*s.q, *s.kv))
     masked = any(isinstance(s, Attend) and s.kind != "full" for s in loops.statements)
     sizes = {*plan.partition.q.sizes.tolist(), *plan.partition.kv.sizes.tolist()}

@@ -349,3 +349,23 @@ def test_sums_that_leave_in_a_loop_where_an_owner_keeps_its_own_are_exact() -> N
         attended(When(1, 2, guard=Guard(((0, step, None),))), OWN, a, "full"),
     )
     assert_by_hand(rows, forward)
+
+
+def test_sums_that_begin_in_a_loop_where_older_ones_have_left_are_exact() -> None:
+    """Queries see keys of two ranks; the results of the first leave while other keys go around."""
+    work = Workload(12, heads=1, head_dim=2, dtype="float64", mask=Full())
+    a, before, c = Part("A"), Part("A", 1), Part("C")
+    rows = by_hand(
+        replace(plan("ring", work, 3), buffers=()),
+        Start(at(0), "A", ("Q",), OWN),
+        Start(at(2), "C", ("KV",), OWN),
+        sent(at(0), "A", "Q", a, ON),
+        sent(at(2), "A", "Q", before, ON),
+        sent(at(2), "D", "OUT", before, BACK),
+        sent(When(2, 3), "C", "KV", c, ON),
+        sent(at(4), "E", "OUT", before, ON),
+        attended(at(0), OWN, OWN, "full"),
+        attended(at(1), a, OWN, "full"),
+        attended(at(3), a, OWN, "full"),
+    )
+    assert_by_hand(rows)

@@ -10,6 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen import emit
+from codegen.programs import program_of
+from codegen.torch import write
+from codegen.torch.schedule import print_loops
+from planner.errors import PlanError
 from planner.ir import Attend, Move, Plan, Step
 from planner.masks import Causal, Full, Mask, Window
 from planner.planning import plan
@@ -147,3 +151,22 @@ def test_sums_that_go_back_while_others_come_for_the_same_keys_are_those_before(
     )
     backward = replace(ring.backward, buffers=(), steps=steps)
     assert_printed(verify_pair(ring.forward, backward))
+
+
+def test_a_value_that_comes_in_two_messages_at_once_is_no_loop_s() -> None:
+    """Ranks pass on what they own, and what they have from their neighbour, to the other row."""
+    ring, r, q, kv = exchanged(4)
+    to_row = [Move(("KV",), kv[x], r, r ^ 2) for x in (r, r ^ 1)]
+    attends = [Attend(r, q, kv[r ^ n]) for n in range(4)]
+    steps = (
+        Step((attends[0],), (Move(("KV",), kv, r, r ^ 1),)),
+        Step((attends[1],), (*to_row,)),
+        Step((attends[2],)),
+        Step((attends[3],)),
+    )
+    plans = verify_pair(replace(ring.forward, buffers=(), steps=steps), ring.backward)
+    made = program_of(plans, "torch")
+    assert made.passes
+    with pytest.raises(PlanError, match="a value that several messages bring"):
+        print_loops(made.passes, made.free)
+    assert_exact(load(write(made)), plans)
