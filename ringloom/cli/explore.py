@@ -28,12 +28,12 @@ HOST = "127.0.0.1"  # the loopback address only
 @click.argument("schedule", default=Choices().schedule)
 @click.option("--port", type=Whole(0, 65535), default=5006, help="0 takes a free port.")
 @click.option("--open/--no-open", "opening", default=False, help="Open the page in a browser.")
-@workload_options(without=("kv_seq", "batch", "dtype"))
+@workload_options(without=("batch", "dtype"))
 @hardware_option
 @scenario_options
-def command(port: int, opening: bool, seq: int | None, pass_: str, **given: Any) -> None:
-    scenario = scenario_of(given)
-    given |= {"seq": seq and length(seq), "pass": pass_}
+def command(port: int, opening: bool, pass_: str, **given: Any) -> None:
+    scenario, sides = scenario_of(given), ("seq", "kv_seq")
+    given |= {"pass": pass_} | {side: given[side] and length(given[side]) for side in sides}
     typed = {name: value for name, value in given.items() if value is not None}
     choices = from_scenario(scenario, **typed)
     panel, session = needing("app", "panel"), needing("app", "ringloom.explore.session")

@@ -49,6 +49,7 @@ class Choices:
     schedule: str = "ring"
     ranks: int = 8
     seq: str = "256k"
+    kv_seq: str = ""  # as many
     mask: str = "causal"
     heads: int = 32
     kv_heads: int = 32
@@ -79,6 +80,7 @@ class Choices:
         """The workload, its mask parsed."""
         return Workload(
             seq=tokens(self.seq),
+            kv_seq=tokens(self.kv_seq or self.seq),
             heads=self.heads,
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
@@ -129,6 +131,7 @@ class Choices:
         """Lines of Python that plan and predict the chosen schedule."""
         names = ("heads", "kv_heads", "head_dim", "v_head_dim", "sinks", "mask")
         sizes = [f"{name}={getattr(self, name)!r}" for name in names]
+        sizes += [f"kv_seq={tokens(self.kv_seq)}"] if self.kv_seq else []
         passes = "" if self.pass_ == "forward" else f", pass_={self.pass_!r}"
         return (
             "import ringloom as rl\n\n"
@@ -224,7 +227,12 @@ def _no_file(value: str, instead: str, marks: str = "./\\") -> None:
 
 def _mask(given: Choices) -> None:
     _no_file(given.mask, "write the mask out", marks="@")
-    Workload(seq=tokens(given.seq), mask=given.mask)
+    Workload(tokens(given.seq), tokens(given.kv_seq or given.seq), mask=given.mask)
+
+
+def _kv_seq(given: Choices) -> None:
+    if given.kv_seq:
+        _within("key tokens", tokens(given.kv_seq), LONGEST, given.kv_seq)
 
 
 def _kv_heads(given: Choices) -> None:
@@ -257,7 +265,8 @@ CHECKS: dict[str, tuple[tuple[str, ...], Callable[[Choices], object]]] = {
     "schedule": ((), lambda given: find_schedule(given.schedule)),
     "ranks": ((), lambda given: _within("ranks", given.ranks, MOST_RANKS)),
     "seq": ((), lambda given: _within("tokens", tokens(given.seq), LONGEST, given.seq)),
-    "mask": (("seq",), _mask),
+    "kv_seq": ((), _kv_seq),
+    "mask": (("seq", "kv_seq"), _mask),
     "heads": ((), lambda given: _within("heads", given.heads, MOST_HEADS)),
     "kv_heads": (("heads",), _kv_heads),
     "head_dim": ((), lambda given: _within("head_dim", given.head_dim, MOST_HEADS)),

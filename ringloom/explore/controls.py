@@ -15,6 +15,7 @@ from simulator.hardware import presets
 
 LABELS = {
     "seq": "tokens",
+    "kv_seq": "key tokens, if not as many",
     "heads": "query heads",
     "kv_heads": "key-value heads",
     "head_dim": "elements of a head",

@@ -265,6 +265,7 @@ def test_copies_say_what_is_shown(ringloom: CommandLine) -> None:
     for choices in (
         replace(SMALL, v_head_dim=64, sinks=True, mask="causal & window:100", **links),
         replace(SMALL, overlap=False, pass_="forward", share="0.1"),
+        replace(SMALL, seq="3", kv_seq="8k"),
         replace(SMALL, share="0.25", topology="torus:2x2", placement="1,0,3,2"),
         replace(SMALL, share="0", buffers="plan", launch="1e-3"),
     ):
@@ -320,6 +321,7 @@ def test_the_server_listens_on_this_machine_only() -> None:
             "--heads 8 --mask window:40 --sinks",
             Choices(heads=8, kv_heads=8, mask="window:40", sinks=True),
         ),
+        ("tree --seq 1 --kv-seq 1M", Choices("tree", seq="1", kv_seq="1M")),
         (
             "usp:ulysses=2 --no-overlap --straggler 3=0.5",
             Choices("usp:ulysses=2", overlap=False, stragglers="3=0.5"),
