@@ -84,7 +84,7 @@ def command(
         drawn: Curves | None = curves(plans, machine, scenario, *vary) if vary else None
     best = min(usual, key=usual.__getitem__)
     first = next((row for row in rows if not row.calibrated and row.doubt >= WORTH), None)
-    advice = "No constant that is not calibrated changes the time by 0.1%."
+    advice = "No uncalibrated constant changes the time by 0.1% or more."
     if first:
         advice = f"Measure {first.constant} first: it may change the time by {first.doubt:.1%}."
     if picture and drawn:
