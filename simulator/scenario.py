@@ -237,8 +237,8 @@ def _unlike(value: Any, name: str, form: str) -> RingloomError:
 def text_of(value: Any) -> str:
     """Returns the text of a field's value, which `value_of` reads; "" for None, a graph's name."""
     if isinstance(value, Mapping):
-        names = (name_of(key) if isinstance(key, tuple) else key for key in value)
-        return ", ".join(f"{name}={f}" for name, f in zip(names, value.values(), strict=True))
+        named = ((name_of(k) if isinstance(k, tuple) else k, f) for k, f in value.items())
+        return ", ".join(f"{name}={factor or 'cut'}" for name, factor in named)
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return "" if value is None else getattr(value, "name", "") or str(value)
