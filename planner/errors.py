@@ -19,6 +19,14 @@ class Reasons(PlanError):
 def unknown(what: str, value: object, known: Iterable[str], how: str = "choose one of") -> str:
     """Returns what to say of a name that is not known: the one most like it, and all there are."""
     names, written = list(known), str(value)[:200]
-    near = get_close_matches(written, names, 1)
-    like = f"did you mean {near[0]!r}? " if near else ""
+    near = nearest(written, names)
+    like = f"did you mean {near!r}? " if near else ""
     return f"unknown {what} {written!r}: {like}{how} {', '.join(names)}"
+
+
+def nearest(written: str, names: Iterable[str]) -> str:
+    """Returns the name that begins as what is written, or is most like it, or "" for none."""
+    asked, small = written.lower(), {name.lower(): name for name in names}
+    begun = [name for name in small if asked and name.startswith(asked)]
+    near = begun or get_close_matches(asked, small, 1)
+    return small[near[0]] if near else ""

@@ -1,5 +1,7 @@
 """Packed batches: documents by their cumulative lengths, as flash-attn takes them, and back."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np

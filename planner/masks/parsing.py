@@ -9,11 +9,10 @@ A file name with spaces or signs in it is put in double quotes: documents@"my fi
 """
 
 import re
-from difflib import get_close_matches
 from pathlib import Path
 
 from planner.disk import read
-from planner.errors import PlanError, RingloomError
+from planner.errors import PlanError, RingloomError, nearest
 from planner.masks.mask import MASKS, And, Mask, Or
 from planner.parse import brief
 
@@ -86,8 +85,8 @@ def _word(word: str) -> Mask:
     if name in REFUSED:
         raise PlanError(f"not expressible: {name} ({REFUSED[name]})")
     if (mask := MASKS.get(name + sign)) is None:
-        near = get_close_matches(word, forms().split(", "), 1)
-        like = f"did you mean {near[0]}? " if near else ""
+        near = nearest(word, forms().split(", "))
+        like = f"did you mean {near}? " if near else ""
         raise PlanError(f"{brief(word)} is not a mask; {like}masks: {forms()}")
     try:
         return mask.parse_file(_read(rest)) if sign == "@" else mask.parse(rest)

@@ -119,6 +119,7 @@ def test_what_no_mask_can_say_is_refused_by_name_with_what_would_do(
     [
         ("", "a mask is missing at the end; masks: full, causal"),
         ("casual", r"'casual' is not a mask; did you mean causal\? masks: full, causal"),
+        ("CAUSAL", r"'CAUSAL' is not a mask; did you mean causal\? masks: full, causal"),
         ("window", r"'window' is not a mask; did you mean window:4096\? masks: .*window:4096"),
         ("causal:4", "'causal:4' is not a mask"),
         ("window:x", "'window:x': 'x' is not a number of tokens"),

@@ -181,6 +181,7 @@ def test_layouts_go_by_the_names_of_peers_too(elsewhere: str, here: str) -> None
     ("written", "message"),
     [
         ("spiral", "unknown schedule 'spiral': choose one of ring"),
+        ("USP", r"unknown schedule 'USP': did you mean 'usp'\? choose one of ring"),
         ("zigzg", r"unknown schedule 'zigzg': did you mean 'zigzag'\? choose one of ring"),
         ("ring:grain=2", "grain=2 is for striped"),
         ("striped:width=2", "striped has no parameter 'width'; its parameters: layout, grain"),
