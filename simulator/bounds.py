@@ -40,8 +40,8 @@ import numpy as np
 
 from planner.ir import TENSORS, Pass, Plan
 from planner.masks import Causal
-from planner.masks.areas import sizes
-from planner.masks.regions import Ints, Region
+from planner.masks.areas import areas, sizes
+from planner.masks.regions import FAR, Ints, Region
 from planner.partitions import Ranges, merge
 from planner.workload import Workload
 from simulator.costs.kernels import Kernels
@@ -90,12 +90,12 @@ def lower_bound(
 
     Of a scenario, speeds, links and topology count. Raises RingloomError where they do not fit.
     """
-    queries = range(work.offset, work.offset + work.seq)
-    pairs = work.mask.pairs((queries,), (range(work.kv_seq),))  # of one query head
+    region, queries = work.mask.region(), range(work.offset, work.kv_seq)
+    pairs = int(areas(region, [(queries,)], [(range(work.kv_seq),)])[0, 0])  # of one query head
     kernels, speed = Kernels(hardware, work, pass_), float(scenario.speed(ranks).sum())
     times: dict[Why, float] = {  # of one query head on one rank
         "compute": pairs * kernels.seconds_per_pair,
-        "memory": kernels.traffic(*_seen(work)) / hardware["memory.bandwidth"],
+        "memory": kernels.traffic(*_seen(work, region)) / hardware["memory.bandwidth"],
     }
     why = max(times, key=times.__getitem__)
     bound = Bounds(times[why] * work.heads / speed, why, "all ranks")
@@ -108,10 +108,11 @@ def lower_bound(
     return bound
 
 
-def _seen(work: Workload) -> tuple[int, int]:
+def _seen(work: Workload, region: Region) -> tuple[int, int]:
     """Return how many queries see a key, and how many keys a query sees."""
-    box = Region.boxes(work.offset, work.offset + work.seq, 0, work.kv_seq)
-    pieces = box.intersect(work.mask.region()).pieces
+    first, end = work.offset, work.kv_seq
+    box = np.array([[first, first, 0, 0, -FAR, -FAR], [end, end, end, end, FAR, FAR]])
+    pieces = Region.of(region.pieces.clip(*box)).pieces
     return _covered(*pieces.T[:2]), _covered(*pieces.T[2:4])
 
 

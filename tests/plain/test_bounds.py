@@ -30,7 +30,7 @@ from simulator.hardware import Hardware, hardware
 from simulator.network.ports import node_ports
 from simulator.prediction import simulate
 from simulator.scenario import Scenario
-from strategies import masks
+from strategies import masks, workloads
 
 A100 = hardware("a100-nvlink")
 EVEN = Scenario()
@@ -256,6 +256,20 @@ def test_few_queries_are_bound_by_reading_the_keys_that_they_see() -> None:
     moved = 8 * (4096 + 7) * 2 * 128 * 2 + 32 * 3 * (2 * 128 * 2 + 4)
     assert bound.seconds == pytest.approx(moved / 8 / A100["memory.bandwidth"])
     assert (bound.why, bound.group) == ("memory", "all ranks")
+
+
+@given(workloads())
+def test_what_is_read_is_every_query_that_sees_a_key_and_every_key_that_is_seen(
+    work: Workload,
+) -> None:
+    machine = A100.changed({"peak.float64": 1e30, "attention.forward": 1.0})
+    allowed = work.allowed(range(work.seq), range(work.kv_seq))
+    rows, columns = (int(allowed.any(axis=axis).sum()) for axis in (1, 0))
+    moved = (
+        work.heads * rows * (2 * work.head_dim + 1) + 2 * work.kv_heads * columns * work.head_dim
+    )
+    seconds = 8 * work.batch * moved / machine["memory.bandwidth"]
+    assert lower_bound(work, 1, "forward", machine).seconds == pytest.approx(seconds)
 
 
 def test_the_halves_of_a_torus_are_bound_by_the_links_between_them() -> None:
