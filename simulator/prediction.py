@@ -75,11 +75,11 @@ class Prediction(Run):
         return _pictures().draw_load(self, axes)
 
     def plot_memory(self, axes: Any = None) -> Any:
-        """Draw the memory of the rank with the highest peak in GiB, and return the axes."""
+        """Draw the memory of the rank with the highest peak, and return the axes."""
         return _pictures().draw_memory(self, axes)
 
     def plot_traffic(self, axes: Any = None) -> Any:
-        """Draw the MiB from rank to rank, and return the axes."""
+        """Draw the bytes from rank to rank, and return the axes."""
         return _pictures().draw_traffic(self, axes)
 
     @property
