@@ -20,7 +20,7 @@ from ringloom.cli.output import Whole, show, working
 from ringloom.comparison import asked
 from ringloom.recording import record
 from ringloom.views.tables import titled, verdict
-from ringloom.views.units import seconds
+from ringloom.views.units import seconds, size
 from runtimes.arrays import draw, draw_sinks
 from runtimes.backends import BACKENDS, run
 from runtimes.validation import check
@@ -91,6 +91,6 @@ def refuse_huge(work: Workload) -> None:
     if scores > LARGEST:
         raise RingloomError(
             f"{work.seq} x {work.kv_seq} tokens and {work.heads} heads make dense scores of"
-            f" {scores / 2**30:.3g} GiB, more than the {LARGEST / 2**30:.3g} GiB that run takes:"
+            f" {size(scores)}, more than the {size(LARGEST)} that run takes:"
             " give a smaller --seq; verification itself has no such limit"
         )
