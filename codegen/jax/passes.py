@@ -99,9 +99,9 @@ class Pass(Attends):
         sliced, body, after = [*self.slice_ops(groups)], [*self.ops(run, names, groups)], list[Op]()
         if not inside:
             body, sliced = [*sliced, *body], []
-        while inside and body[0].only == run.steps[0]:
+        while inside and body and body[0].only == run.steps[0]:
             before.append(replace(body.pop(0), condition=""))
-        while inside and body[-1].only == run.steps[-1]:
+        while inside and body and body[-1].only == run.steps[-1]:
             after.insert(0, replace(body.pop(), condition=""))
         return Block(run, tuple(body), (*before, *sliced), tuple(after))
 

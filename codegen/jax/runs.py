@@ -14,7 +14,7 @@ from codegen.lowered.shares import apart
 from codegen.lowered.variables import inputs_read
 from codegen.text import Flags, Names
 from planner.errors import PlanError
-from planner.loops.form import Attend, Exchange, Loops, Send, Start, Statement
+from planner.loops.form import Attend, Exchange, Loops, Statement
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -101,8 +101,8 @@ class _Activity:
 
     def __init__(self, loops: Loops) -> None:
         self.statements, every = loops.statements, range(loops.steps)
-        moving = (s for s in loops.statements if isinstance(s, Start | Send))
-        self.kept = {part.value for s in moving for _, part in inputs_read(s) if part.lag}
+        reading = (part for s in loops.statements for _, part in inputs_read(s))
+        self.kept = {part.value for part in reading if part.lag}
         self.on = np.array([[s.when.on(t) for t in every] for s in loops.statements])
         self.exchanging = np.zeros(loops.steps, np.bool_)  # several times, and what reads that
         for section in loops.sections():
@@ -142,11 +142,14 @@ class _Activity:
         )
 
     def joins(self, steps: range, t: int) -> bool:
-        """True if a loop over these steps may go on to step t, and send what nobody reads there."""
+        """True if a loop over these steps may go on to step t, and send what nobody reads there.
+
+        What is sent before its time would take the place of what is there.
+        """
         during = self.during(range(steps.start, t + 1))
-        sends = [(s, (~on).sum()) for s, on in during if sends_inputs(s)]
+        sends = [(s, on) for s, on in during if sends_inputs(s)]
         steady = [s for s, _ in sends if not is_stepwise(s) and s.name not in self.kept]
-        return all(idle <= SPARE * (s in steady) for s, idle in sends)
+        return all(on[0] and (~on).sum() <= SPARE * (s in steady) for s, on in sends)
 
     def kind(self, steps: range) -> Literal["straight", "rolled", "unrolled"]:
         """Says if steps are written one by one, as a loop of JAX, or as one that Python unrolls."""

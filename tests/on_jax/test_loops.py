@@ -27,6 +27,7 @@ from planner.loops import recovered
 from planner.loops.form import Expr, Send
 from planner.masks import Blocks, Causal, Documents, Full, Prefix, Window
 from planner.planning import derive, plan
+from planner.verify import verify
 from planner.workload import Workload
 from runtimes.arrays import draw
 
@@ -216,6 +217,52 @@ def test_masked_tiles_that_are_attended_in_two_steps_are_no_whole_values() -> No
         print_loops(program_of(made, "jax"))
     inputs = draw(work, 3)[:3]
     assert_dense(work, inputs, replay(made, *inputs))
+
+
+def assert_printed(*steps: Step, ranks: int) -> None:
+    """A forward plan of these steps, under a full mask, is printed from loops, and exact."""
+    work = Workload(4 * ranks, heads=1, head_dim=2, mask=Full(), dtype="float64")
+    made = verify(replace(plan("ring", work, ranks), buffers=(), steps=steps))
+    assert print_loops(program_of(made, "jax"))
+    inputs = draw(work, 3)[:3]
+    assert_dense(work, inputs, replay(made, *inputs))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["after", "before"])
+def test_keys_are_sent_once_where_a_step_beside_sends_what_nobody_reads(
+    order: tuple[int, int],
+) -> None:
+    """The two steps have no other statement, and were a loop that sent keys twice."""
+    r = np.arange(2)
+    own = r[:, None]
+    sends = [Step((), (Move((tensor,), own, r, 1 - r),)) for tensor in ("KV", "Q")]
+    attends = (Step((Attend(r, own, blocks),)) for blocks in (own, own[::-1]))
+    assert_printed(next(attends), *(sends[n] for n in order), *attends, ranks=2)
+
+
+def test_loops_of_steps_that_have_lines_of_their_own_are_printed() -> None:
+    """Of a loop with a line for its first step and one for its last, no line was left."""
+    r = np.arange(4)
+    own = r[:, None]
+    attends = [(Attend(r, own, own[r ^ n]),) for n in range(4)]
+    on, along, across, back = (
+        (Move((tensor,), own[of], r, to),)
+        for tensor, of, to in (
+            ("KV", r, r ^ 2),
+            ("KV", r ^ 2, r ^ 1),
+            ("Q", r, r ^ 2),
+            ("KV", r, r ^ 1),
+        )
+    )
+    steps = (
+        Step(attends[0], on),
+        Step(attends[2], along),
+        Step(attends[3]),
+        Step((), across),
+        Step((), back),
+        Step(attends[1]),
+    )
+    assert_printed(*steps, ranks=4)
 
 
 def emitted(source: str) -> ModuleType:
