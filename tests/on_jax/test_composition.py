@@ -129,8 +129,10 @@ def test_arrays_that_do_not_fit_are_refused_with_both_shapes() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             module.attention(*wrong, mesh=mesh)
-    with pytest.raises(ValueError, match="for 4 ranks, but axis 'sp' has 8"):
-        module.attention(q, k, v, mesh=Mesh(np.array(jax.devices()), ("sp",)))
+    for name, count in ("sp", 8), ("context", 4):  # the latter was a KeyError
+        other = Mesh(np.array(jax.devices()[:count]), (name,))
+        with pytest.raises(ValueError, match=f"4 ranks on axis 'sp', not .'{name}': {count}"):
+            module.attention(q, k, v, mesh=other)
     with pytest.raises(NotImplementedError, match="no gradients"):
         jax.grad(lambda q: module.attention(q, k, v, mesh=mesh).sum())(q)
 
