@@ -59,7 +59,10 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Schedules of one workload on one machine; printed, it is the table of `rows`."""
+    """Schedules of one workload on one machine; printed, it is the table of `rows`.
+
+    `among`: how many were compared, where it holds `fastest` ones alone.
+    """
 
     work: Workload
     ranks: int
@@ -68,6 +71,7 @@ class Comparison:
     scenario: Scenario
     cases: tuple[Case, ...]
     refused: tuple[Refusal, ...] = ()
+    among: int = 0
 
     @property
     def rows(self) -> list[Row]:
@@ -91,8 +95,19 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        """The workload, the machine, and what is not as usual."""
-        return asked(self.work, self.pass_, self.ranks, self.hardware, self.scenario)
+        """The workload, the machine, what is not as usual, and which schedules were left out."""
+        few = [f"the fastest of {self.among} schedules, and ring"] if self.among else []
+        said = asked(self.work, self.pass_, self.ranks, self.hardware, self.scenario)
+        return "; ".join([said, *few])
+
+    def fastest(self, most: int) -> "Comparison":
+        """Returns at most so many of the schedules, for pictures: the fastest ones, and ring."""
+        if len(self.cases) <= most:
+            return self
+        names = [row.schedule for row in self.rows if row.schedule != "ring"]
+        kept = {"ring", *names[: most - 1]}
+        cases = tuple(case for case in self.cases if case.row.schedule in kept)
+        return replace(self, cases=cases, among=len(self.cases))
 
     def __repr__(self) -> str:
         schedules, best = counted(len(self.cases), "schedule"), self.rows[0]

@@ -18,7 +18,7 @@ from ringloom.views.units import counted, length
 
 
 @click.command()
-@comparison_options(None)
+@comparison_options("the usual ones, in all variants that matter on the hardware")
 @click.option(
     "--check",
     "checked",

@@ -23,10 +23,11 @@ FIGURES = {  # name of the file: module and function
     "striped_speedups": ("ringloom.figures.speedups", "speedups"),
 }
 FORMATS = ("svg", "png")
+MOST = 2  # schedules that are drawn where none are named
 
 
 @click.command()
-@comparison_options("ring,zigzag")
+@comparison_options("the fastest that compare lists, and ring")
 @click.option("-o", "--output", default="figures", help="Folder of the files.")
 @click.option(
     "--format",
@@ -41,7 +42,7 @@ def command(output: str, kind: str, **given: Any) -> None:
     own_case = given["ranks"] is not None or given["seq"] is not None
     drawings: dict[str, Callable[[], Any]] = {}
     if own_case:
-        drawings |= sheet.drawings(compared(given, variants=False))
+        drawings |= sheet.drawings(compared(given, MOST))
     else:
         refuse_typed(given, "the papers' figures, drawn without --ranks and --seq, have their own")
         for name, (module, function) in FIGURES.items():

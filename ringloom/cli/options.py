@@ -162,14 +162,12 @@ scenario_options = grouped(
 )
 
 
-def comparison_options(schedules: str | None) -> Callable[[Function], Function]:
-    """The options of a comparison, with a command's own schedules; None: all that matter."""
-    usual = "  [default: the usual ones, in all variants that matter on the hardware]"
+def comparison_options(usual: str) -> Callable[[Function], Function]:
+    """The options of a comparison; `usual` says which schedules there are if none are named."""
     schedules_option = click.option(
         "--schedules",
         type=Written("names", "ring,zigzag", _names),
-        default=schedules,
-        help=f"Names of schedules, separated by commas.{'' if schedules else usual}",
+        help=f"Names of schedules, separated by commas.  [default: {usual}]",
     )
     return grouped(workload_options(), hardware_option, schedules_option, scenario_options)
 
@@ -216,11 +214,12 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
     return scenario
 
 
-def compared(given: dict[str, Any], **more: Any) -> Comparison:
-    """Compare schedules as the options of `comparison_options` say."""
+def compared(given: dict[str, Any], most: int | None = None, **more: Any) -> Comparison:
+    """Compare schedules as the options of `comparison_options` say; `most`: if none are named."""
     work, ranks = workload(given)
     chosen = {name: given[name] for name in ("hardware", "schedules", "pass_")}
-    return compare(work, ranks, **chosen, scenario=scenario_of(given), track=progress, **more)
+    made = compare(work, ranks, **chosen, scenario=scenario_of(given), track=progress, **more)
+    return made.fastest(most) if most and given["schedules"] is None else made
 
 
 def is_file(source: str) -> bool:

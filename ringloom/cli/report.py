@@ -16,9 +16,11 @@ from ringloom.cli.options import FILE, compared, comparison_options
 from ringloom.cli.output import show, typed_command, working
 from ringloom.optional import needing
 
+MOST = 5  # schedules of a page for which none are named
+
 
 @click.command()
-@comparison_options("ring,striped,zigzag,balanced,burst")
+@comparison_options(f"the {MOST - 1} fastest that compare lists, and ring")
 @click.option(
     "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."
 )
@@ -27,7 +29,7 @@ from ringloom.optional import needing
 def command(trace: str | None, all_ranks: bool, output: str, **given: Any) -> None:
     page = needing("report", "ringloom.report.page")
     run = import_module("ringloom.report.facts.recorded").recorded(trace) if trace else None
-    comparison = compared(given, variants=False)
+    comparison = compared(given, MOST)
     with working("drawing"):
         content = page.page(comparison, run, typed_command(), all_ranks)
     write(output, content.encode())

@@ -14,11 +14,8 @@ from typing import Any
 import click
 from rich.table import Table
 
-from planner.planning import plan
-from planner.plans import Plans
-from ringloom.cli.options import Written, comparison_options, scenario_of, workload
+from ringloom.cli.options import Written, compared, comparison_options
 from ringloom.cli.output import show, working
-from ringloom.comparison import asked
 from ringloom.optional import needing
 from ringloom.views.tables import plain_table
 from ringloom.views.units import seconds
@@ -27,6 +24,7 @@ from simulator.hardware import hardware as find_hardware
 from simulator.what_if import OWN, Curves, curves
 
 BAR = 12  # characters of the longest bar
+MOST = 3  # schedules where none are named
 WORTH = 0.001  # of the time: constants that change it less need not be measured
 
 
@@ -56,7 +54,7 @@ def _draw(drawn: Curves, file: Path) -> None:
 
 
 @click.command()
-@comparison_options("ring,zigzag,ulysses")
+@comparison_options(f"the {MOST - 1} fastest that compare lists, and ring")
 @click.option(
     "--vary",
     type=Written("KEY=LOW:HIGH", "intra.bandwidth=1e10:4e11", _range),
@@ -64,8 +62,6 @@ def _draw(drawn: Curves, file: Path) -> None:
 )
 @click.option("--picture", type=click.Path(), help="Draw what --vary gives, as SVG or PNG.")
 def command(
-    hardware: str,
-    schedules: list[str],
     vary: tuple[str, float, float] | None,
     picture: str | None,
     **given: Any,
@@ -74,14 +70,11 @@ def command(
         raise click.UsageError("--picture draws the curves of --vary")
     if picture and Path(picture).suffix not in (".svg", ".png"):
         raise click.UsageError(f"a picture is .svg or .png, not {picture}")
-    scenario, machine = scenario_of(given), find_hardware(hardware)
-    work, ranks = workload(given)
+    machine, comparison = find_hardware(given["hardware"]), compared(given, MOST)
+    plans = {case.row.schedule: case.plans for case in comparison.cases}
     with working("simulating"):
-        plans = {
-            name: Plans.of(plan(name, work, ranks, pass_=given["pass_"])) for name in schedules
-        }
-        rows, usual = sensitivity(plans, machine, scenario)
-        drawn: Curves | None = curves(plans, machine, scenario, *vary) if vary else None
+        rows, usual = sensitivity(plans, machine, comparison.scenario)
+        drawn: Curves | None = curves(plans, machine, comparison.scenario, *vary) if vary else None
     best = min(usual, key=usual.__getitem__)
     first = next((row for row in rows if not row.calibrated and row.doubt >= WORTH), None)
     advice = "No uncalibrated constant changes the time by 0.1% or more."
@@ -97,7 +90,7 @@ def command(
         "rows": [asdict(row) for row in rows],
         "sweep": asdict(drawn) if drawn else None,
     }
-    said = asked(work, given["pass_"], ranks, machine.name, scenario)
-    title = f"{best} takes {seconds(usual[best])}: {said}; * not calibrated"
+    title = f"{best} takes {seconds(usual[best])}: {comparison.title}; * not calibrated"
+    refused = [f"{one.schedule} cannot run: {one.reason}" for one in comparison.refused]
     crossings = drawn.sentences if drawn else []
-    show(document, title, tornado(rows, best, usual[best]), advice, *crossings)
+    show(document, title, tornado(rows, best, usual[best]), advice, *crossings, *refused)

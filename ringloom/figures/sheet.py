@@ -66,7 +66,7 @@ def drawings(compared: Comparison) -> dict[str, Callable[[], Figure]]:
     }
     for case in compared.cases:
         name, one = case.row.schedule, case.prediction
-        file = name.replace(":", "-").replace("=", "")
+        file = name.replace(":", "-").replace("=", "").replace(" --trim ", "-")
         for what in ("timeline", "load", "memory", "traffic"):
             plot = getattr(one, f"plot_{what}")
             figures[f"{file}_{what}"] = partial(_alone, plot, f"{name}: {what}")

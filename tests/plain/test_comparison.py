@@ -1,6 +1,7 @@
 """Comparisons answer which schedule to use: sorted rows, reasons, and what cannot run."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -166,6 +167,29 @@ def test_schedules_that_leave_a_cache_in_place_are_compared_where_there_is_one()
     assert cached <= {row.schedule for row in decode.rows}
     assert {row.schedule.split()[0] for row in decode.rows[:3]} == cached
     assert all(row.bound_ratio and row.bound_ratio < 4 for row in decode.rows[:3])
+
+
+def test_pages_and_pictures_show_the_fastest_that_compare_lists(
+    ringloom: CommandLine, tmp_path: Path
+) -> None:
+    case = ["--ranks", "8", "--seq", "1", "--kv-seq", "256k", "--kv-heads", "8"]
+    every = ringloom.json("compare", *case)
+    best = every["recommendation"]["schedule"]
+    report = ringloom.json("report", *case, "-o", str(tmp_path / "page.html"))
+    assert report["rows"] == [*every["rows"][:4], report["rows"][-1]]
+    assert report["rows"][-1]["schedule"] == "ring"
+    said = f"the fastest of {len(every['rows'])} schedules, and ring"
+    page = (tmp_path / "page.html").read_text()
+    assert f"<h1>Use {best}: " in page
+    assert said in page
+    times = ringloom.json("sensitivity", *case)
+    assert (times["fastest"], len(times["makespan_s"])) == (best, 3)
+    assert said in " ".join(ringloom("sensitivity", *case).split())
+    files = ringloom.json("figures", *case, "-o", str(tmp_path), "--format", "svg")["files"]
+    assert {Path(file).name.split("_")[0] for file in files} == {"comparison.svg", "ring", best}
+    assert "usp:ulysses=3 cannot run" in ringloom(
+        "sensitivity", *case, "--schedules", "ring,usp:ulysses=3"
+    )
 
 
 def test_no_name_is_cut_off_in_eighty_columns(ringloom: CommandLine) -> None:
