@@ -13,6 +13,7 @@ def padded(own: np.ndarray, length: int) -> np.ndarray:
     """Positions with -1 behind them."""
     return np.pad(own, (0, length - len(own)), constant_values=-1)
 '''
+RANK = "range(RANKS)[rank]"  # an IndexError for a rank of all devices, where these are more
 BY_SIDE = 'positions if side == "q" else kv_positions'
 
 
@@ -135,18 +136,18 @@ class Text:
             each = f"{self.arange('*r')} for r in {'KV_' * keys}RANGES[rank]"
             yield f"return {self.own(form, self.cat(f'{self.arange(0)}, *({each})'))}"
             return
-        rank, groups = "rank", "RANKS"
+        rank, groups, within = "rank", "RANKS", RANK
         if form.members > 1:
-            rank, groups = "g", f"{form.groups}"
+            rank, groups, within = "g", f"{form.groups}", "g"
             names, by = ("h, g", groups) if form.across else ("g, h", form.members)
-            yield f"{names} = divmod(rank, {by})"
-        tokens, own = self.arange("seq"), self.arange(f"{rank}, seq, {groups}")
+            yield f"{names} = divmod({RANK}, {by})"
+        tokens, own = self.arange("seq"), self.arange(f"{within}, seq, {groups}")
         if form.pieces > 1:
             count, last = f"2 * {groups}", f"2 * {groups} - 1 - {rank}"
             if form.members > 1:
                 count, last = f"{2 * form.groups}", f"{2 * form.groups - 1} - {rank}"
             yield f"pieces = {self.split(tokens, count)}"
-            each = ", ".join(self.own(form, f"pieces[{n}]") for n in (rank, last))
+            each = ", ".join(self.own(form, f"pieces{n}") for n in ("[:RANKS][rank]", f"[{last}]"))
             if form.members > 1:
                 each = f"{self.own(form, 'pieces[i]')} for i in ({rank}, {last})"
             yield f"return {self.cat(each)}"
@@ -155,7 +156,7 @@ class Text:
             own = f"{self.split(tokens, groups)}[{rank}]"
         elif form.grain > 1:
             yield f"tokens = {tokens}"
-            own = f"tokens[tokens // {form.grain} % {groups} == {rank}]"
+            own = f"tokens[tokens // {form.grain} % {groups} == {within}]"
         yield f"return {self.own(form, own)}"
 
     def arange(self, arguments: object) -> str:

@@ -85,6 +85,9 @@ def test_the_text_of_a_layout_says_what_the_partition_does(one: Plan, target: st
     for side, tokens in (("q", one.workload.seq), ("kv", one.workload.kv_seq)):
         tell = getattr(built, "kv_positions", built.positions) if side == "kv" else built.positions
         result = [np.asarray(tell(rank)) for rank in range(one.ranks)]
+        for rank in one.ranks, 2 * one.ranks - 1:  # of all devices, not of the group
+            with pytest.raises(IndexError):
+                tell(rank)
         for rank, own in enumerate(result):
             right = one.partition.side(side).positions(rank)
             np.testing.assert_array_equal(own[own >= 0], right)
