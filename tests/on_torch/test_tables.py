@@ -290,6 +290,19 @@ def test_ranks_with_different_tables_are_refused(given_tables: ModuleType) -> No
         in_threads(RANKS, body)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "complex128"])
+def test_other_types_than_floats_are_refused(given_tables: ModuleType, dtype: str) -> None:
+    """Results would be cut to integers, or lose what is imaginary."""
+    made, kind = given_tables.Tables(good()), getattr(torch, dtype)
+
+    def body(group: Any) -> None:
+        q, kv = torch.ones(1, 4, 6, 4, dtype=kind), torch.ones(1, 2, 6, 4, dtype=kind)
+        given_tables.attention(q, kv, kv, made, group=group)
+
+    with pytest.raises(ValueError, match=f"q is torch.{dtype} .* of a float type"):
+        in_threads(RANKS, body)
+
+
 # ---- files
 
 

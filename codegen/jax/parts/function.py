@@ -46,8 +46,9 @@ def attention(
     q_shape, kv_shape = shapes(q, k, mesh.shape[head_axis] if head_axis else 1)
     for name, x, shape in (("q", q, q_shape), ("k", k, kv_shape), ("v", v, kv_shape)):
         shape = (*shape[:3], V_HEAD_DIM) if name == "v" else shape  # unequal
-        if x.shape != shape or x.dtype != q.dtype:
-            raise ValueError(f"{name} is {x.dtype}{[*x.shape]}, not {q.dtype}{[*shape]}")
+        if x.shape != shape or x.dtype != q.dtype or not jnp.issubdtype(x.dtype, jnp.floating):
+            wanted = f"{q.dtype}{[*shape]} of a float type"
+            raise ValueError(f"{name} is {x.dtype}{[*x.shape]}, not {wanted}")
     if sinks is None or sinks.shape != (q.shape[1],):  # sinks
         given = sinks if sinks is None else [*sinks.shape]  # sinks
         raise ValueError(f"sinks are {given}, not [heads]")  # sinks

@@ -164,8 +164,9 @@ def attention(
     for name, x, heads in (("q", q, HEADS), ("k", k, KV_HEADS), ("v", v, KV_HEADS)):
         tokens = len(tables.shards["q" if name == "q" else "kv"][group.rank()])
         shape = q.shape[0], heads, tokens, HEAD_DIM
-        if x.shape != shape or x.dtype != q.dtype:
-            raise ValueError(f"{name} is {x.dtype} {list(x.shape)}, not {q.dtype} {list(shape)}")
+        if x.shape != shape or x.dtype != q.dtype or not x.is_floating_point():
+            wanted = f"{q.dtype} {list(shape)} of a float type"
+            raise ValueError(f"{name} is {x.dtype} {list(x.shape)}, not {wanted}")
     if any(torch.autograd.forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):
         raise NotImplementedError("derivatives in forward mode: there are those of backward only")
     q, k, v = (x.contiguous() for x in (q, k, v))
