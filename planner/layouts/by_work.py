@@ -74,8 +74,8 @@ def balance(work: Workload, masks: Sequence[Mask | str], ranks: int, grain: int 
     mask counts only where it is among `masks`. Give it to `plan(..., layout=partition)`. Raises
     PlanError for no mask, and for one that does not fit the lengths.
     """
-    if not masks:
-        raise PlanError("balance takes at least one mask")
+    if isinstance(masks, str | Mask) or not masks:
+        raise PlanError(f"balance takes a list of one mask or more, not {masks!r}")
     layers = [replace(work, mask=parse(m) if isinstance(m, str) else m) for m in masks]
 
     def dispatched(side: SideName) -> Chunks:

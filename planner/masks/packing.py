@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.errors import PlanError
 from planner.masks.documents import Documents, Varlen
-from planner.masks.mask import Mask, undivided
+from planner.masks.mask import Mask, checked, undivided
 from planner.masks.plain import Causal
 from planner.masks.regions import FAR
 from planner.masks.window import Window
@@ -61,7 +61,7 @@ def to_cu_seqlens(mask: Mask) -> CuSeqlens:
     other mask, and for documents that are causal by their places in the sequence where flash-attn
     would count from the end of each.
     """
-    sides, left, right, from_ends = mask.packed()
+    sides, left, right, from_ends = checked(mask).packed()
     if sides is None:
         raise undivided(mask)
     q, k = sides

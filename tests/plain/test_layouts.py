@@ -156,7 +156,9 @@ def test_one_dispatch_balances_the_windows_and_the_full_layers_of_a_model() -> N
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda work: balance(work, [], 2), "balance takes at least one mask"),
+        (lambda work: balance(work, [], 2), r"a list of one mask or more, not \[\]"),
+        (lambda work: balance(work, "causal", 2), "a list of one mask or more, not 'causal'"),
+        (rl.to_cu_seqlens, r"the mask must be a Mask such as Causal\(\), not Workload"),
         (lambda work: rl.plan("balanced", work, 2, layout="heap"), "balanced has a layout of its"),
         (lambda work: rl.plan("groups", work, 2, layout="heap"), "by the mask cannot be used here"),
         (lambda work: rl.plan("ring", work, 2, layout="spiral"), "choose one of .*even-work"),
