@@ -16,7 +16,7 @@ from codegen.programs import Program
 from planner.files.digest import digest
 from planner.ir import TENSORS
 from planner.layouts.peers import PEERS
-from planner.loops.form import Exchange, Loops, Return, Send, Shift, Table
+from planner.loops.form import Exchange, Loops, Return, Root, Send, Shift
 from planner.version import VERSION
 
 WIDTH = 96
@@ -92,8 +92,8 @@ def in_words(loops: Loops) -> list[str]:
                 if TENSORS[tensors[0]].accumulates:
                     goes = "follow" if when.last > when.first else "return to their owners"
                 said[f"{_named(tensors)} {goes}"] = None
-            case Send(tensors=tensors, hop=Table()):
-                said[f"{_named(tensors)} go from rank to rank"] = None
+            case Send(tensors=tensors, hop=Root()):
+                said[f"{_named(tensors)} broadcast"] = None
     return [*said]
 
 

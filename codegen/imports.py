@@ -4,8 +4,6 @@ import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
-WIDTH = 100
-
 
 class Import(NamedTuple):
     """`import source` has an empty `module`; `from module import source as alias`."""
@@ -31,7 +29,7 @@ def written(imports: Iterable[Import]) -> str:
         name = f"{line.source} as {line.alias}" if line.alias else line.source
         alone = name if line.alias or not line.module else ""
         statements[_is_foreign(line)].setdefault((start, alone), []).append(name)
-    groups = ([_statement(start, names) for (start, _), names in x.items()] for x in statements)
+    groups = ([f"{start} {', '.join(n)}" for (start, _), n in x.items()] for x in statements)
     return "\n\n".join("\n".join(group) for group in groups if group)
 
 
@@ -44,10 +42,3 @@ def _place(line: Import) -> tuple[bool, str, int, str]:
     name = line.source
     kind = 0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2
     return bool(line.module), (line.module or name).lower(), kind, name
-
-
-def _statement(start: str, names: list[str]) -> str:
-    line = f"{start} {', '.join(names)}"
-    if len(line) <= WIDTH:
-        return line
-    return "\n".join([f"{start} (", *(f"    {name}," for name in names), ")"])

@@ -114,15 +114,12 @@ def with_folder(path: str) -> str:
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
-    """Raises RingloomError where what is done inside cannot write a file or folder.
-
-    A reader who has enough, of a pipe, is none of that: BrokenPipeError passes.
-    """
+    """Raises RingloomError where what is done inside cannot write a file or folder."""
     if str(path) in ("", "-"):
         raise RingloomError(f"cannot write {str(path)!r}: give the name of a file")
     try:
         yield
-    except BrokenPipeError:
+    except BrokenPipeError:  # who reads has enough
         raise
     except OSError as error:
         raise RingloomError(f"cannot write {path}: {error.strerror or error}") from None

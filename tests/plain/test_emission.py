@@ -166,6 +166,13 @@ def test_the_header_has_the_command_that_makes_the_file_again(
     assert "\n    ringloom emit torch plan.json\n" in ringloom("emit", "torch", path)
 
 
+def test_the_header_says_what_travels() -> None:
+    """Of broadcasts it said that nothing does."""
+    for name in rl.SCHEDULES:
+        assert "nothing travels" not in rl.emit(rl.plan(name, WORK, 4), "torch"), name
+    assert ", keys and values broadcast." in rl.emit(rl.plan("broadcast", WORK, 4), "torch")
+
+
 def test_a_command_is_broken_between_its_words(ringloom: CommandLine) -> None:
     mask = "causal & (full | global:3) & (full | global:5)"
     words = shlex.split("emit torch ring --ranks 2 --seq 32 --head-dim 8 --mask")
