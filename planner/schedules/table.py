@@ -73,9 +73,13 @@ def schedule(
 
     A decorator; its arguments are shown by `ringloom schedules`: the tensors that travel, the
     paths they take, and the paper. Keyword parameters with defaults become parameters of the
-    schedule. The function ignores the mask; `plan` applies it, and verifies the result.
+    schedule. The function ignores the mask; `plan` applies it, and verifies the result. Raises
+    PlanError for a name that a schedule of another module has.
     """
     if build is None:
         return partial(schedule, travels=travels, path=path, paper=paper)
+    known = SCHEDULES.get(build.__name__)
+    if known and getattr(known.build, "__module__", "") != build.__module__:
+        raise PlanError(f"{known} is there already: give the function another name")
     SCHEDULES[build.__name__] = Schedule(build.__name__, build, travels, path, paper)
     return build

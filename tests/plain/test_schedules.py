@@ -221,6 +221,17 @@ def test_mistakes_of_a_schedule_are_told_under_a_causal_mask_too(
         rl.plan("forgetful", work, 4)
 
 
+def test_no_schedule_takes_the_place_of_another_modules() -> None:
+    """Comparisons would take it for the ring that they measure against."""
+
+    def ring(work: rl.Workload, ranks: int, pass_: str) -> Plan:
+        raise NotImplementedError
+
+    with pytest.raises(PlanError, match="<Schedule ring: KV over one ring> is there already"):
+        rl.schedule(ring)
+    assert rl.plan("ring", rl.Workload(seq=64), 4).rounds == 4
+
+
 def _source(name: str) -> Path:
     build = SCHEDULES[name].build
     return Path(inspect.getfile(build.func if isinstance(build, partial) else build))
