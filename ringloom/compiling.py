@@ -8,6 +8,7 @@ from typing import Unpack
 
 from codegen import emit
 from codegen.programs import Options
+from planner.errors import RingloomError
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
 from runtimes.emitted import load
@@ -24,8 +25,14 @@ def compile(plans: AnyPlans, target: str, **options: Unpack[Options]) -> ModuleT
 
 
 def cache() -> Path:
-    """The folder of kept programs: $XDG_CACHE_HOME/ringloom, or the system's folder of caches."""
+    """The folder of kept programs: $XDG_CACHE_HOME/ringloom, or the system's folder of caches.
+
+    Raises RingloomError for a user without a home, as containers may have.
+    """
     if caches := os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA"):
         return Path(caches) / "ringloom"
     folder = "Library/Caches" if sys.platform == "darwin" else ".cache"
-    return Path.home() / folder / "ringloom"
+    try:
+        return Path.home() / folder / "ringloom"
+    except RuntimeError:
+        raise RingloomError("no home to keep programs in: set XDG_CACHE_HOME to a folder") from None

@@ -230,6 +230,16 @@ def test_compiling_is_emitting_and_importing(
     assert {*sys.modules} == before
 
 
+def test_a_user_without_a_home_is_told_which_folder_to_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a number that no user has
+    with pytest.raises(rl.RingloomError, match=r"no home .* set XDG_CACHE_HOME"):
+        cache()
+
+
 def test_a_kept_file_is_always_whole_as_programs_of_other_processes_read_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
