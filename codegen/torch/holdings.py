@@ -81,8 +81,12 @@ class Holdings:
         return text if len(text) <= WIDTH - 4 else f"lse = {lse}\n{name} = [*zeros({out}), lse]"
 
     def shape(self, cell: Cell) -> str:
-        """A value in whose shape sums are kept: what is owned, if that is as large."""
+        """A value in whose shape sums are kept."""
         side = TENSORS[cell[0]].side
-        pieces = self.walked.pieces
         known = (side, cell[1]) in self.inputs and not self.kept
-        return cell[1] if known and pieces[side, cell[1]] != pieces[side, OWN] else OWN
+        return self.like(side, cell[1]) if known else OWN
+
+    def like(self, side: str, name: str) -> str:
+        """A value of the same shape: what is owned, if that is as large."""
+        pieces = self.walked.pieces
+        return OWN if pieces[side, name] == pieces[side, OWN] else name

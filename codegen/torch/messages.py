@@ -125,5 +125,9 @@ class Messages(State):
             if not move.into and self.partly(move) and readers(self.loops, move.s) - {Start}:
                 name = self.have.inputs[move.s.side, move.s.name]
                 if name not in self.defined:
+                    side, value = move.s.side, move.s.parts[0].value
+                    sent = self.have.value(side, self.have.like(side, value)).text
+                    if sent.isidentifier() and sent not in self.defined:
+                        raise PlanError("some ranks get what is sent on in the loop it came in")
                     self.defined.add(name)
-                    yield f"{name} = {self.have.value(move.s.side, OWN).text}"
+                    yield f"{name} = {sent}"

@@ -16,6 +16,7 @@ from codegen.torch.schedule import print_loops
 from planner.errors import PlanError
 from planner.ir import Attend, Move, Plan, Step
 from planner.masks import Causal, Full, Mask, Window
+from planner.passes.adjoint import adjoint
 from planner.planning import plan
 from planner.plans import Plans
 from planner.verify import verify_pair
@@ -151,6 +152,19 @@ def test_sums_that_go_back_while_others_come_for_the_same_keys_are_those_before(
     )
     backward = replace(ring.backward, buffers=(), steps=steps)
     assert_printed(verify_pair(ring.forward, backward))
+
+
+def test_what_comes_once_in_a_loop_has_the_shape_of_what_is_sent() -> None:
+    """Keys that an all-to-all brought go to the other group; a part of queries waits for them."""
+    work = Workload(seq=16, heads=2, head_dim=2, mask=Full(), dtype="float64")
+    forward = plan("usp:ulysses=2", work, 4)
+    first, own, visiting, *last = adjoint(forward).steps
+    (whole,) = own.attends
+    early, late = (Attend(whole.rank, whole.q[:, part], whole.kv) for part in np.s_[3:, :3])
+    then = Step((late, *visiting.attends), visiting.moves)
+    steps = first, replace(own, attends=(early,)), then, *last
+    backward = replace(adjoint(forward), buffers=(), steps=steps)
+    assert_printed(verify_pair(forward, backward))
 
 
 def test_a_value_that_comes_in_two_messages_at_once_is_no_loop_s() -> None:
