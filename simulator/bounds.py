@@ -95,7 +95,7 @@ def lower_bound(
     kernels, speed = Kernels(hardware, work, pass_), float(scenario.speed(ranks).sum())
     times: dict[Why, float] = {  # of one query head on one rank
         "compute": pairs * kernels.seconds_per_pair,
-        "memory": kernels.traffic(*_seen(work, region)) / hardware["memory.bandwidth"],
+        "memory": sum(kernels.traffic(*_seen(work, region))) / hardware["memory.bandwidth"],
     }
     why = max(times, key=times.__getitem__)
     bound = Bounds(times[why] * work.heads / speed, why, "all ranks")

@@ -11,7 +11,7 @@ from planner.workload import DTYPES
 from simulator.hardware import Hardware
 
 
-def up(n: int, to: int) -> int:
+def up(n: float, to: float) -> float:
     return -(-n // to) * to
 
 
@@ -81,15 +81,20 @@ class SlowPrices:
                 )
                 pairs += tiles * high * columns
         blocks = sum(self.blocks(height, keys) for height in heights)
-        moved = sum(self.moved(height, keys) for height in heights)
-        return self.total(len(heights), pairs, blocks, moved, self.heads(qs[0], kvs[0]))
+        heads = self.heads(qs[0], kvs[0])
+        moved = sum(self.moved(height, keys, heads) for height in heights)
+        return self.total(len(heights), pairs, blocks, moved, heads)
 
-    def moved(self, rows: int, columns: int) -> float:
-        """Seconds for q, out, lse or q, dout, dq, lse, delta, and k and v, or both twice."""
+    def moved(self, rows: int, columns: int, heads: int) -> float:
+        """Seconds for q, out, lse or q, dout, dq, lse, delta, and k and v, or both twice.
+
+        Of heads: K and V of a KV head are read whole, however many heads of its group there are.
+        """
         work, back = self.plan.workload, self.plan.pass_ == "backward"
         own, both = DTYPES[work.dtype], work.head_dim + work.v_head_dim
         row = own * (both + back * work.head_dim) + max(4, own) * (1 + back)
-        moved = work.batch * (rows * row + columns * own * both * (1 + back) / work.group)
+        whole = up(heads, work.group) // work.group
+        moved = work.batch * (heads * rows * row + whole * columns * own * both * (1 + back))
         return float(moved / self.machine["memory.bandwidth"])
 
     def flash(self) -> bool:
@@ -116,7 +121,7 @@ class SlowPrices:
         """Seconds of calls one after the other: in waves of blocks, and prepared by the host."""
         at_once = self.machine["attention.blocks"]
         exposed = self.machine.option("attention.traffic", self.plan.pass_)
-        seconds = (pairs * self.per_pair() + exposed * moved) * heads
+        seconds = pairs * self.per_pair() * heads + exposed * moved
         if at_once and blocks and heads:
             each, (rows, columns) = heads * self.plan.workload.batch / calls, self.machine.tile
             running = blocks * each
@@ -124,7 +129,7 @@ class SlowPrices:
                 running = max(running, min(at_once, pairs * each / rows / columns))
             seconds *= np.ceil(running / at_once) * at_once / running
         launches = self.machine.option("attention.launch", self.plan.pass_) * calls
-        seconds = max(seconds, moved * heads)
+        seconds = max(seconds, moved)
         return float(max(self.machine["attention.host"] * calls, launches + seconds))
 
     def split(self, qs: list[Block], kvs: list[Block]) -> float:
@@ -134,22 +139,24 @@ class SlowPrices:
         columns = [column for call in calls for column in call.columns]
         blocks = sum(self.blocks(len(call.rows), len(call.columns)) for call in calls)
         pairs = sum(map(self.pairs, calls))
-        moved = sum(self.moved(len(call.rows), len(call.columns)) for call in calls)
-        seconds = self.total(len(calls), pairs, blocks, moved, self.heads(qs[0], kvs[0]))
+        heads = self.heads(qs[0], kvs[0])
+        moved = sum(self.moved(len(call.rows), len(call.columns), heads) for call in calls)
+        seconds = self.total(len(calls), pairs, blocks, moved, heads)
         again, group = len(rows) - len(set(rows)), self.plan.workload.group
         more = {"OUT": again, "DQ": again, "DKV": (len(columns) - len(set(columns))) / group}
         per_head = sum(more[t] * self.per_token(t, False) for t in ACCUMULATORS[self.plan.pass_])
-        return seconds + per_head * self.heads(qs[0], kvs[0])
+        return seconds + per_head * heads
 
     def pairs(self, call: Call) -> float:
         (tq, tk), (rows, columns) = self.machine.tile, (len(call.rows), len(call.columns))
         sq, sk = self.machine.skips(self.machine.tile)
+        high = min(self.height(rows), tq)
         looked = self.height(rows) * up(columns, tk)
         if call.kind in ("causal", "window"):
             lo, hi = (-rows, 0) if call.band is True else call.band  # type: ignore[misc]
             ends = [(max(0, i + lo) // sk * sk, i + sq + hi, i) for i in range(0, rows, sq)]
             looked = sum(
-                up(min(sq, rows - i), tq) * up(min(columns, up(min(columns, last), sk)) - low, tk)
+                up(min(sq, rows - i), high) * up(min(columns, up(min(columns, last), sk)) - low, tk)
                 for low, last, i in ends
             )
         names = {"full": "", "causal": "causal", "window": "causal", "masked": "masked"}

@@ -21,7 +21,10 @@ Few queries. Kernels may have a shorter tile for calls of fewer rows than a tile
 GPUs in 16 bit split the keys of a call whose blocks would not fill the chip, into tiles at most.
 Of one query they compute the heads that share a KV head as rows of one tile. PyTorch's flash
 operator does both (`num_splits_heuristic` and `mha_fwd` in FlashAttention's flash_api.cpp); merging
-the results of the splits is not priced.
+the results of the splits is not priced. It splits below 0.8 of a wave of 64-row tiles, two to an
+SM: that is 0.8 of ours for long calls, and 1.6 for short ones, where we say 1. Where it does not
+split, its tile has 128 rows again; published times of one query in large batches are nearer to the
+short one (0.96 to 1.19 of them, against 1.27 to 1.60), which we keep.
 """
 
 from typing import Any
@@ -93,14 +96,18 @@ class Kernels:
             return -(-columns // tk)
         return -(-rows // tq) / self._packed(rows)
 
-    def traffic(self, rows: Any, columns: Any) -> Any:
-        """Count the bytes per query head that calls move, inputs and results once each."""
-        return self._per_row * rows + self._per_column * columns
+    def traffic(self, rows: Any, columns: Any) -> tuple[Any, Any]:
+        """Count the bytes per query head of rows and of columns, inputs and results once each."""
+        return self._per_row * rows, self._per_column * columns
 
     def total(self, counts: Any, heads: Any) -> Any:
-        """Return the seconds of calls in a row; `counts`: calls, pairs, blocks, bytes per head."""
-        calls, pairs, blocks, traffic = counts
-        moved = heads * traffic / self._bandwidth
+        """Return the seconds of calls in a row; `counts`: calls, pairs, blocks, traffic per head.
+
+        Few query heads that share a KV head with others read all of it.
+        """
+        calls, pairs, blocks, queries, keys = counts
+        shared = -(-heads // self._work.group) * self._work.group
+        moved = (heads * queries + shared * keys) / self._bandwidth
         work = heads * pairs * self.seconds_per_pair + self._exposed * moved
         if self._at_once:
             each = heads * self._work.batch / np.maximum(calls, 1)
@@ -130,29 +137,30 @@ class Kernels:
     def pairs(self, call: Call) -> float:
         """Count pairs per head that a call costs, in those of a full one."""
         rows, columns = len(call.rows), len(call.columns)
-        whole = float(self.full(rows, columns))
+        height, whole = float(self.height(rows)), float(self.full(rows, columns))
         if call.band is False:
             return whole
         if call.band is None:
             return whole * self._masked
         band = (1 - rows, 0) if call.band is True else call.band
-        return band_pairs((rows, columns), band, self.tile, self._skips) * self._causal
+        tile = min(height, self.tile[0]), self.tile[1]
+        return band_pairs((rows, columns), band, tile, self._skips) * self._causal
 
     def seconds(self, call: Call, heads: int) -> float:
         """Return the seconds of one call for some query heads, all batch rows together."""
         size = len(call.rows), len(call.columns)
-        counts = 1, self.pairs(call), self.blocks(*size), self.traffic(*size)
+        counts = 1, self.pairs(call), self.blocks(*size), *self.traffic(*size)
         return float(self.total(counts, heads))
 
 
-def causal_pairs(n: int, tile: tuple[int, int], skip: tuple[int, int]) -> int:
+def causal_pairs(n: int, tile: tuple[int, int], skip: tuple[int, int]) -> float:
     """Count pairs that a causal call of n x n computes."""
     return band_pairs((n, n), (1 - n, 0), tile, skip)
 
 
 def band_pairs(
-    shape: tuple[int, int], band: tuple[int, int], tile: tuple[int, int], skip: tuple[int, int]
-) -> int:
+    shape: tuple[int, int], band: tuple[int, int], tile: tuple[float, int], skip: tuple[int, int]
+) -> float:
     """Count pairs that a call of rows x columns computes, row r seeing columns r + lo..r + hi.
 
     It goes by runs of skip[0] rows, keys in runs of skip[1]; a run of rows takes the runs of keys
@@ -164,4 +172,4 @@ def band_pairs(
     left = np.maximum(first + lo, 0) // sk * sk
     right = np.minimum(-(-np.minimum(first + sq + hi, width) // sk) * sk, width)
     keys = np.maximum(right - left, 0)
-    return int((-(-rows // tq) * tq * (-(-keys // tk) * tk)).sum())
+    return float((-(-rows // tq) * tq * (-(-keys // tk) * tk)).sum())

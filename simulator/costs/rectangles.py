@@ -34,7 +34,8 @@ class Cut(NamedTuple):
     calls: float
     pairs: float
     blocks: float
-    traffic: float  # bytes
+    queries: float  # bytes that queries and their results move
+    keys: float  # the same for keys
     rows: float  # of results that are merged into those of the rectangle's other calls
     columns: float  # the same for gradients of keys
 
@@ -66,7 +67,7 @@ class Rectangles:
         return np.pad(counts, (0, 1))
 
     def of(self, node: Attend) -> Floats:
-        """Return the `Cut` of each row, by columns: float64 [6, rows].
+        """Return the `Cut` of each row, by columns: float64 [7, rows].
 
         Rows that are equal but for a shift to the one that was cut before them are not cut again.
         Where kernels skip what masks hide nothing is cut.
@@ -75,10 +76,9 @@ class Rectangles:
             return self._skipping(*self._chunks(node.q, node.kv))
         sides = zip(self._sizes, (node.q, node.kv), strict=True)
         rows, columns = (sizes.take(blocks.T).sum(axis=0) for sizes, blocks in sides)
-        cuts, kernels = np.zeros((6, len(node))), self._kernels
-        cuts[0] = 1.0
-        for n, count in enumerate((kernels.full, kernels.blocks, kernels.traffic), 1):
-            cuts[n] = count(rows, columns)
+        cuts, kernels = np.zeros((7, len(node))), self._kernels
+        cuts[:3] = np.ones(len(node)), kernels.full(rows, columns), kernels.blocks(rows, columns)
+        cuts[3:5] = kernels.traffic(rows, columns)
         at = np.flatnonzero(~self._full(node))
         if len(at):
             q, kv = self._chunks(node.q[at], node.kv[at])
@@ -126,15 +126,12 @@ class Rectangles:
         calls = rectangle_calls(rows, columns, boxes)
         work = sum(self._kernels.pairs(call) for call in calls)
         again = _again([call.rows for call in calls]), _again([call.columns for call in calls])
-        spans = [(len(call.rows), len(call.columns)) for call in calls]
-        blocks, traffic = (
-            sum(count(*span) for span in spans)
-            for count in (self._kernels.blocks, self._kernels.traffic)
-        )
-        return Cut(len(calls), work, blocks, traffic, *again)
+        spans = np.array([(len(call.rows), len(call.columns)) for call in calls]).reshape(-1, 2).T
+        queries, keys = (part.sum() for part in self._kernels.traffic(*spans))
+        return Cut(len(calls), work, self._kernels.blocks(*spans).sum(), queries, keys, *again)
 
     def _skipping(self, q: Ints, kv: Ints) -> Floats:
-        """Return the `Cut` of rectangles [n, a] x [n, b] of chunks: [6, n].
+        """Return the `Cut` of rectangles [n, a] x [n, b] of chunks: [7, n].
 
         Each q chunk is a call over the row's kv chunks, which computes the tiles that are touched;
         those of fewer queries than a tile are one call together.
@@ -150,7 +147,7 @@ class Rectangles:
         blocks = blocks + np.where(joined, kernels.blocks(joined, width), 0)
         count = tall.sum(axis=1) + (joined > 0)
         traffic, none = kernels.traffic(height.sum(axis=1), count * width), np.zeros(len(q))
-        return np.array([count, pairs, blocks, traffic, none, none])
+        return np.array([count, pairs, blocks, *traffic, none, none])
 
     def _rectangle(self, q: Ints, kv: Ints) -> tuple[list[Ranges], list[Ranges], Numbers]:
         """Return the positions of both sides, and the mask's pieces that they may meet."""

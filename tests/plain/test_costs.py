@@ -121,9 +121,27 @@ def test_keys_that_query_heads_share_are_read_once() -> None:
     alone, shared = (
         Kernels(H100, Workload(seq=4096, heads=64, kv_heads=heads), "forward") for heads in (64, 8)
     )
-    assert alone.traffic(100, 10) - shared.traffic(100, 10) == 10 * 2 * 256 * 7 / 8
+    assert alone.traffic(100, 10)[0] == shared.traffic(100, 10)[0]
+    assert alone.traffic(100, 10)[1] - shared.traffic(100, 10)[1] == 10 * 2 * 256 * 7 / 8
     call = Call(range(4096), range(4096), True)
     assert shared.seconds(call, 64) < alone.seconds(call, 64)
+
+
+def test_few_heads_of_a_group_read_its_kv_head_whole() -> None:
+    work = Workload(seq=1, kv_seq=2**17, heads=64, kv_heads=8)
+    call, read = Call(range(1), range(2**17), False), 2**17 * 2 * 128 * 2 / H100["memory.bandwidth"]
+    kernels = Kernels(H100.changed({"attention.host": 0}), work, "forward")
+    assert kernels.seconds(call, 1) > kernels.launch + read
+    assert kernels.seconds(call, 9) > kernels.launch + 2 * read
+
+
+@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("band", [True, (-64, 0), (-8, 8)])
+def test_a_call_of_few_rows_has_one_tile_whatever_it_hides(name: str, band: Any) -> None:
+    kernels = Kernels(hardware(name), Workload(seq=4096), "forward")
+    for rows in (1, 8, 64, 100):
+        call = Call(range(rows), range(rows), band)
+        assert kernels.pairs(call) <= kernels.full(rows, rows) * hardware(name)["attention.causal"]
 
 
 def test_blocks_run_in_waves_and_no_call_is_shorter_than_its_preparation() -> None:
@@ -252,8 +270,8 @@ def test_a_rectangle_too_large_to_cut_is_a_call_per_q_block_that_reads_all_of_it
     (tq, tk), q, kv = costs.kernels.tile, attend.q[row], attend.kv[row][attend.kv[row] >= 0]
     assert (len(q), len(kv)) == (2, 6)  # blocks of 512 tokens
     pairs = int(costs.rectangles.touched[np.ix_(q, kv)].sum()) * tq * tk
-    traffic = 2 * 512 * (2 * 128 * 2 + 4) + 2 * 6 * 512 * 2 * 128 * 2
-    assert costs.rectangles.of(attend)[:, row].tolist() == [2, pairs, 1024 / tq, traffic, 0, 0]
+    traffic = 2 * 512 * (2 * 128 * 2 + 4), 2 * 6 * 512 * 2 * 128 * 2
+    assert costs.rectangles.of(attend)[:, row].tolist() == [2, pairs, 1024 / tq, *traffic, 0, 0]
 
 
 @pytest.mark.parametrize("mask", [Causal(), Window(3000), Documents((50_000, 15_536))], ids=str)
