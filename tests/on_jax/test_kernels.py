@@ -17,12 +17,16 @@ from codegen import emit
 from codegen.assemble import assemble
 from codegen.jax import kernels
 from jax_devices import Mesh, jax
+from planner.kernel_calls import Call
 from planner.masks import Causal
 from planner.planning import plan
 from planner.workload import Workload
 from repository import ROOT
 from runtimes.reference import dense
 from runtimes.validation import distance
+from simulator.costs.kernels import Kernels
+from simulator.costs.prices import Costs
+from simulator.hardware import hardware
 
 jnp = jax.numpy
 P = jax.sharding.PartitionSpec
@@ -209,6 +213,39 @@ def test_zigzag_calls_the_kernels_of_the_platform_it_is_lowered_for(
         calls.append(Counter(re.findall(r"custom_call @([\w$.]+)", made(*arrays).mlir_module())))
     assert calls[0][forward] >= 3  # the tiles of three kinds
     assert calls[1][backward] >= calls[0][forward] + (3 if forward == backward else 0)
+
+
+def computed(module: ModuleType, call: Call) -> int:
+    """The pairs in blocks that the kernel of TPUs does not skip."""
+    q, k = (
+        jax.ShapeDtypeStruct((1, 1, len(s), 128), "bfloat16") for s in (call.rows, call.columns)
+    )
+    kernel, _ = module.splash_kernel(call.band is True, q, k)
+    sizes, blocks = kernel.kwargs["block_sizes"], kernel.fwd_mask_info.block_mask
+    return int(np.count_nonzero(blocks) * sizes.block_q * sizes.block_kv)
+
+
+@pytest.mark.parametrize("name", ["ring", "zigzag", "striped", "allgather"])
+@pytest.mark.parametrize("tokens", [128, 200, 256, 512, 1024, 2048])
+def test_tpus_are_priced_by_the_blocks_that_their_kernel_computes(
+    name: str, tokens: int, parts: ModuleType
+) -> None:
+    one = plan(name, Workload(8 * tokens, heads=1), 8)
+    rectangles = Costs(one, hardware("tpu-v4")).rectangles
+    for _, node in one.attends():
+        for row, pairs in enumerate(rectangles.of(node)[1]):
+            calls = rectangles.calls(node.q[row], node.kv[row])
+            assert pairs == sum(computed(parts, call) for call in calls)
+
+
+@pytest.mark.parametrize("rows", [1, 100, 384, 640, 1536, 3000])
+def test_the_kernel_of_tpus_computes_no_more_than_is_priced(rows: int, parts: ModuleType) -> None:
+    kernels = Kernels(hardware("tpu-v4"), WORK, "forward")
+    for columns in (100, 640, 1024, 5000):
+        call = Call(range(rows), range(columns), False)
+        assert kernels.pairs(call) == computed(parts, call)
+    causal = Call(range(rows), range(rows), True)
+    assert computed(parts, causal) <= kernels.pairs(causal) <= kernels.full(rows, rows)
 
 
 COMPILE = """

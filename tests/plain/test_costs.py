@@ -138,10 +138,11 @@ def test_few_heads_of_a_group_read_its_kv_head_whole() -> None:
 @pytest.mark.parametrize("name", presets())
 @pytest.mark.parametrize("band", [True, (-64, 0), (-8, 8)])
 def test_a_call_of_few_rows_has_one_tile_whatever_it_hides(name: str, band: Any) -> None:
-    kernels = Kernels(hardware(name), Workload(seq=4096), "forward")
+    machine = hardware(name)
+    kernels = Kernels(machine, Workload(seq=4096), "forward")
     for rows in (1, 8, 64, 100):
         call = Call(range(rows), range(rows), band)
-        assert kernels.pairs(call) <= kernels.full(rows, rows) * hardware(name).option("attention.causal")
+        assert kernels.pairs(call) <= kernels.full(rows, rows) * machine.option("attention.causal")
 
 
 def test_blocks_run_in_waves_and_no_call_is_shorter_than_its_preparation() -> None:
