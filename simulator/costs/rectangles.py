@@ -57,7 +57,7 @@ class Rectangles:
         self._interleaved = [_interleave(*hulls) for hulls in self._hulls]
         self._cuts = dict[tuple[int, bytes], Cut]()  # equal ones count as work once
 
-    @cached_property  # zigzag on 64 ranks of tpu-v4 is simulated in 2.7 times as long without
+    @cached_property  # zigzag on 64 ranks without `split` takes 2.7 times as long without
     def touched(self) -> Numbers:
         """Kernel tiles per head that the mask touches: [q chunks + 1, kv chunks + 1].
 

@@ -17,8 +17,8 @@ attention.blocks              kernel blocks that the chip runs at once, such as 
 attention.host                seconds in which the host prepares a call, so that none takes less
 attention.narrow_tile_q       queries of a kernel tile for head_dim up to 64, where they differ
 attention.short_tile_q        queries of a kernel tile for calls of fewer than a tile, likewise
-attention.split               1: programs cut rectangles into full, causal and masked calls, as
-                              programs do; 0: one kernel per q block skips what masks hide
+attention.split               1: programs cut rectangles into full, causal and masked calls;
+                              0: one kernel per q block skips what masks hide
 attention.skip_q, skip_kv     kernel tiles that causal calls skip, where they differ from `tile`
 attention.causal, masked      seconds per pair of a causal or masked call, relative to a full one
 attention.backward_launch ... what the backward pass has of its own
