@@ -177,16 +177,12 @@ def asked(
     """Returns a workload, its ranks, where and how they run: in words, all that is not as usual."""
     passes = "forward and backward" if pass_ == "both" else pass_
     batch = f"{work.batch} x " if work.batch > 1 else ""
-    tokens = counted(work.seq, "token", length)
-    if work.kv_seq != work.seq:
-        queries = counted(work.seq, "query token", length)
-        tokens = f"{queries} over {counted(work.kv_seq, 'key', length)}"
     shared = "" if work.kv_heads == work.heads else f":{work.kv_heads}"
     heads = counted(work.heads, "head", lambda number: f"{number}{shared}")
     values = "" if work.v_head_dim == work.head_dim else f" with values of {work.v_head_dim}"
     return ", ".join(
         [
-            f"{passes} of {batch}{tokens}",
+            f"{passes} of {batch}{lengths(work)}",
             both_ends(str(work.mask)),
             f"{heads} of {work.head_dim}{values}",
             *["sinks"] * work.sinks,
@@ -195,6 +191,14 @@ def asked(
             *scenario.words,
         ]
     )
+
+
+def lengths(work: Workload) -> str:
+    """Returns how many tokens there are, or queries and keys."""
+    if work.kv_seq == work.seq:
+        return counted(work.seq, "token", length)
+    queries = counted(work.seq, "query token", length)
+    return f"{queries} over {counted(work.kv_seq, 'key', length)}"
 
 
 def compare(

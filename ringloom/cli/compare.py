@@ -13,8 +13,8 @@ import click
 
 from ringloom.cli.options import compared, comparison_options
 from ringloom.cli.output import Number, console, csv_option, show
+from ringloom.comparison import lengths
 from ringloom.views.tables import bars, comparison_table, faint
-from ringloom.views.units import counted, length
 
 
 @click.command()
@@ -36,11 +36,10 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
     room = None if memory is None else memory * 2**30
     comparison = compared(given, checked=checked, memory=room)
     rows, advice = comparison.rows, comparison.recommendation
-    seq = rows[0].verified_seq
     notes = [
         "* fastest, ~ too close to it to call",
         "predicted: time, idle, exposed transfers, memory, time over the lower bound",
-        f"verified: every plan, at its full length of {counted(seq, 'token', length)}",
+        f"verified: every plan, at its full length of {lengths(comparison.work)}",
     ]
     if checked:
         notes.append("ran: executed numerically, in float64 with narrow heads; ok is within 1e-12")

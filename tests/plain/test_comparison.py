@@ -181,6 +181,8 @@ def test_pages_and_pictures_show_the_fastest_that_compare_lists(
     said = f"the fastest of {len(every['rows'])} schedules, and ring"
     page = (tmp_path / "page.html").read_text()
     assert f"<h1>Use {best}: " in page
+    verified = "verified: every plan, at its full length of 1 query token over 256k keys"
+    assert verified in " ".join(ringloom("compare", *case).split())
     assert said in page
     times = ringloom.json("sensitivity", *case)
     assert (times["fastest"], len(times["makespan_s"])) == (best, 3)
