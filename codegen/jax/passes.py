@@ -31,8 +31,9 @@ class Pass(Attends):
     def blocks(self, runs: Sequence[Run]) -> list[Block]:
         """The lines of all runs, in order."""
         unrolled = {t - 1 for run in runs if run.kind == "unrolled" for t in run.steps}
+        rolled = {t for run in runs if run.kind == "rolled" for t in run.steps}
         exchanging = (s.when for s in self.loops.statements if isinstance(s, Exchange))
-        self.waiting = unrolled.difference(*(when.steps for when in exchanging))
+        self.waiting = unrolled.difference(rolled, *(when.steps for when in exchanging))
         opening = Block(None, tuple(self.opening()))
         return [opening, *(self.block(run) for run in runs)]
 

@@ -265,6 +265,29 @@ def test_loops_of_steps_that_have_lines_of_their_own_are_printed() -> None:
     assert_printed(*steps, ranks=4)
 
 
+def test_a_loop_of_jax_that_python_goes_on_with_sends_its_last_message_once() -> None:
+    """Queries go two steps further on alone; then they are attended, as their results return."""
+    r = np.arange(5)
+    own = r[:, None]
+    on = [Move(("Q",), own[r - t], r, (r + 1) % 5) for t in range(4)]
+    back = [Move(("OUT",), own[r - t], r, (r - t) % 5) for t in (3, 4)]
+    visitors = [Attend(r, own[r - t], own) for t in (0, 3, 4)]
+    keys = [Move(("KV",), own[(r + t) % 5], r, (r - 1) % 5) for t in (0, 1)]
+    attends = [Attend(r, own, own[(r + t) % 5]) for t in (1, 2)]
+    assert_printed(
+        Step((visitors[0],), (on[0],)),
+        Step((), (on[1],)),
+        Step((), (on[2],)),
+        Step((visitors[1],), (on[3],)),
+        Step((visitors[2],), (back[0],)),
+        Step((), (back[1],)),
+        Step((), (keys[0],)),
+        Step((attends[0],), (keys[1],)),
+        Step((attends[1],)),
+        ranks=5,
+    )
+
+
 def emitted(source: str) -> ModuleType:
     module = ModuleType("emitted")
     exec(compile(source, "emitted", "exec"), module.__dict__)
