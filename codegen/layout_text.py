@@ -13,7 +13,7 @@ def padded(own: np.ndarray, length: int) -> np.ndarray:
     """Positions with -1 behind them."""
     return np.pad(own, (0, length - len(own)), constant_values=-1)
 '''
-RANK = "range(RANKS)[rank]"  # an IndexError for a rank of all devices, where these are more
+RANK = "[*range(RANKS)][rank]"  # an IndexError for a rank of all devices, where these are more
 BY_SIDE = 'positions if side == "q" else kv_positions'
 
 

@@ -102,6 +102,16 @@ def test_the_text_of_a_layout_says_what_the_partition_does(one: Plan, target: st
 
 
 @pytest.mark.parametrize("one", PLANS, ids=lambda p: f"{p.name}-{p.ranks}-{p.workload.seq}")
+def test_torch_compiles_shards_of_ranks_that_are_no_constants(one: Plan) -> None:
+    torch, built = library_of("torch"), program(layout_of(one), "torch")
+    torch.compiler.reset()
+    shard = torch.compile(built.shard, backend="eager", dynamic=True, fullgraph=True)
+    whole = torch.arange(one.workload.seq)
+    for rank in (one.ranks - 1, 0):
+        assert shard(whole, rank, 0).tolist() == built.positions(rank).tolist()
+
+
+@pytest.mark.parametrize("one", PLANS, ids=lambda p: f"{p.name}-{p.ranks}-{p.workload.seq}")
 @pytest.mark.parametrize("target", ["torch", "jax"])
 def test_lengths_whose_shards_do_not_fit_are_refused(one: Plan, target: str) -> None:
     """By `shard` where theirs may be as long as the plan's; others are refused by `attention`."""
