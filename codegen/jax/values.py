@@ -74,7 +74,7 @@ def _variables(loops: Loops, walked: Walk) -> Callable[[Cell, int], Cell]:
     def variable(cell: Cell, t: int) -> Cell:
         steps = times.get(cell, [])
         number = bisect_right(steps, t)
-        later = steps[number] if number < len(steps) else t
+        later = steps[number] if number < len(steps) else -1  # it stays
         leaves = (cell, later) in sent
         if leaves and later > t + 1:
             raise PlanError("sums that wait for several steps before they go on")

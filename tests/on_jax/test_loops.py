@@ -27,7 +27,7 @@ from planner.loops import recovered
 from planner.loops.form import Expr, Send
 from planner.masks import Blocks, Causal, Documents, Full, Prefix, Window
 from planner.planning import derive, plan
-from planner.verify import verify
+from planner.verify import verify, verify_pair
 from planner.workload import Workload
 from runtimes.arrays import draw
 
@@ -286,6 +286,21 @@ def test_a_loop_of_jax_that_python_goes_on_with_sends_its_last_message_once() ->
         Step((attends[1],)),
         ranks=5,
     )
+
+
+def test_sums_that_begin_with_owners_as_others_leave_them_are_exact() -> None:
+    """Half of the queries are attended before sums go on, and half in the step in which they do."""
+    work = Workload(8, heads=1, head_dim=2, mask=Full(), dtype="float64")
+    forward, ring = plan("ring:layout=zigzag", work, 2, pass_="both")
+    r, own = np.arange(2), forward.partition.q.owned(2)
+    sent = (("KV", r), ("DKV", r), ("DKV", 1 - r))
+    keys, first, last = ((Move((tensor,), own[of], r, 1 - r),) for tensor, of in sent)
+    halves = [Attend(r, own[:, [n]], own) for n in (0, 1)]
+    others = Attend(r, own, own[::-1])
+    steps = Step((halves[0],), keys), Step((halves[1], others), first), Step((), last)
+    pair = verify_pair(forward, verify(replace(ring, buffers=(), steps=steps)))
+    inputs = draw(work, 3)
+    assert_dense(work, inputs, replay(pair, *inputs))
 
 
 def emitted(source: str) -> ModuleType:
