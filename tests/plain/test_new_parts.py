@@ -35,7 +35,8 @@ def run_file(name: str, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def visiting(monkeypatch: pytest.MonkeyPatch) -> Made:
     """The schedule of its page, which stays known until the test ends."""
-    monkeypatch.setitem(rl.SCHEDULES, "visiting", rl.SCHEDULES["ring"])  # undone in the end
+    monkeypatch.setitem(rl.SCHEDULES, "visiting", rl.SCHEDULES["ring"])
+    monkeypatch.delitem(rl.SCHEDULES, "visiting")  # to be forgotten in the end
     run_file("visiting", "add_schedule.md", monkeypatch)
     return lambda n: rl.plan("visiting", rl.Workload(16 * n, **SIZES), n, pass_="both")
 
