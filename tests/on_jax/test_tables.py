@@ -246,6 +246,8 @@ def test_a_layer_is_its_reference(kind: str) -> None:
         inputs = [jnp.concatenate([module.shard(z, r, 1) for r in range(4)], 1) for z in (x, dy)]
         result = jax.jit(gradients(lambda p, x: layer(p, x, *tables)))(params, *inputs)
         wanted = jax.jit(gradients(module.reference))(params, x, dy)
+        with pytest.raises(ValueError, match=r"x is int64\[1, 32, 24\], not floats"):
+            layer(params, inputs[0].astype(int), *tables)  # norms would be cut to integers
     y, dx = (module.unshard(jnp.split(z, 4, 1), 1) for z in (result[0], result[2]))
     np.testing.assert_allclose(y, wanted[0], rtol=0, atol=1e-11)
     np.testing.assert_allclose(dx, wanted[2], rtol=0, atol=1e-11)

@@ -85,8 +85,10 @@ def decoder_layer(
 
     x, and the result: [batch, tokens, dim], tokens in layout order; without meaning at padding.
     The backward pass computes norms, projections, rotations and the feed-forward network again, but
-    not attention nor its messages (DistFlashAttn, section 3.3).
+    not attention nor its messages (DistFlashAttn, section 3.3). Raises ValueError for integers.
     """
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(f"x is {x.dtype}{[*x.shape]}, not floats [batch, tokens, dim]")
     at = np.concatenate([positions(rank, SEQ) for rank in range(RANKS)])  # fixed
     at = np.concatenate([positions(rank, x.shape[1]) for rank in range(RANKS)])  # free
     attend = partial(attention, mesh=mesh, axis=axis, batch_axis=batch_axis)  # bound
