@@ -21,11 +21,12 @@ from dense_attention import assert_dense
 from jax_in_numpy import replay, replayed
 from loop_schedules import FOREIGN, foreign_pair
 from planner.errors import PlanError
-from planner.ir import Attend, Move, Plan, Step
+from planner.ir import Attend, Held, Move, Plan, Step
 from planner.layouts import by_tokens
 from planner.loops import recovered
 from planner.loops.form import Expr, Send
 from planner.masks import Blocks, Causal, Documents, Full, Prefix, Window
+from planner.passes.adjoint import adjoint
 from planner.planning import derive, plan
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
@@ -299,6 +300,27 @@ def test_sums_that_begin_with_owners_as_others_leave_them_are_exact() -> None:
     others = Attend(r, own, own[::-1])
     steps = Step((halves[0],), keys), Step((halves[1], others), first), Step((), last)
     pair = verify_pair(forward, verify(replace(ring, buffers=(), steps=steps)))
+    inputs = draw(work, 3)
+    assert_dense(work, inputs, replay(pair, *inputs))
+
+
+def test_results_that_a_backward_pass_holds_beside_statistics_that_come_are_exact() -> None:
+    """Of the second stage of heads the forward pass leaves queries and results, of the first none.
+
+    With one element per head, results have the shape of statistics: they were taken for them.
+    """
+    work = Workload(16, heads=8, kv_heads=2, head_dim=1, mask=Full(), dtype="float64")
+    forward = plan("ulysses-stages:stages=2", work, 4, passes=())
+    backward = adjoint(forward, keep=("KV",))
+    held, steps = list[Held](), list[Step]()
+    for number, step in enumerate(backward.steps):
+        late = number and [m for m in step.moves if "STATS" in m.tensors]
+        sent = [Move(("DOUT",), m.blocks, m.src, m.dst) for m in late or ()]
+        held += [Held((t,), m.blocks, m.dst) for m in late or () for t in ("Q", "OUT")]
+        steps.append(Step(step.attends, (*sent, *(m for m in step.moves if m not in (late or ())))))
+    assert held
+    start = (*backward.start, *held)
+    pair = verify_pair(forward, verify(replace(backward, start=start, steps=tuple(steps))))
     inputs = draw(work, 3)
     assert_dense(work, inputs, replay(pair, *inputs))
 
