@@ -69,9 +69,9 @@ class SlowPrices:
         (rows, columns), work = self.machine.tile, self.plan.workload
         keys, joined = sum(kv.size for kv in kvs), sum(q.size for q in qs if q.size < rows)
         heights = [q.size for q in qs if q.size >= rows] + [joined] * (joined > 0)
-        pairs = 0.0
+        pairs, heads = 0.0, self.heads(qs[0], kvs[0])
         for q in qs:
-            high = rows if q.size >= rows else q.size * self.height(joined) / max(joined, 1)
+            high = rows if q.size >= rows else q.size * self.height(joined, heads) / max(joined, 1)
             for kv in kvs:
                 allowed = work.allowed(merge(q.positions), merge(kv.positions))
                 tiles = sum(
@@ -80,8 +80,7 @@ class SlowPrices:
                     for j in range(0, allowed.shape[1], columns)
                 )
                 pairs += tiles * high * columns
-        blocks = sum(self.blocks(height, keys) for height in heights)
-        heads = self.heads(qs[0], kvs[0])
+        blocks = sum(self.blocks(height, keys, heads) for height in heights)
         moved = sum(self.moved(height, keys, heads) for height in heights)
         return self.total(len(heights), pairs, blocks, moved, heads)
 
@@ -102,20 +101,25 @@ class SlowPrices:
         work, blocks = self.plan.workload, self.machine["attention.blocks"]
         return blocks > 0 and self.plan.pass_ == "forward" and DTYPES[work.dtype] == 2
 
-    def height(self, rows: int) -> float:
-        """The rows of one head that a call computes."""
+    def packed(self, rows: int, heads: int) -> float:
+        """The heads in one tile: where there is one query, those that share a KV head."""
+        group = self.plan.workload.group
+        return heads * group / up(heads, group) if rows == 1 and self.flash() else 1
+
+    def height(self, rows: int, heads: int) -> float:
+        """The rows of one head that a call of some heads computes."""
         tile, short = self.machine.tile[0], int(self.machine["attention.short_tile_q"])
         if rows >= tile:
             return up(rows, tile)
-        heads = self.plan.workload.group if rows == 1 and self.flash() else 1
-        return min(up(rows * heads, short) / heads, tile)
+        packed = self.packed(rows, heads)
+        return min(up(rows * packed, short) / packed, tile)
 
-    def blocks(self, rows: int, columns: int) -> float:
+    def blocks(self, rows: int, columns: int, heads: int) -> float:
         """The blocks of one head: tiles of rows, in the backward pass of columns."""
         back = self.plan.pass_ == "backward"
         tile = self.machine.tile[back]
-        heads = self.plan.workload.group if rows == 1 and self.flash() else 1
-        return up(columns if back else rows, tile) / tile / heads
+        packed = self.packed(rows, heads)
+        return up(columns if back else rows * packed, tile) / tile / packed
 
     def total(self, calls: int, pairs: float, blocks: float, moved: float, heads: int) -> float:
         """Seconds of calls one after the other: in waves of blocks, and prepared by the host."""
@@ -137,9 +141,9 @@ class SlowPrices:
         calls = program_calls(self.plan, qs, kvs)
         rows = [row for call in calls for row in call.rows]
         columns = [column for call in calls for column in call.columns]
-        blocks = sum(self.blocks(len(call.rows), len(call.columns)) for call in calls)
-        pairs = sum(map(self.pairs, calls))
         heads = self.heads(qs[0], kvs[0])
+        blocks = sum(self.blocks(len(call.rows), len(call.columns), heads) for call in calls)
+        pairs = sum(self.pairs(call, heads) for call in calls)
         moved = sum(self.moved(len(call.rows), len(call.columns), heads) for call in calls)
         seconds = self.total(len(calls), pairs, blocks, moved, heads)
         again, group = len(rows) - len(set(rows)), self.plan.workload.group
@@ -147,11 +151,11 @@ class SlowPrices:
         per_head = sum(more[t] * self.per_token(t, False) for t in ACCUMULATORS[self.plan.pass_])
         return seconds + per_head * heads
 
-    def pairs(self, call: Call) -> float:
+    def pairs(self, call: Call, heads: int) -> float:
         (tq, tk), (rows, columns) = self.machine.tile, (len(call.rows), len(call.columns))
         sq, sk = self.machine.skips(self.machine.tile)
-        high = min(self.height(rows), tq)
-        looked = self.height(rows) * up(columns, tk)
+        high = min(self.height(rows, heads), tq)
+        looked = self.height(rows, heads) * up(columns, tk)
         if call.kind in ("causal", "window"):
             lo, hi = (-rows, 0) if call.band is True else call.band  # type: ignore[misc]
             ends = [(max(0, i + lo) // sk * sk, i + sq + hi, i) for i in range(0, rows, sq)]

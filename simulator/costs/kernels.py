@@ -78,23 +78,23 @@ class Kernels:
         self.tile = hardware.tile_for(max(work.head_dim, work.v_head_dim))  # queries, keys
         self._skips = hardware.skips(self.tile, pass_)
         self._short = int(hardware.option("attention.short_tile_q")) or self.tile[0]
-        flash = bool(self._at_once) and pass_ == "forward" and DTYPES[work.dtype] == 2
-        self._splits_keys, self._pack = flash, work.group if flash else 1
+        self._flash = bool(self._at_once) and pass_ == "forward" and DTYPES[work.dtype] == 2
         # Programs cut rectangles into calls; if not, kernels skip what masks hide.
         self.splits = bool(hardware.option("attention.split"))
 
     @property
     def form(self) -> tuple[object, ...]:
         """Everything that the counts of calls depend on, beside the workload."""
-        tiles = self.tile, self._short, self._pack
+        tiles = self.tile, self._short, self._flash
         return *tiles, self._skips, self.splits, self._masked, self._causal
 
-    def blocks(self, rows: Any, columns: Any) -> Any:
-        """Count the blocks per head of calls."""
+    def blocks(self, rows: Any, columns: Any, heads: Any) -> Any:
+        """Count the blocks per head of calls for some query heads."""
         tq, tk = self.tile
         if self._pass == "backward":
             return -(-columns // tk)
-        return -(-rows // tq) / self._packed(rows)
+        packed = self._packed(rows, heads)
+        return -(-rows * packed // tq) / packed
 
     def traffic(self, rows: Any, columns: Any) -> tuple[Any, Any]:
         """Count the bytes per query head of rows and of columns, inputs and results once each."""
@@ -106,51 +106,55 @@ class Kernels:
         Few query heads that share a KV head with others read all of it.
         """
         calls, pairs, blocks, queries, keys = counts
-        shared = -(-heads // self._work.group) * self._work.group
+        shared = self._kv_heads(heads) * self._work.group
         moved = (heads * queries + shared * keys) / self._bandwidth
         work = heads * pairs * self.seconds_per_pair + self._exposed * moved
         if self._at_once:
             each = heads * self._work.batch / np.maximum(calls, 1)
             running = blocks * each
-            if self._splits_keys:
+            if self._flash:
                 tiles = pairs * each / (self.tile[0] * self.tile[1])
                 running = np.maximum(running, np.minimum(tiles, self._at_once))
             waves = running / self._at_once
             work = work * np.ceil(waves) / np.where(waves > 0, waves, 1.0)
         return np.maximum(self._host * calls, self.launch * calls + np.maximum(work, moved))
 
-    def _packed(self, rows: Any) -> Any:
-        """Count the heads whose rows are in one tile."""
-        return np.where(rows == 1, self._pack, 1)
+    def _kv_heads(self, heads: Any) -> Any:
+        """Count the KV heads of some query heads."""
+        return -(-heads // self._work.group)
 
-    def height(self, rows: Any) -> Any:
+    def _packed(self, rows: Any, heads: Any) -> Any:
+        """Count the heads whose rows are in one tile."""
+        return np.where(self._flash & (rows == 1), heads / self._kv_heads(heads), 1)
+
+    def height(self, rows: Any, heads: Any) -> Any:
         """Count the rows per head that calls of some rows compute, in whole tiles."""
-        tq, short, heads = self.tile[0], self._short, self._packed(rows)
-        few = np.minimum(-(-rows * heads // short) * short / heads, tq)
+        tq, short, packed = self.tile[0], self._short, self._packed(rows, heads)
+        few = np.minimum(-(-rows * packed // short) * short / packed, tq)
         return np.where(rows < tq, few, -(-rows // tq) * tq)
 
-    def full(self, rows: Any, columns: Any) -> Any:
+    def full(self, rows: Any, columns: Any, heads: Any) -> Any:
         """Count pairs per head that full calls compute, broadcast together."""
         tk = self.tile[1]
-        return self.height(rows) * (-(-columns // tk) * tk)
+        return self.height(rows, heads) * (-(-columns // tk) * tk)
 
-    def pairs(self, call: Call) -> float:
+    def pairs(self, call: Call, heads: int) -> float:
         """Count pairs per head that a call costs, in those of a full one."""
         rows, columns = len(call.rows), len(call.columns)
-        height, whole = float(self.height(rows)), float(self.full(rows, columns))
+        height, whole = self.height(rows, heads), float(self.full(rows, columns, heads))
         if call.band is False:
             return whole
         if call.band is None:
             return whole * self._masked
         band = (1 - rows, 0) if call.band is True else call.band
-        tile = min(height, self.tile[0]), self.tile[1]
+        tile = min(float(height), self.tile[0]), self.tile[1]
         return band_pairs((rows, columns), band, tile, self._skips) * self._causal
 
     def seconds(self, call: Call, heads: int) -> float:
         """Return the seconds of one call for some query heads, all batch rows together."""
         size = len(call.rows), len(call.columns)
-        counts = 1, self.pairs(call), self.blocks(*size), *self.traffic(*size)
-        return float(self.total(counts, heads))
+        pairs, blocks = self.pairs(call, heads), self.blocks(*size, heads)
+        return float(self.total((1, pairs, blocks, *self.traffic(*size)), heads))
 
 
 def causal_pairs(n: int, tile: tuple[int, int], skip: tuple[int, int]) -> float:

@@ -72,18 +72,20 @@ class Rectangles:
         Rows that are equal but for a shift to the one that was cut before them are not cut again.
         Where kernels skip what masks hide nothing is cut.
         """
+        heads = self.tiles.heads(node)
         if not self._kernels.splits:
-            return self._skipping(*self._chunks(node.q, node.kv))
+            return self._skipping(heads, *self._chunks(node.q, node.kv))
         sides = zip(self._sizes, (node.q, node.kv), strict=True)
         rows, columns = (sizes.take(blocks.T).sum(axis=0) for sizes, blocks in sides)
         cuts, kernels = np.zeros((7, len(node))), self._kernels
-        cuts[:3] = np.ones(len(node)), kernels.full(rows, columns), kernels.blocks(rows, columns)
+        blocks = kernels.blocks(rows, columns, heads)
+        cuts[:3] = np.ones(len(node)), kernels.full(rows, columns, heads), blocks
         cuts[3:5] = kernels.traffic(rows, columns)
         at = np.flatnonzero(~self._full(node))
         if len(at):
             q, kv = self._chunks(node.q[at], node.kv[at])
-            numbers, fresh = self._shapes.rows(q, kv), np.ones(len(at), np.bool_)
-            fresh[1:] = (numbers[1:] != numbers[:-1]).any(axis=1)
+            numbers = np.column_stack([self._shapes.rows(q, kv), heads[at]])
+            fresh = np.append(True, (numbers[1:] != numbers[:-1]).any(axis=1))
             cut = np.array([self._cut(numbers[n], q[n], kv[n]) for n in np.flatnonzero(fresh)])
             cuts[:, at] = cut[np.cumsum(fresh) - 1].T
         return cuts
@@ -99,7 +101,7 @@ class Rectangles:
     def _cut(self, numbers: Numbers, q: Ints, kv: Ints) -> Cut:
         key = len(q), numbers.tobytes()
         if key not in self._cuts:
-            self._cuts[key] = self._summary(*self._in_order(q, kv))
+            self._cuts[key] = self._summary(int(numbers[-1]), *self._in_order(q, kv))
         return self._cuts[key]
 
     def calls(self, q: Ints, kv: Ints) -> list[Call]:
@@ -118,19 +120,20 @@ class Rectangles:
             chosen.append(kept[np.argsort(first[kept])])
         return chosen
 
-    def _summary(self, q: Ints, kv: Ints) -> Cut:
+    def _summary(self, heads: int, q: Ints, kv: Ints) -> Cut:
         rows, columns, boxes = self._rectangle(q, kv)
         self._work += int(self._tokens[0][q].sum()) * (len(boxes) + 1)
         if self._work > WORK:
-            return Cut(*self._skipping(q[None], kv[None])[:, 0])
+            return Cut(*self._skipping(np.array([heads]), q[None], kv[None])[:, 0])
         calls = rectangle_calls(rows, columns, boxes)
-        work = sum(self._kernels.pairs(call) for call in calls)
+        work = sum(self._kernels.pairs(call, heads) for call in calls)
         again = _again([call.rows for call in calls]), _again([call.columns for call in calls])
         spans = np.array([(len(call.rows), len(call.columns)) for call in calls]).reshape(-1, 2).T
         queries, keys = (part.sum() for part in self._kernels.traffic(*spans))
-        return Cut(len(calls), work, self._kernels.blocks(*spans).sum(), queries, keys, *again)
+        blocks = self._kernels.blocks(spans[0], spans[1], heads).sum()
+        return Cut(len(calls), work, blocks, queries, keys, *again)
 
-    def _skipping(self, q: Ints, kv: Ints) -> Floats:
+    def _skipping(self, heads: Numbers, q: Ints, kv: Ints) -> Floats:
         """Return the `Cut` of rectangles [n, a] x [n, b] of chunks: [7, n].
 
         Each q chunk is a call over the row's kv chunks, which computes the tiles that are touched;
@@ -140,11 +143,12 @@ class Rectangles:
         height, width = self._tokens[0][q], self._tokens[1][kv].sum(axis=1)
         tall, short = height >= tq, np.where(height < tq, height, 0)
         joined = short.sum(axis=1)
-        padded = kernels.height(joined) / np.maximum(joined, 1)
+        padded = kernels.height(joined, heads) / np.maximum(joined, 1)
         touched = self.touched[q[:, :, None], kv[:, None, :]].sum(axis=2) * tk
         pairs = (touched * np.where(tall, tq, short * padded[:, None])).sum(axis=1)
-        blocks = np.where(tall, kernels.blocks(height, width[:, None]), 0).sum(axis=1)
-        blocks = blocks + np.where(joined, kernels.blocks(joined, width), 0)
+        each = kernels.blocks(height, width[:, None], heads[:, None])
+        blocks = np.where(joined, kernels.blocks(joined, width, heads), 0)
+        blocks = blocks + np.where(tall, each, 0).sum(axis=1)
         count = tall.sum(axis=1) + (joined > 0)
         traffic, none = kernels.traffic(height.sum(axis=1), count * width), np.zeros(len(q))
         return np.array([count, pairs, blocks, *traffic, none, none])

@@ -243,9 +243,9 @@ def test_the_kernel_of_tpus_computes_no_more_than_is_priced(rows: int, parts: Mo
     kernels = Kernels(hardware("tpu-v4"), WORK, "forward")
     for columns in (100, 640, 1024, 5000):
         call = Call(range(rows), range(columns), False)
-        assert kernels.pairs(call) == computed(parts, call)
+        assert kernels.pairs(call, 1) == computed(parts, call)
     causal = Call(range(rows), range(rows), True)
-    assert computed(parts, causal) <= kernels.pairs(causal) <= kernels.full(rows, rows)
+    assert computed(parts, causal) <= kernels.pairs(causal, 1) <= kernels.full(rows, rows, 1)
 
 
 COMPILE = """

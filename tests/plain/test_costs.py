@@ -82,7 +82,7 @@ def test_a_window_is_one_call_over_what_it_sees() -> None:
     (call,) = rectangles(one).calls(node.q[1], node.kv[1])
     assert (call.kind, call.band) == ("window", (-1024, 0))
     kernels = Costs(one, H100).kernels
-    assert 4096 * 1024 < kernels.pairs(call) < 4096 * 4096 / 2
+    assert 4096 * 1024 < kernels.pairs(call, 1) < 4096 * 4096 / 2
 
 
 def test_stripes_of_several_tokens_are_full_middles_and_masked_sides() -> None:
@@ -136,13 +136,26 @@ def test_few_heads_of_a_group_read_its_kv_head_whole() -> None:
 
 
 @pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("columns", [100, 4096, 2**17])
+def test_fewer_heads_of_a_group_and_fewer_queries_take_no_longer(name: str, columns: int) -> None:
+    work = Workload(seq=2, kv_seq=columns, heads=64, kv_heads=1, head_dim=576, v_head_dim=512)
+    kernels = Kernels(hardware(name), work, "forward")
+    one, two = (Call(range(rows), range(columns), False) for rows in (1, 2))
+    times = [kernels.seconds(one, heads) for heads in range(1, 65)]
+    assert times == sorted(times)
+    assert kernels.seconds(two, 1) >= times[0]
+
+
+@pytest.mark.parametrize("name", presets())
 @pytest.mark.parametrize("band", [True, (-64, 0), (-8, 8)])
 def test_a_call_of_few_rows_has_one_tile_whatever_it_hides(name: str, band: Any) -> None:
     machine = hardware(name)
     kernels = Kernels(machine, Workload(seq=4096), "forward")
     for rows in (1, 8, 64, 100):
         call = Call(range(rows), range(rows), band)
-        assert kernels.pairs(call) <= kernels.full(rows, rows) * machine.option("attention.causal")
+        assert kernels.pairs(call, 1) <= kernels.full(rows, rows, 1) * machine.option(
+            "attention.causal"
+        )
 
 
 def test_blocks_run_in_waves_and_no_call_is_shorter_than_its_preparation() -> None:
