@@ -11,6 +11,7 @@ from itertools import groupby
 from math import gcd
 
 from codegen.lowered.conditions import both, conditions, times
+from codegen.lowered.variables import input_spans
 from codegen.lowered.walk import Cell
 from codegen.reflow import WIDTH
 from codegen.torch.attends import Attending
@@ -21,7 +22,7 @@ from codegen.torch.tiles import Meeting
 from codegen.torch.transfers import Transfer, transfers
 from codegen.torch.variables import late, untouched
 from planner.errors import PlanError
-from planner.ir import ACCUMULATORS
+from planner.ir import ACCUMULATORS, TENSORS
 from planner.loops.form import OWN, Exchange, Return, Send, Start
 
 FORWARD = '"""Output and log-sum-exp of the local queries."""'
@@ -180,6 +181,7 @@ class Pass(Attending, Exchanges):
                 continue
             used = self.used(cell, range(frame.steps[0], begun[0] + 1))
             late = self.loops.exchanges.get(cell[1]) in frame.statements  # only then has it a shape
+            self.check_shape(cell, begun[0])
             blank, once = self.have.blank(cell), len(begun) == 1 and frame.loop and not late
             once = once and not used
             kept = any((c[0], OWN) == cell and t in begun for c, t in self.walked.kept.items())
@@ -197,6 +199,15 @@ class Pass(Attending, Exchanges):
                 raise PlanError("sums of several values begin anew under one name")
         groups = groupby(lines.values(), lambda line: line[0])
         return [(when, tupled([blank for _, blank in group])) for when, group in groups]
+
+    def check_shape(self, cell: Cell, t: int) -> None:
+        """Raise PlanError if what sums begin in the shape of has left its name to another shape."""
+        value = TENSORS[cell[0]].side, self.have.shape(cell)
+        inputs, pieces, spans = self.have.inputs, self.walked.pieces, input_spans(self.loops)
+        for other in (v for v in inputs if value in inputs and inputs[v] == inputs[value]):
+            since = spans[value][0] < spans[other][0] <= 4 * t
+            if since and pieces[other] != pieces[value]:
+                raise PlanError(f"sums begin in the shape of {value[1]}, whose name {other[1]} has")
 
     def used(self, cell: Cell, steps: Iterable[int]) -> bool:
         """True if in some steps other sums have the variable of these, or older ones leave it."""

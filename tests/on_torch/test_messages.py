@@ -19,7 +19,7 @@ from planner.masks import Causal, Full, Mask, Window
 from planner.passes.adjoint import adjoint
 from planner.planning import plan
 from planner.plans import Plans
-from planner.verify import verify_pair
+from planner.verify import verify, verify_pair
 from planner.workload import Workload
 from runtimes.arrays import draw
 from strategies import CLASSIC, schedules, workloads
@@ -165,6 +165,26 @@ def test_what_comes_once_in_a_loop_has_the_shape_of_what_is_sent() -> None:
     steps = first, replace(own, attends=(early,)), then, *last
     backward = replace(adjoint(forward), buffers=(), steps=steps)
     assert_printed(verify_pair(forward, backward))
+
+
+def test_results_that_go_back_over_two_exchanges_have_the_shapes_of_both() -> None:
+    """Queries come by heads in a row, then from both rows; their results go back the same way."""
+    work = Workload(seq=8, heads=2, head_dim=2, mask=Full(), dtype="float64")
+    partition = plan("usp:ulysses=2", work, 4).partition
+    r = np.arange(4)
+    q, kv = partition.q.owned(4), partition.kv.owned(4)
+    heads = [np.stack([x[i][x[i] % 2 == h] for i, h in enumerate((r ^ 1) % 2)]) for x in (q, kv)]
+    own = [np.stack([x[i][x[i] % 2 == h] for i, h in enumerate(r % 2)]) for x in (q, kv)]
+    here, keys = (np.hstack([a, b[r ^ 1]]) for a, b in zip(own, heads, strict=True))
+    steps = (
+        Step((), tuple(Move((t,), b, r, r ^ 1) for t, b in zip(("Q", "KV"), heads, strict=True))),
+        Step((), (Move(("Q",), here, r, r ^ 2),)),
+        Step((Attend(r, np.hstack([here, here[r ^ 2]]), keys),)),
+        Step((), (Move(("OUT",), here[r ^ 2], r, r ^ 2),)),
+        Step((), (Move(("OUT",), heads[0][r ^ 1], r, r ^ 1),)),
+    )
+    forward = verify(Plan("by hand", work, 4, partition, "forward", (), (), steps))
+    assert_exact(load(emit(forward, "torch")), Plans(forward))
 
 
 def test_a_value_that_comes_in_two_messages_at_once_is_no_loop_s() -> None:
