@@ -61,7 +61,7 @@ class Case:
 class Comparison:
     """Schedules of one workload on one machine; printed, it is the table of `rows`.
 
-    `among`: how many were compared, where it holds `fastest` ones alone.
+    `among`: the rows of all that were compared, where it holds `fastest` ones alone.
     """
 
     work: Workload
@@ -71,7 +71,7 @@ class Comparison:
     scenario: Scenario
     cases: tuple[Case, ...]
     refused: tuple[Refusal, ...] = ()
-    among: int = 0
+    among: tuple[Row, ...] = ()
 
     @property
     def rows(self) -> list[Row]:
@@ -85,8 +85,8 @@ class Comparison:
 
     @property
     def recommendation(self) -> Recommendation:
-        """The schedule to use, why, and those that are too close to it to call."""
-        return recommend(self.rows)
+        """The schedule to use, why, and those that are too close to it to call, of all compared."""
+        return recommend(self.among or self.rows)
 
     @property
     def why(self) -> str:
@@ -96,18 +96,19 @@ class Comparison:
     @property
     def title(self) -> str:
         """The workload, the machine, what is not as usual, and which schedules were left out."""
-        few = [f"the fastest of {self.among} schedules, and ring"] if self.among else []
         said = asked(self.work, self.pass_, self.ranks, self.hardware, self.scenario)
-        return "; ".join([said, *few])
+        if self.among:
+            said += f"; the fastest of {len(self.among)} schedules"
+            said += ", and ring" * any(case.row.schedule == "ring" for case in self.cases)
+        return said
 
     def fastest(self, most: int) -> "Comparison":
         """Returns at most so many of the schedules, for pictures: the fastest ones, and ring."""
         if len(self.cases) <= most:
             return self
-        names = [row.schedule for row in self.rows if row.schedule != "ring"]
-        kept = {"ring", *names[: most - 1]}
+        kept = sorted((row.schedule for row in self.rows), key="ring".__ne__)[:most]
         cases = tuple(case for case in self.cases if case.row.schedule in kept)
-        return replace(self, cases=cases, among=len(self.cases))
+        return replace(self, cases=cases, among=tuple(self.rows))
 
     def __repr__(self) -> str:
         schedules, best = counted(len(self.cases), "schedule"), self.rows[0]

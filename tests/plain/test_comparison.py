@@ -194,6 +194,21 @@ def test_pages_and_pictures_show_the_fastest_that_compare_lists(
     )
 
 
+def test_what_is_shown_of_a_comparison_recommends_what_all_of_it_does() -> None:
+    work = rl.Workload(seq=2**14, heads=32, kv_heads=8, mask="full")
+    every = rl.compare(work, 2, "h800")
+    few = every.fastest(3)
+    assert len(every.recommendation.close_to) > 3
+    assert few.recommendation == every.recommendation
+    assert [case.row.schedule for case in few.cases].count("ring") == 1
+    decode = rl.Workload(seq=1, kv_seq=2**17, heads=32, kv_heads=8)
+    ring = rl.compare(decode, 8, "h800", ["ring"]).rows[0].peak_bytes
+    lean = rl.compare(decode, 8, "h800", memory=ring - 1).fastest(3)
+    assert len(lean.cases) == 3
+    assert lean.title.endswith(" schedules")
+    assert "ring" in {one.schedule for one in lean.refused}
+
+
 def test_no_name_is_cut_off_in_eighty_columns(ringloom: CommandLine) -> None:
     name = "usp:ulysses=8:order=context"
     command = ["compare", "--ranks", "16", "--seq", "64k", "--kv-heads", "8"]
