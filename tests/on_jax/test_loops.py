@@ -241,6 +241,23 @@ def test_keys_are_sent_once_where_a_step_beside_sends_what_nobody_reads(
     assert_printed(next(attends), *(sends[n] for n in order), *attends, ranks=2)
 
 
+def test_keys_are_sent_once_where_queries_that_are_sent_beside_them_go_on() -> None:
+    r = np.arange(4)
+    own, after, before = (r[:, None], (r + 1) % 4, (r - 1) % 4)
+    on = [Move(("Q",), own[r - t], r, after) for t in range(3)]
+    keys = [Move(("KV",), own, r, to) for to in (after, before)]
+    assert_printed(
+        Step((Attend(r, own, own),)),
+        Step((), (on[0],)),
+        Step((), (on[1], keys[0])),
+        Step((), (on[2],)),
+        Step((Attend(r, own, own[before]), Attend(r, own[after], own[before]))),
+        Step((), (Move(("OUT",), own[after], r, after), keys[1])),
+        Step((Attend(r, own, own[after]),)),
+        ranks=4,
+    )
+
+
 def test_loops_of_steps_that_have_lines_of_their_own_are_printed() -> None:
     """Of a loop with a line for its first step and one for its last, no line was left."""
     r = np.arange(4)
