@@ -68,7 +68,7 @@ def stacked(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def widened(table: NDArray[Any], width: int) -> NDArray[Any]:
     """A table [n, w] with columns of -1 up to a width."""
     behind = np.full((len(table), width - table.shape[1]), -1, table.dtype)
-    return np.hstack([table, behind]) if behind.size else table
+    return np.hstack([table, behind]) if behind.shape[1] else table
 
 
 def again(keys: NDArray[np.intp]) -> NDArray[np.bool_]:
