@@ -39,6 +39,7 @@ from simulator.hardware import Hardware
 # Per (query, key) pair, head, and element of head_dim and v_head_dim: scores, dQ and dK are
 # products over head_dim, out, dP and dV over v_head_dim; a backward pass repeats the scores.
 FLOP = {"forward": (2.0, 2.0), "backward": (6.0, 4.0)}
+EXACT = 1 - 1e-12  # of a sum of shares, which doubles may bring just over a whole number
 
 
 def flop_per_pair(pass_: Pass, head_dim: float, v_head_dim: float) -> float:
@@ -116,7 +117,7 @@ class Kernels:
                 tiles = pairs * each / (self.tile[0] * self.tile[1])
                 running = np.maximum(running, np.minimum(tiles, self._at_once))
             waves = running / self._at_once
-            work = work * np.ceil(waves) / np.where(waves > 0, waves, 1.0)
+            work = work * np.ceil(waves * EXACT) / np.where(waves > 0, waves, 1.0)
         return np.maximum(self._host * calls, self.launch * calls + np.maximum(work, moved))
 
     def _kv_heads(self, heads: Any) -> Any:

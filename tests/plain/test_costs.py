@@ -179,6 +179,14 @@ def test_blocks_run_in_waves_and_no_call_is_shorter_than_its_preparation() -> No
     assert Kernels(prepared, Workload(seq=4096), "forward").seconds(call, 1) == 1.0
 
 
+def test_blocks_that_are_one_wave_are_no_second_one_where_shares_are_not_exact() -> None:
+    """18 x 6 blocks of heads in pairs, one of them alone, are 108.00000000000001 in doubles."""
+    work = Workload(seq=1, kv_seq=2**15, heads=70, kv_heads=35, batch=6)
+    kernels = Kernels(hardware("a100-nvlink"), work, "forward")
+    call = Call(range(1), range(2**15), False)
+    assert kernels.seconds(call, 35) == pytest.approx(kernels.seconds(call, 36), rel=1e-3)
+
+
 FLASH_DECODING = {  # us of a call on A100, by batch rows and keys (Dao et al. 2023)
     (256, 256): 63.4,
     (128, 512): 67.7,
