@@ -70,8 +70,8 @@ def _back(timeline: Timeline) -> Iterator[Leg]:
                     return number
         return -1
 
-    number = max(range(len(every)), key=lambda n: (every[n].arrival, -n), default=-1)
-    until = every[number].arrival if every else timeline.end
+    until, last = timeline.end, (1 - NEAR) * timeline.end
+    number = next((n for n, entry in enumerate(every) if entry.arrival >= last), -1)
     while number >= 0:
         entry = every[number]
         seen.add(number)

@@ -221,6 +221,13 @@ def test_the_critical_path_of_a_straggler_is_the_straggler() -> None:
     assert own > 0.8 * prediction.makespan
 
 
+def test_the_critical_path_ends_with_a_straggler_that_has_nothing_but_sums() -> None:
+    one = plan("burst", Workload(seq=468, kv_seq=1, heads=16, mask="prefix:1"), 3, pass_="backward")
+    prediction = kept(one, A100.changed({"attention.launch": 0}), speeds={1: 0.001})
+    (leg,) = path(prediction)
+    assert (leg.kind, leg.rank, leg.end) == ("prologue", 1, prediction.makespan)
+
+
 def test_nothing_to_do_has_no_path() -> None:
     nothing = replace(WORK, mask=Blocks(((False,),), WORK.seq))
     assert path(kept(plan("ring", nothing, 4), A100)) == ()
