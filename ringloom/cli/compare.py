@@ -18,7 +18,7 @@ from ringloom.views.tables import bars, comparison_table, faint
 
 
 @click.command()
-@comparison_options("the usual ones, in all variants that matter on the hardware")
+@comparison_options()
 @click.option(
     "--check",
     "checked",

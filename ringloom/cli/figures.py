@@ -27,7 +27,7 @@ MOST = 2  # schedules that are drawn where none are named
 
 
 @click.command()
-@comparison_options("the fastest that compare lists, and ring")
+@comparison_options(MOST)
 @click.option("-o", "--output", default="figures", help="Folder of the files.")
 @click.option(
     "--format",

@@ -162,8 +162,12 @@ scenario_options = grouped(
 )
 
 
-def comparison_options(usual: str) -> Callable[[Function], Function]:
-    """The options of a comparison; `usual` says which schedules there are if none are named."""
+def comparison_options(most: int | None = None) -> Callable[[Function], Function]:
+    """The options of a comparison; `most`: how many schedules are kept where none are named."""
+    usual = "the usual ones, in all variants that matter on the hardware"
+    if most:
+        number = f"{most - 1} " if most > 2 else ""
+        usual = f"the {number}fastest that compare lists, and ring"
     schedules_option = click.option(
         "--schedules",
         type=Written("names", "ring,zigzag", _names),

@@ -20,7 +20,7 @@ MOST = 5  # schedules of a page for which none are named
 
 
 @click.command()
-@comparison_options(f"the {MOST - 1} fastest that compare lists, and ring")
+@comparison_options(MOST)
 @click.option(
     "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."
 )

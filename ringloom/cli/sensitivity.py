@@ -54,7 +54,7 @@ def _draw(drawn: Curves, file: Path) -> None:
 
 
 @click.command()
-@comparison_options(f"the {MOST - 1} fastest that compare lists, and ring")
+@comparison_options(MOST)
 @click.option(
     "--vary",
     type=Written("KEY=LOW:HIGH", "intra.bandwidth=1e10:4e11", _range),

@@ -179,6 +179,24 @@ def test_blocks_run_in_waves_and_no_call_is_shorter_than_its_preparation() -> No
     assert Kernels(prepared, Workload(seq=4096), "forward").seconds(call, 1) == 1.0
 
 
+def test_heads_of_one_query_fill_as_many_tiles_as_they_need() -> None:
+    kernels = Kernels(H100, Workload(seq=1, kv_seq=4096, heads=300, kv_heads=1), "forward")
+    blocks = {heads: heads * kernels.blocks(1, 4096, heads) for heads in (1, 128, 129, 300)}
+    assert blocks == pytest.approx({1: 1, 128: 1, 129: 2, 300: 3})
+
+
+def test_each_rank_is_priced_by_its_own_heads() -> None:
+    work = Workload(seq=1, kv_seq=2**17, heads=65, kv_heads=1, mask="window:100000")
+    one = plan("ulysses", work, 3)  # 22, 22 and 21 heads
+    costs, seen = Costs(one, hardware("a100-nvlink")), set[int]()
+    for node in (node for step in one.steps for node in step.attends):
+        for row, heads in enumerate(costs.rectangles.tiles.heads(node).tolist()):
+            (call,) = costs.rectangles.calls(node.q[row], node.kv[row])
+            assert costs.attend(node)[row] == pytest.approx(costs.kernels.seconds(call, heads))
+            seen.add(heads)
+    assert seen == {21, 22}
+
+
 def test_blocks_that_are_one_wave_are_no_second_one_where_shares_are_not_exact() -> None:
     """18 x 6 blocks of heads in pairs, one of them alone, are 108.00000000000001 in doubles."""
     work = Workload(seq=1, kv_seq=2**15, heads=70, kv_heads=35, batch=6)
