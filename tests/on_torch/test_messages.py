@@ -154,6 +154,23 @@ def test_sums_that_go_back_while_others_come_for_the_same_keys_are_those_before(
     assert_printed(verify_pair(ring.forward, backward))
 
 
+def test_sums_that_go_back_twice_begin_anew_after_the_first_have_gone() -> None:
+    """Keys that came are attended again after the first sums for them have gone back."""
+    ring, r, q, kv = exchanged(4)
+    back = (Move(("DKV",), kv[r ^ 1], r, r ^ 1),)
+    across = Move(("Q", "DOUT", "STATS"), q, r, r ^ 2)
+    steps = (
+        Step((Attend(r, q, kv),), (across, Move(("KV",), kv, r, r ^ 1))),
+        Step((Attend(r, q[r ^ 2], np.hstack([kv, kv[r ^ 1]])),)),
+        Step((), back),
+        Step((), (Move(("DQ",), q[r ^ 2], r, r ^ 2),)),
+        Step((Attend(r, q, kv[r ^ 1]),)),
+        Step((), back),
+    )
+    backward = replace(ring.backward, buffers=(), steps=steps)
+    assert_printed(verify_pair(ring.forward, backward))
+
+
 def test_what_comes_once_in_a_loop_has_the_shape_of_what_is_sent() -> None:
     """Keys that an all-to-all brought go to the other group; a part of queries waits for them."""
     work = Workload(seq=16, heads=2, head_dim=2, mask=Full(), dtype="float64")
