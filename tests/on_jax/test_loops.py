@@ -342,6 +342,21 @@ def test_results_that_a_backward_pass_holds_beside_statistics_that_come_are_exac
     assert_dense(work, inputs, replay(pair, *inputs))
 
 
+def test_the_heads_of_one_step_that_a_backward_pass_holds_are_exact() -> None:
+    """The last gather is held, whose sums went back as heads of a step after the last."""
+    work = Workload(16, heads=4, head_dim=2, mask=Causal(), dtype="float64")
+    forward, backward = plan("llama3:layout=striped", work, 4, pass_="both")
+    steps = [*backward.steps]
+    last = max(n for n, step in enumerate(steps) if any("KV" in m.tensors for m in step.moves))
+    moves = steps[last].moves
+    start = tuple(Held(("KV",), m.blocks, m.dst) for m in moves if "KV" in m.tensors)
+    sums = tuple(m for m in moves if "KV" not in m.tensors)
+    steps[last] = Step(steps[last].attends, sums)
+    pair = verify_pair(forward, verify(replace(backward, start=start, steps=tuple(steps))))
+    inputs = draw(work, 3)
+    assert_dense(work, inputs, replay(pair, *inputs))
+
+
 def emitted(source: str) -> ModuleType:
     module = ModuleType("emitted")
     exec(compile(source, "emitted", "exec"), module.__dict__)
