@@ -145,16 +145,20 @@ class Pass(Attends):
         attends = [(group, self.when(group, run)) for group in groups]
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
         late = dict[tuple[Cell, str], Steps]()
+        sums = [s for s, _ in active if isinstance(s, Send) and s.sums]
         for s, steps in active:
             if isinstance(s, Send) and s.sums:
                 cell, taken = self.made.cells[s, s.tensors[0]], self.made.taken[s]
                 if taken not in self.defined and run.kind == "straight":
                     continue  # what the plan sends stays with its owner here
                 text = self.message(s, run, steps, self.once(run, steps, names))
-                into = self.made.sums[cell]
-                if {into, self.made.sums[taken]} & added or cell == taken:
-                    others = [c for (c, _), on in late.items() if {*on} & {*steps}]
-                    many = 1 + sum(self.made.sums[c] == into for c in others)
+                into, source = self.made.sums[cell], self.made.sums[taken]
+                others = [x for x in sums if x is not s]
+                read = {self.made.sums[self.made.taken[x]] for x in others}
+                written = {self.made.sums[self.made.cells[x, x.tensors[0]]] for x in others}
+                if {into, source} & added or cell == taken or into in read or source in written:
+                    arrived = [c for (c, _), on in late.items() if {*on} & {*steps}]
+                    many = 1 + sum(self.made.sums[c] == into for c in arrived)
                     mark = f"_{many}" if many > 1 else ""
                     name = ", ".join(f"arriving_{word}{mark}" for word in into.split(", "))
                     yield from self.at(run, steps, [self.assign(name, text)])

@@ -50,7 +50,8 @@ def input_spans(loops: Loops, spare: int = 0) -> dict[Value, Span]:
         if isinstance(s, Start | Send | Exchange) and not s.sums:
             late = late or 2
             last = steps[-1] + spare * isinstance(s, Send)
-            _live(spans, (s.side, s.name), [4 * steps[0] + late, 4 * last + late])
+            end = late + isinstance(s, Send)  # what comes has a name even if nobody reads it
+            _live(spans, (s.side, s.name), [4 * steps[0] + late, 4 * last + end])
     return spans
 
 

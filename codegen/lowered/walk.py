@@ -62,6 +62,8 @@ def settled(rows: Expansion) -> tuple[Loops, "Walk"]:
         own = [s for s, cell in walked.source.items() if isinstance(s, Send) and cell[1] == OWN]
         left = tuple(s for s in rows.loops.statements if s not in own)
         given, walked = walk(expand(replace(rows.loops, statements=left), rows.plan), at_owner=True)
+        if any(map(walked.empties, walked.taken)):
+            raise PlanError("sums that are sent again after they left")
     if walked.kept:
         raise PlanError("sums of which some stay on a rank where others go on")
     return given, walked
@@ -142,6 +144,7 @@ class Walk:
         cut = (s for s in loops.statements if isinstance(s, Attend) and not plain(s))
         self.cut = {(s.q[0].value, s.kv[0].value) for s in cut}
         self._full = dict[Cell, NDArray[np.bool_]]()  # where sums are: [ranks, slices of heads]
+        self._step = dict[tuple[Cell, int], int]()  # in which a slice of heads is first added to
         self._here = defaultdict[Cell, list[Ints]](list)  # codes of what was added, and may stay
         self._leaving = defaultdict[Cell, dict[int, tuple[Ints, Ints]]](dict)  # ranks, codes
         for t, moment in enumerate([self._moment(t) for t in range(loops.steps)]):
@@ -266,7 +269,11 @@ class Walk:
             if cut:
                 self.crowded.add(cell)
             uncut = part.pieces is None and s.kind != "strict"
-            self._add(cell, rectangles.rank, whole=uncut, heads=self._heads(part.heads, t))
+            heads = self._heads(part.heads, t)
+            self._add(cell, rectangles.rank, whole=uncut, heads=heads)
+            of = range(len(self.plan.side(tensor).slices)) if heads is None else heads.tolist()
+            if any(self._step.setdefault((cell, n), t) != t for n in of):
+                self.again.add(cell)  # if only on other ranks
 
     def _bring(self, s: Handing, t: int, dst: Ints, blocks: Ints) -> None:
         """The message arrives: into the cell that its blocks belong to."""
@@ -303,6 +310,11 @@ class Walk:
         self.whole[cell] = self.whole.get(cell, True) and whole
 
     # ---- what is read of it
+
+    def empties(self, cell: Cell) -> bool:
+        """True if a message takes nothing where an earlier one took sums."""
+        taken = [len(self.holders[cell].get(t, ())) > 0 for t in sorted(self.taken[cell])]
+        return taken != sorted(taken)
 
     def additions(self) -> Iterator[tuple[Statement, int, Cell]]:
         """Each addition to a cell in a step: of an attend, or of a message that arrives."""

@@ -141,7 +141,11 @@ class Pass(Attending, Exchanges):
         meetings = self.meetings(frame)
         moves = list(transfers(self.walked, frame))
         before += self.expected(moves)
+        known = {*self.defined}
         begun = self.begin(frame, before)
+        known |= {line.partition(" = ")[0] for line in before}
+        if any(x.source and self.have.cells[x.source] not in known for x in moves):
+            raise PlanError("sums that are sent before there are any")
         self.paste(tupled(before))
         if frame.loop:
             self.write(f"for step in range({frame.names.count(len(frame.steps))}):")
@@ -170,6 +174,7 @@ class Pass(Attending, Exchanges):
         What is there before a loop, as sums that begin once and stay, goes to the lines `before`.
         """
         lines, lasting = dict[str, tuple[str, str]](), dict[str, set[int]]()
+        inputs = self.have.inputs.values()
         for cell, name in self.have.cells.items():
             lasting.setdefault(name, set()).update(self.walked.lasting(cell)[1] & {*frame.steps})
         for cell, name in self.have.cells.items():
@@ -190,6 +195,8 @@ class Pass(Attending, Exchanges):
             once |= kept
             if once or (frame.loop and name not in self.defined and not late):
                 before.append(blank)
+                if {*READ.findall(blank)} & {*inputs} - self.defined:
+                    raise PlanError("sums that begin before there is anything of their shape")
             self.defined.add(name)
             if once:
                 continue

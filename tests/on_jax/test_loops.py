@@ -357,6 +357,35 @@ def test_the_heads_of_one_step_that_a_backward_pass_holds_are_exact() -> None:
     assert_dense(work, inputs, replay(pair, *inputs))
 
 
+def test_sums_of_two_values_that_leave_for_one_are_exact() -> None:
+    """Those that came first have the name of what the others are added to."""
+    work, r = Workload(12, heads=1, head_dim=2, mask=Full(), dtype="float64"), np.arange(3)
+    forward, ring = plan("ring", work, 3, pass_="both")
+    own = forward.partition.q.owned(3)
+    near = [(r + n) % 3 for n in (-1, 1)]
+    keys = [Move(("KV",), own, r, to) for to in near[::-1]]
+    sums = [Move(("DKV",), own[of], r, of) for of in near[::-1]]
+    attends = [Attend(r, own, own[of]) for of in (*near, r)]
+    steps = Step((), keys), Step(attends[:2]), Step((), sums), Step(attends[2:])
+    pair = verify_pair(forward, verify(replace(ring, buffers=(), steps=steps)))
+    inputs = draw(work, 3)
+    assert_dense(work, inputs, replay(pair, *inputs))
+
+
+def test_heads_that_some_ranks_attend_later_are_exact() -> None:
+    """Their results were put in the place of those of the ranks before."""
+    work = Workload(16, heads=4, head_dim=2, mask=Causal(), dtype="float64")
+    forward, backward = plan("llama3:layout=striped", work, 4, pass_="both")
+    steps = [*forward.steps]
+    at = next(n for n, step in enumerate(steps) if step.attends)
+    (attend,) = steps[at].attends
+    early, later = (attend.only(attend.rank % 2 == n) for n in (1, 0))
+    steps[at : at + 1] = Step((early,), steps[at].moves), Step((later,))
+    pair = verify_pair(verify(replace(forward, buffers=(), steps=tuple(steps))), backward)
+    inputs = draw(work, 3)
+    assert_dense(work, inputs, replay(pair, *inputs))
+
+
 def emitted(source: str) -> ModuleType:
     module = ModuleType("emitted")
     exec(compile(source, "emitted", "exec"), module.__dict__)
