@@ -144,7 +144,8 @@ class Pass(Attending, Exchanges):
         known = {*self.defined}
         begun = self.begin(frame, before)
         known |= {line.partition(" = ")[0] for line in before}
-        if any(x.source and self.have.cells[x.source] not in known for x in moves):
+        lacking = [x for x in moves if x.source and self.have.cells[x.source] not in known]
+        if lacking and not frame.loop:
             raise PlanError("sums that are sent before there are any")
         self.paste(tupled(before))
         if frame.loop:
