@@ -16,7 +16,7 @@ from planner.passes.pieces import joined, per_block, per_piece
 from planner.passes.relays import direct, homeward
 from planner.passes.trim import drop_dead
 from planner.passes.trim import trim as drop_useless
-from planner.plans import Passes, Plans
+from planner.plans import Passes, Plans, one_plan
 from planner.schedules import SCHEDULES, Schedule
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
@@ -75,6 +75,8 @@ def plan(
     schedule or parameter, for a layout that the schedule does not take, and for whatever the
     verifier refuses.
     """
+    if not isinstance(work, Workload):
+        raise PlanError(f"plan takes a schedule, a Workload and ranks; {work!r:.60} is no Workload")
     if pass_ == "both":
         return verify_pair(
             plan(schedule, work, ranks, passes=passes, trim=trim, layout=layout),
@@ -122,6 +124,7 @@ def derive(built: Plan, passes: Sequence[Rewrite] = PASSES) -> Plan:
 
     Raises PlanError for a wrong result; where a pass fails otherwise, of the first wrong pass.
     """
+    built = one_plan(built, "derive")
     try:
         return verify(reduce(lambda plan, rewrite: rewrite(plan), passes, built))
     except PlanError:

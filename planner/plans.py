@@ -12,6 +12,13 @@ Passes: TypeAlias = Pass | Literal["both"]
 AnyPlans: TypeAlias = Union[Plan, "Plans", tuple[Plan, Plan]]  # what `Plans.of` takes
 
 
+def one_plan(given: Plan, taker: str) -> Plan:
+    """Returns a plan that is given; raises PlanError for anything else, such as a pair."""
+    if isinstance(given, Plan):
+        return given
+    raise PlanError(f"{taker} takes one plan, such as pair.forward, not {given!r:.60}")
+
+
 @dataclass(frozen=True, slots=True)
 class Plans:
     """A forward plan, a backward plan, or both; both unpack as `forward, backward = plans`.

@@ -9,6 +9,8 @@ With them: inputs are where moves and attends read them, copies fit the declared
 slices agree.
 """
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,20 +26,28 @@ from planner.errors import PlanError
 from planner.ir import INPUTS, Index, Plan
 from planner.plans import AnyPlans, Plans
 
+Given = TypeVar("Given", bound=AnyPlans)
 DUE, ATTENDED = LIVE, np.uint8(2)
 MARK = "_verified"
 Bytes = NDArray[np.uint8]
 
 
-def verify(plan: Plan) -> Plan:
-    """Verify that a plan is exact, or raise PlanError; memory is bounded by ranks x blocks."""
-    table = tiles(plan)
-    check_rectangles(plan, table)
-    check_inputs(plan)
-    check_partial_sums(plan)
-    check_tiles_once(plan, table)
-    check_buffers(plan)
-    return mark_verified(plan)
+def verify(given: Given) -> Given:
+    """Verify that a plan, or each of a pair and both together, is exact, or raise PlanError.
+
+    Memory is bounded by ranks x blocks.
+    """
+    plans = Plans.of(given)
+    for plan in plans:
+        table = tiles(plan)
+        check_rectangles(plan, table)
+        check_inputs(plan)
+        check_partial_sums(plan)
+        check_tiles_once(plan, table)
+        check_buffers(plan)
+        mark_verified(plan)
+    ensure_verified(plans)
+    return given
 
 
 def mark_verified(plan: Plan) -> Plan:

@@ -1,6 +1,6 @@
 """compare(work, ranks, hardware)   schedules verified, predicted, and executed on request."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
@@ -31,7 +31,7 @@ from simulator.hardware import Hardware
 from simulator.hardware import hardware as find_hardware
 from simulator.pictures import COMPUTE, new_axes
 from simulator.prediction import Prediction, ratio, simulate
-from simulator.scenario import Scenario
+from simulator.scenario import Scenario, scenario_of
 
 PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
 Track = Callable[[Iterable[str]], Iterable[str]]
@@ -210,7 +210,7 @@ def compare(
     *,
     pass_: Passes = "forward",
     overlap: bool = True,
-    scenario: Scenario | None = None,
+    scenario: Scenario | Mapping[str, Any] | None = None,
     checked: bool = False,
     variants: bool = True,
     memory: float | None = None,
@@ -229,7 +229,7 @@ def compare(
     names, to show progress. Raises PlanError for unknown schedules, and where none can run.
     """
     machine = hardware if isinstance(hardware, Hardware) else find_hardware(hardware)
-    what_if = scenario or ORDINARY
+    what_if = scenario_of(scenario or ORDINARY)
     what_if = replace(what_if, overlap=what_if.overlap and overlap)
 
     def case_of(name: str, trim: Trim = "messages") -> Case:

@@ -27,9 +27,12 @@ def compile(plans: AnyPlans, target: str, **options: Unpack[Options]) -> ModuleT
 def cache() -> Path:
     """The folder of kept programs: $XDG_CACHE_HOME/ringloom, or the system's folder of caches.
 
+    As the XDG specification says, a relative path counts for nothing.
+
     Raises RingloomError for a user without a home, as containers may have.
     """
-    if caches := os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA"):
+    named = (os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"))
+    if caches := next(filter(os.path.isabs, named), ""):
         return Path(caches) / "ringloom"
     folder = "Library/Caches" if sys.platform == "darwin" else ".cache"
     try:

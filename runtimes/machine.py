@@ -1,7 +1,10 @@
 """The machine that this process is on: its memory, and how its processes end."""
 
 import os
-from signal import strsignal
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 
 
 class RankError(RuntimeError):
@@ -10,7 +13,18 @@ class RankError(RuntimeError):
 
 def ended(code: int) -> str:
     """Describes the end of a process, from its exit code as Python gives it."""
-    return f"signal {-code}: {strsignal(-code)}" if code < 0 else f"exit code {code}"
+    return f"signal {-code}: {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
+
+
+@contextmanager
+def holding_interrupts() -> Iterator[None]:
+    """Holds Ctrl-C back until the end; processes that start inside never get it."""
+    resource_tracker.ensure_running()  # which they need, and which lets Ctrl-C in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def memory_bytes() -> float:

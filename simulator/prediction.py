@@ -1,6 +1,6 @@
 """simulate(plan, hardware)   how a plan would run: time, idle time, bytes, memory and bounds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,7 @@ from simulator.hardware import hardware as hardware_named
 from simulator.memory import memory
 from simulator.network.relays import relayed
 from simulator.network.topology import topology
-from simulator.scenario import Scenario
+from simulator.scenario import Scenario, scenario_of
 from simulator.timeline import Floats, Run
 
 KEPT = 1 << 16  # rows up to which a timeline keeps every row unless told otherwise
@@ -129,7 +129,7 @@ def ratio(makespan: float, bound: float) -> float:
 def simulate(
     plan: AnyPlans,
     hardware: Hardware | str | Path,
-    scenario: Scenario | None = None,
+    scenario: Scenario | Mapping[str, Any] | None = None,
     *,
     engine: Engine = "auto",
     record: bool | None = None,
@@ -138,14 +138,15 @@ def simulate(
     """Predict how a verified plan, or a (forward, backward) pair, runs on some hardware.
 
     `hardware` may be the name of a preset or of a file. A `Scenario` says what differs from the
-    ordinary; every other keyword replaces one of its fields, so `overlap=False` is short for
-    `Scenario(overlap=False)`. `engine`: "recurrence" is fast, "events" also knows shared links,
-    receive buffers, late launches and the share of the chip that transfers take; "auto" takes the
-    fast one where both apply. `record` keeps every row in the timeline (default: for small plans).
+    ordinary, or a table as its files hold; every other keyword replaces one of its fields, so
+    `overlap=False` is short for `Scenario(overlap=False)`. `engine`: "recurrence" is fast, "events"
+    also knows shared links, receive buffers, late launches and the share of the chip that transfers
+    take; "auto" takes the fast one where both apply. `record` keeps every row in the timeline
+    (default: for small plans).
     Raises RingloomError for unknown hardware and for a scenario that makes no sense, PlanError for
     a plan that gets stuck, and with the verifier's sentence for a wrong one that nobody verified.
     """
-    scenario = replace(scenario or Scenario(), **changes)
+    scenario = replace(scenario_of(scenario or {}), **changes)
     chips = hardware if isinstance(hardware, Hardware) else hardware_named(hardware)
     passes = [
         _one_pass(costs, placed, engine, costs.plan.rows <= KEPT if record is None else record)

@@ -68,8 +68,9 @@ class Scenario(OneLine):
     launch: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.buffers, int) and self.buffers < 1:
-            raise RingloomError(f"a rank has 1 receive buffer or more, not {self.buffers}")
+        count = 1 if self.buffers in (None, "plan") else self.buffers
+        if not isinstance(count, int) or count < 1:
+            raise _unlike(count, "buffers", FORMS["buffers"][1])
         if self.late and not self.overlap:
             raise RingloomError("late launches need overlap: without it nothing computes meanwhile")
         if self.share is not None and not 0 <= self.share < 1:
@@ -172,11 +173,13 @@ TEXTS = {  # the form of a value that is a text, where it is another
 }
 
 
-def scenario_of(table: Mapping[str, Any]) -> Scenario:
-    """Returns the scenario that a table describes.
+def scenario_of(table: Scenario | Mapping[str, Any]) -> Scenario:
+    """Returns the scenario that a table describes, or one that is given.
 
     Raises RingloomError for names that a scenario does not have and for values of a wrong type.
     """
+    if isinstance(table, Scenario):
+        return table
     values = dict[str, Any]()
     if not isinstance(table, Mapping):
         raise RingloomError(f"a scenario is an object of names and values, not {table!r:.40}")

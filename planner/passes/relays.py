@@ -13,6 +13,7 @@ from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 from planner.passes.pieces import brought
 from planner.passes.trim import drop_unused, filled
+from planner.plans import one_plan
 
 Moves = list[tuple[int, Move]]  # of some tensors, each with its step
 NOTHING, MIXED = 0, -1  # what came to a rank; else it is one message, by its number from 1
@@ -29,7 +30,7 @@ def homeward(plan: Plan, regular: bool = True) -> Plan:
     not come to its owner. `regular`: once a rank is skipped, all later messages of that way go to
     its end too, so that one rule holds for every rank.
     """
-    for tensor in ACCUMULATORS[plan.pass_]:
+    for tensor in ACCUMULATORS[one_plan(plan, "homeward").pass_]:
         plan = _shortened(plan, tensor, regular)
     return plan
 
@@ -171,7 +172,7 @@ def direct(plan: Plan, regular: bool = True) -> Plan:
     `regular`: messages of a complete exchange stay on their way, and once a rank is skipped, all
     later messages of that way come from y too.
     """
-    before = plan
+    before = one_plan(plan, "direct")
     for tensors in dict.fromkeys(m.tensors for _, m in plan.moves() if not m.accumulates):
         plan = _from_the_first(plan, tensors, regular)
     return plan if plan is before else _fit_buffers(drop_unused(plan, regular))

@@ -10,6 +10,7 @@ from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import chosen, distinct
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.passes.exchanges import exchanges
+from planner.plans import one_plan
 
 Needed = dict[tuple[str, ...], Table]  # inputs that travel, group by group: what is read later
 
@@ -22,7 +23,7 @@ def trim(plan: Plan, regular: bool = True) -> Plan:
                                            if the plan is to stay `regular`
     Move of absent accumulators only  -->  nothing
     """
-    return drop_empty(drop_unused(drop_dead(plan), regular))
+    return drop_empty(drop_unused(drop_dead(one_plan(plan, "trim")), regular))
 
 
 def drop_dead(plan: Plan) -> Plan:

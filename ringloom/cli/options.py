@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -171,6 +172,8 @@ def comparison_options(most: int | None = None) -> Callable[[Function], Function
     schedules_option = click.option(
         "--schedules",
         type=Written("names", "ring,zigzag", _names),
+        multiple=True,
+        callback=lambda _, __, lists: [*chain(*lists)] or None,
         help=f"Names of schedules, separated by commas.  [default: {usual}]",
     )
     return grouped(workload_options(), hardware_option, schedules_option, scenario_options)

@@ -166,7 +166,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "trim": choice([*TRIMS]),
     "hardware": hardware,
     "schedule": lambda text: Named(text, find_schedule(text)[0]),
-    "scenario": lambda given: given if isinstance(given, Scenario) else scenario_of(given),
+    "scenario": scenario_of,
 }
 
 

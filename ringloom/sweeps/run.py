@@ -16,6 +16,7 @@ from ringloom.optional import needing
 from ringloom.sweeps.grid import Grid, Row, grid_of, outcome, read_grid
 from ringloom.sweeps.store import Store, opened
 from ringloom.sweeps.workers import workers
+from runtimes.machine import holding_interrupts
 
 Batch = list[int]
 Track = Callable[[list[Batch]], Iterable[Batch]]
@@ -86,6 +87,8 @@ def compute(grid: Grid, store: Store, todo: list[Batch], track: Track) -> None:
     """Computes batches in turn and stores each before the next begins."""
     joblib = needing("sweep", "joblib")
     with joblib.Parallel() as parallel:
+        with holding_interrupts():  # for workers, whose tracebacks nobody needs
+            parallel([joblib.delayed(len)("")])
         for batch in track(todo):
             calls: Iterator[Any] = (
                 joblib.delayed(outcome)(*grid.point(number), VERSION) for number in batch

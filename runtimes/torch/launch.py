@@ -10,14 +10,13 @@ import faulthandler
 import multiprocessing
 import multiprocessing.connection
 import pickle
-import signal
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +30,7 @@ from planner.errors import RingloomError
 from planner.plans import Plans
 from runtimes.arrays import Array, dtype_of
 from runtimes.emitted import RESULTS, load, source_of
-from runtimes.machine import RankError, ended, memory_bytes
+from runtimes.machine import RankError, ended, holding_interrupts, memory_bytes
 from runtimes.torch.rank import BODIES, Body, Parts, to_numpy, to_torch
 
 Launch = Callable[[str, int, tuple[Array, ...], Body, float], list[Parts]]
@@ -125,12 +124,8 @@ def in_processes(
 def serve(*imported: str) -> None:
     """Have the server that forks ranks, with these modules; Ctrl-C goes to this process alone."""
     forkserver.set_forkserver_preload([*imported])
-    resource_tracker.ensure_running()  # which the server needs, and which lets Ctrl-C in again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    with holding_interrupts():
         forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _worker(

@@ -272,7 +272,8 @@ def test_a_keyword_replaces_a_field_of_the_scenario() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"buffers": 0}, "1 receive buffer or more, not 0"),
+        ({"buffers": 0}, "buffers must be a whole number from 1 up, or plan, not 0"),
+        ({"buffers": "x"}, "buffers must be a whole number from 1 up, or plan, not 'x'"),
         ({"share": 1.0}, "a share of the chip below 1, not 1"),
         ({"chunk": 0}, "1 byte or more, not 0"),
         ({"late": True, "overlap": False}, "late launches need overlap"),

@@ -230,6 +230,14 @@ def test_compiling_is_emitting_and_importing(
     assert {*sys.modules} == before
 
 
+def test_a_relative_cache_folder_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCALAPPDATA", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    usual = cache()
+    monkeypatch.setenv("XDG_CACHE_HOME", "caches")
+    assert cache() == usual
+
+
 def test_a_user_without_a_home_is_told_which_folder_to_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

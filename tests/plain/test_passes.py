@@ -1,6 +1,7 @@
 """Passes: each keeps a plan exact for the verifier, and does what its docstring draws."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,12 @@ def test_any_order_of_the_passes_stays_exact(
     rewrites = [homeward, direct, trim, per_piece, per_block, joined]
     for rewrite in data.draw(st.permutations(rewrites)):
         built = verify(rewrite(trim(built)))
+
+
+@pytest.mark.parametrize("takes_one", [rl.trim, rl.homeward, rl.direct, rl.derive])
+def test_a_pair_is_told_that_a_pass_takes_one_plan(takes_one: Any) -> None:
+    with pytest.raises(PlanError, match=f"{takes_one.__name__} takes one plan, such as pair.for"):
+        takes_one(rl.plan("ring", WORK, 2, pass_="both"))
 
 
 def messages(plan: Plan) -> list[tuple[tuple[str, ...], frozenset[int], int, int]]:

@@ -72,6 +72,15 @@ def test_values_as_on_the_command_line_are_told_their_form_in_python(
         Scenario(**values)
 
 
+def test_a_table_stands_for_a_scenario_in_python() -> None:
+    one, table = plan("ring", WORK, 8), {"overlap": False, "links": {"6-7": 0.1}}
+    scenario = Scenario(overlap=False, links={(6, 7): 0.1})
+    assert simulate(one, H100, table).makespan == simulate(one, H100, scenario).makespan
+    assert rl.compare(WORK, 8, H100, ["ring"], scenario=table).scenario == scenario
+    with pytest.raises(rl.RingloomError, match="a scenario has no 'overlaps'"):
+        simulate(one, H100, {"overlaps": False})
+
+
 def test_a_file_of_links_is_told_by_its_name(tmp_path: Path) -> None:
     """Titles and errors told the graph of a scenario's file as networkx prints it, or "given"."""
     (tmp_path / "mine.json").write_text('{"links": [[0, "s", 1e9], [1, "s", 1e9]]}')

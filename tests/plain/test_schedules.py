@@ -368,3 +368,8 @@ def test_more_ranks_than_tables_have_room_for_are_refused_before_anything_is_bui
 ) -> None:
     with pytest.raises(PlanError, match=f"{ranks**2} places, more than the {2**28} .* 16384 ranks"):
         rl.plan("ring", rl.Workload(seq=2**20), ranks)
+
+
+def test_a_plan_is_told_where_its_workload_stands() -> None:
+    with pytest.raises(PlanError, match="'ring' is no Workload"):
+        rl.plan(rl.Workload(seq=64), "ring", 4)  # type: ignore[call-overload]

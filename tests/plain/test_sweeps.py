@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -192,6 +193,18 @@ def test_a_sweep_that_dies_at_any_write_ends_with_the_same_files(
     assert computed < POINTS
     assert contents(tmp_path) == contents(whole[0])
     assert points_stored_twice(tmp_path) == []
+
+
+def test_ctrl_c_is_for_the_process_that_sweeps_and_shows_no_traceback_of_its_workers(
+    grid: Path, whole: tuple[Path, run.Sweep], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*point: Any) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return outcome(*point)
+
+    monkeypatch.setattr(run, "outcome", interrupted)
+    rl.sweep(grid, tmp_path, jobs=2)
+    assert contents(tmp_path) == contents(whole[0])
 
 
 def points_stored_twice(folder: Path) -> list[str]:

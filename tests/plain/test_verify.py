@@ -198,6 +198,20 @@ def test_statistics_are_made_of_out_that_is_held_once_dout_is_there() -> None:
         verify(sent_in(Step((own,), (dout, stats))))
 
 
+def test_a_pair_is_verified_pass_by_pass_and_together() -> None:
+    pair = rl.plan("ring", WORK, 3, pass_="both")
+    assert verify(pair) is pair
+    forward, _ = pair
+    wrong = replace(forward, steps=forward.steps[:-1])
+    for given in ((wrong, BACKWARD), rl.Plans(forward=wrong)):
+        with pytest.raises(PlanError, match="live tiles of 9 are missing"):
+            verify(given)
+    with pytest.raises(PlanError, match="starts from copies needs the forward's partition"):
+        verify((forward, LEFT))
+    with pytest.raises(PlanError, match="expected a plan or a"):
+        verify("ring")
+
+
 def test_a_backward_pass_cannot_hold_what_its_forward_pass_did_not_finish() -> None:
     work = replace(WORK, seq=60, kv_seq=60, mask=rl.Causal())
     forward, backward = rl.plan("balanced", work, 5, pass_="both")
