@@ -130,10 +130,11 @@ def test_arrays_that_do_not_fit_are_refused_with_both_shapes() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             module.attention(*wrong, mesh=mesh)
-    for name, count in ("sp", 8), ("context", 4):  # the latter was a KeyError
+    for name, count, heads in ("sp", 8, None), ("context", 4, None), ("sp", 4, "tensor"):
         other = Mesh(np.array(jax.devices()[:count]), (name,))
-        with pytest.raises(ValueError, match=f"4 ranks on axis 'sp', not .'{name}': {count}"):
-            module.attention(q, k, v, mesh=other)
+        said = f"'{name}': {count}. must have 4 ranks on axis='sp', and head_axis={heads!r}"
+        with pytest.raises(ValueError, match=said):
+            module.attention(q, k, v, mesh=other, head_axis=heads)
     with pytest.raises(NotImplementedError, match="no gradients"):
         jax.grad(lambda q: module.attention(q, k, v, mesh=mesh).sum())(q)
 

@@ -41,8 +41,8 @@ def attention(
     tables: those of a mask; where JAX traces those of another program, the result is NaN.  # given
     Raises ValueError for arrays and meshes that the program is not for.
     """
-    if mesh.shape.get(axis) != RANKS:
-        raise ValueError(f"a program for {RANKS} ranks on axis {axis!r}, not {dict(mesh.shape)}")
+    if mesh.shape.get(axis) != RANKS or head_axis not in (None, *mesh.shape):
+        raise ValueError(f"{dict(mesh.shape)} must have {RANKS} ranks on {axis=}, and {head_axis=}")
     q_shape, kv_shape = shapes(q, k, mesh.shape[head_axis] if head_axis else 1)
     for name, x, shape in (("q", q, q_shape), ("k", k, kv_shape), ("v", v, kv_shape)):
         shape = (*shape[:3], V_HEAD_DIM) if name == "v" else shape  # unequal
