@@ -102,7 +102,7 @@ class Attends:
         """True if what is added next to these sums, in some steps, is the first."""
         before = {*steps} & {*self.written.get(cell, ())}
         if before and self.fresh(cell) and before != {*steps}:
-            raise PlanError("sums that begin in some of the steps in which something is added")
+            raise PlanError("sums begin in some steps of a loop and go on in others")
         return not before and (self.fresh(cell) or cell not in self.defined)
 
     def write(self, cells: tuple[Cell, ...], steps: Steps) -> None:
@@ -126,7 +126,7 @@ class Attends:
         if len(steps) < len(group.cases[0].active):
             group, *others = self.groups(steps, group.cells)
             if others:
-                raise PlanError("cases that exclude each other in some steps of a loop only")
+                raise PlanError("cases exclude each other in some steps of a loop only")
         if any(case.head is not None for case in group.cases):
             yield from self.of_heads(group, steps, names, closures)
             return
@@ -149,7 +149,7 @@ class Attends:
         head, part, own = group.cases[0].head or Expr(), (cell[0], SOME), self.made.inputs["q", OWN]
         alike = all((case.q, case.head) == (OWN, head) for case in group.cases)
         if not alike or (cell[0], OWN) in self.walked.again:
-            raise PlanError("attends of several slices of heads")
+            raise PlanError("rectangles are of several slices of heads")
         self.defined.discard(part)
         self.written.pop(part, None)
         shares = Shares(True, head, slices, slices)
@@ -164,10 +164,10 @@ class Attends:
         """A loop over tiles of one shape; PlanError where ranks have none."""
         attended = self.walked.attended[case.statements[0]]
         if self.uneven or self.stats or len(case.statements) > 1:
-            raise PlanError("tiles that are not of one shape")
+            raise PlanError("the tiles of a rectangle are not of one shape")
         made = {tiling(self.plan, attended[t], self.loops.coordinates(), self.names) for t in steps}
         if len(made) > 1:
-            raise PlanError("tiles that change with the step")
+            raise PlanError("the tiles of a rectangle change with the step")
         ((ends, diagonal),) = made
         q, kv = self.input("q", case.q), self.input("kv", case.kv)
         start = f"({', '.join(self.base(cell, case, steps) for cell in cells)})"
@@ -218,9 +218,9 @@ class Attends:
             if r is None:
                 continue
             if any((row < 0).any() for row in r.rows):
-                raise PlanError("rectangles of values whose pieces are more on some ranks")
+                raise PlanError("some ranks have more pieces of a variable than others")
             if (seen(self.plan, r.rows) & ~r.attended(self.plan.partition, r.rows)).any():
-                raise PlanError("rectangles of different shapes that leave out what is seen")
+                raise PlanError("rectangles of different shapes leave out what the mask allows")
 
     def places(self, case: Case, side: str, steps: Steps, names: Names) -> str:
         """The positions of the tokens of a value, as text."""
@@ -239,7 +239,7 @@ class Attends:
             if not order and exchange.part.value == OWN:
                 return name
             if self.uneven or not self.program.layout.q.pieces:
-                raise PlanError("an exchange of pieces that are not equal and in order")
+                raise PlanError("exchanged pieces are not equal and in order")
             if len(self.loops.mesh) > 1:
                 self.positions[name] = f"jnp.sort({self.positions[name]})"
                 return name
@@ -260,7 +260,7 @@ class Attends:
             came = f"({came})" if ", " in name else came
             came = f"with_heads({totals}, {came}, {numbers(shares, names)})"
         elif not first:
-            raise PlanError("sums that come back to others")
+            raise PlanError("sums come back to a rank that has others")
         elif self.outputs_alone:
             name = "out"
         return self.assign(name, came)

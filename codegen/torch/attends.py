@@ -36,7 +36,7 @@ class Attending(State):
         targets, steps = self.walked.targets, meeting.domain.steps
         cells = {to[tensor] for s in meeting.attends for t, to in targets[s].items() if t in steps}
         if len(cells) > 1:
-            raise PlanError(f"{tensor} of one rectangle is added to several values")
+            raise PlanError(f"{tensor} of one rectangle is added to several variables")
         return cells.pop()
 
     def attend(self, meeting: Meeting, frame: Frame) -> Lines:

@@ -53,7 +53,7 @@ class Holdings:
     def part(self, tensors: tuple[str, ...], part: Part) -> Tensors:
         """The list of tensors of a message."""
         if part.pieces is not None or part.heads is not None:
-            raise PlanError("a message of a part of what a rank has")
+            raise PlanError("a message carries a part of a variable")
         return self.value(TENSORS[tensors[0]].side, part.value)
 
     # -- sums

@@ -30,7 +30,7 @@ class Messages(State):
             verb, given = "exchange", [message, to, source, group]
         if move.guarded:
             if late(self.loops, s):
-                raise PlanError("a message of some ranks that is waited for after other steps")
+                raise PlanError("some ranks wait for a message in a later step")
             on, around = move.asked(to, source), len(f"{handle} = {verb}(*)")
             around += alone * len(f"wait() or {handle}")
             if self.keeps(move) or len(", ".join([*given, on])) > WIDTH - self.margin - around:
@@ -101,7 +101,7 @@ class Messages(State):
         elif move.into[0] != "OUT":
             self.write(f"add({name}, {came})")
         elif move.root:
-            raise PlanError("a reduction of results")
+            raise PlanError("results are reduced to one rank")
         else:
             self.paste(indented(f"if came := {came}:", [f"merge(*{name}, *came)"]))
 

@@ -74,7 +74,7 @@ def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> N
         for r in attended.get(i, []):
             left[r.rank] &= ~r.attended(plan.partition, (rows[r.rank], cols[r.rank]))
         if left.any():
-            raise PlanError("ranks do not attend all that the mask leaves of two values")
+            raise PlanError("ranks attend a part of what the mask leaves of two variables")
 
 
 def triangular(plan: Plan, q: Origin, kv: Origin, free: bool) -> tuple[str, ...]:
@@ -105,9 +105,9 @@ def pieces_of(plan: Plan) -> int:
     """The number of pieces that a rank owns; PlanError unless all are without gaps, in order."""
     side = plan.partition.q
     if any(len(p) != 1 or p[0].step != 1 for p in side.chunks):
-        raise PlanError("pieces of queries that are no ranges")
+        raise PlanError("pieces of queries are no ranges")
     if any((np.diff(side.positions(rank)) < 0).any() for rank in range(plan.ranks)):
-        raise PlanError("pieces of a rank in another order than that of the sequence")
+        raise PlanError("pieces of a rank are in another order than that of the sequence")
     return len(np.unique(side.chunk[side.owned(plan.ranks)[0]]))  # whose heads may be cut, too
 
 
@@ -148,7 +148,7 @@ def called(plan: Plan, q: Origin, kv: Origin, free: bool, single: bool) -> tuple
     """`tiles` and its arguments for two values; PlanError unless both are ranges of one step."""
     step = step_of(plan)
     if step > 1 and (q.axis, kv.axis) != (None, None):
-        raise PlanError("pieces of several ranks that are cut, and that lie far apart")
+        raise PlanError("pieces of several ranks are cut, and lie far apart")
     if step > 1 and not (q.ranks and kv.ranks) and q.ranks != kv.ranks:
         raise PlanError("queries and keys lie differently far apart")
     return "tiles", *(x.positions(free, single) for x in (q, kv))

@@ -84,7 +84,7 @@ def print_loops(passes: Sequence[Expansion], free: bool) -> str:
     bodies = [each.function(direct) for each in made]
     meshes, lines = {each.mesh for each in loops if len(each.mesh) > 1}, list[str]()
     if len(meshes) > 1:
-        raise PlanError("passes over different meshes")
+        raise PlanError("the passes run over different meshes of ranks")
     for mesh in meshes:
         names = SIZES[len(mesh)]
         lines += [
@@ -161,19 +161,19 @@ def pieces_function(plan: Plan, loops: Sequence[Loops], free: bool, several: boo
 def check_form(plan: Plan, loops: Loops) -> None:
     """Raise PlanError for messages that are not printed, and for pieces of several sizes."""
     if len(loops.mesh) > 2:
-        raise PlanError(f"a mesh of {len(loops.mesh)} axes")
+        raise PlanError(f"ranks form a mesh of {len(loops.mesh)} axes")
     for s in loops.statements:
         if isinstance(s, Moves) and s.tensors not in MOVES:
             raise PlanError(f"a message of {' '.join(s.tensors)}")
         if isinstance(s, Send) and len(s.parts) > 1:
-            raise PlanError("a message of several values")
+            raise PlanError("a message carries blocks of several variables")
     bringing = defaultdict[tuple[str, str, int], list[Send]](list)
     for s in (s for s in loops.statements if isinstance(s, Send) and not s.sums):
         for t in s.when.steps:
             bringing[s.side, s.name, t].append(s)
     for (*_, t), sends in bringing.items():
         if len(sends) > 1 and twice(np.concatenate([pairs(loops, s, t)[1] for s in sends])):
-            raise PlanError("a value that several messages bring a rank at once")
+            raise PlanError("several messages bring a rank blocks of one variable at once")
     cut = any(p.pieces for s in loops.statements if isinstance(s, Attend) for p in (*s.q, *s.kv))
     masked = any(isinstance(s, Attend) and s.kind != "full" for s in loops.statements)
     sizes = {*plan.partition.q.sizes.tolist(), *plan.partition.kv.sizes.tolist()}

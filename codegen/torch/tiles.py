@@ -59,7 +59,7 @@ class Meeting:
             rows, cols = map(self.slice_of, parts, self.pieces)
             return rows, cols, str(s.kind == "causal")
         if any(p.pieces is not None for p in parts):
-            raise PlanError("some pieces under a mask that leaves out the diagonal")
+            raise PlanError("some pieces are attended without their diagonal")
         return "1:", ":-1", "True"
 
     def slice_of(self, part: Part, pieces: int) -> str:
@@ -69,7 +69,7 @@ class Meeting:
         low, high = part.pieces
         past = replace(high, constant=high.constant + 1)
         if high.modulo or high.period > 1:
-            raise PlanError("pieces whose number goes around")
+            raise PlanError("the number of a piece goes around")
         first, last = (times(expression(self.in_units(e), self.domain.names)) for e in (low, past))
         ends = first.removeprefix("0"), last * (past != Expr(pieces))
         return (

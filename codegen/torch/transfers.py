@@ -98,5 +98,5 @@ def transfers(walked: Walk, domain: Domain) -> Iterator[Transfer]:
             raise PlanError(f"sums of {s.parts[0].value} go in parts")
         into = {walked.into[s][t] for t in steps}
         if len(into) > 1:
-            raise PlanError("sums are added to one value first and then to another in a loop")
+            raise PlanError("sums are added to one variable first, then to another, in a loop")
         yield Transfer(s, walked.source[s], into.pop(), domain)

@@ -49,7 +49,8 @@ def _check_kinds(t: int, attend: Attend, said: Ints, true: Codes) -> None:
 def _check_messages(t: int, made: Step, real: Step, ranks: int, blocks: int) -> None:
     moves, planned = ({move.tensors: move for move in step.moves} for step in (made, real))
     if moves.keys() != planned.keys():
-        raise PlanError(f"step {t}: the loops move {sorted(moves)}, the plan {sorted(planned)}")
+        sent, due = (" ".join(sum(sorted(x), ())) or "nothing" for x in (moves, planned))
+        raise PlanError(f"step {t}: its loops would send {sent}, not {due}")
     for tensors in moves:
         said, true = (codes(x[tensors], ranks, blocks) for x in (moves, planned))
         if not np.array_equal(said, true):

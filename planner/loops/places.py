@@ -90,7 +90,7 @@ class Values:
         at = rank.astype(np.intp) * self.code.shape[1]
         code = self.code.reshape(-1).take(at[:, None] + blocks)
         if (code == -1).any():
-            raise PlanError("irregular: a block is read whose way to its rank is not understood")
+            raise PlanError("irregular: how a block comes to a rank that reads it has no rule")
         alike = defaultdict[tuple[Cut, ...], list[Ints]](list)
         for rows in equal(code):
             slices = self._slices(code[rows[0]].tolist())
@@ -115,12 +115,12 @@ class Values:
             low, high = min(p % heads for p in places), max(p % heads for p in places)
             pieces = sorted({p // heads for p in places})
             if len(pieces) * (high - low + 1) != len(places):
-                raise PlanError(f"irregular: blocks of {value.name} are read that are no slice")
+                raise PlanError(f"irregular: blocks of {value.name} that are read are no slice")
             cuts = [i for i in range(1, len(pieces)) if pieces[i] != pieces[i - 1] + 1]
             for a, b in pairwise((0, *cuts, len(pieces))):
                 slices.append((value, (pieces[a], pieces[b - 1], low, high)))
         if len(slices) > RUNS:
-            raise PlanError("irregular: a row reads blocks of too many different values")
+            raise PlanError("irregular: a rank attends blocks that came in too many messages")
         return slices
 
 

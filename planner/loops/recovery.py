@@ -48,12 +48,12 @@ def recovered(plan: Plan) -> Expansion:
         try:
             if (many := len(loops.statements)) > MOST:
                 raise PlanError(
-                    f"irregular: its loops need {many} statements; at most {MOST} are regular"
+                    f"irregular: its loops would have {many} statements, more than {MOST}"
                 )
             return check(loops, plan)
         except PlanError as error:
             reasons.append(error)
-    raise next(iter(reasons), PlanError("irregular: its loops need a list of ranks per step"))
+    raise next(iter(reasons), PlanError("irregular: its loops would need a list of ranks per step"))
 
 
 def _readings(plan: Plan) -> list[Loops]:

@@ -214,7 +214,7 @@ def test_masked_tiles_that_are_attended_in_two_steps_are_no_whole_values() -> No
     every = np.tile(kv.T, (4, 1))
     attends = (Step((Attend(r, q, part),), ()) for part in (every[:, :3], every[:, 3:]))
     made = derive(Plan("two", work, 4, sides, "forward", (), (), (gather, *attends)))
-    with pytest.raises(PlanError, match="leave out what is seen"):
+    with pytest.raises(PlanError, match="leave out what the mask allows"):
         print_loops(program_of(made, "jax"))
     inputs = draw(work, 3)[:3]
     assert_dense(work, inputs, replay(made, *inputs))

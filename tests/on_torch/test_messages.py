@@ -218,6 +218,6 @@ def test_a_value_that_comes_in_two_messages_at_once_is_no_loop_s() -> None:
     plans = verify_pair(replace(ring.forward, buffers=(), steps=steps), ring.backward)
     made = program_of(plans, "torch")
     assert made.passes
-    with pytest.raises(PlanError, match="a value that several messages bring"):
+    with pytest.raises(PlanError, match="several messages bring a rank"):
         print_loops(made.passes, made.free)
     assert_exact(load(write(made)), plans)

@@ -173,6 +173,17 @@ def test_the_header_says_what_travels() -> None:
     assert ", keys and values broadcast." in rl.emit(rl.plan("broadcast", WORK, 4), "torch")
 
 
+def test_the_header_says_how_much_the_self_check_computes_and_why_there_are_no_loops() -> None:
+    fixed = replace(WORK, seq=6000, kv_seq=6000, mask=rl.Documents((1000, 5000)))
+    for work, name, said in (
+        (WORK, "ring", "gradients with dense attention of 64 tokens."),
+        (fixed, "zigzag", "dense attention of 6000 tokens, which is slow on CPUs."),
+        (fixed, "zigzag", "(as tables, not loops: several messages bring a rank blocks of"),
+    ):
+        text = rl.emit(rl.plan(name, work, 4, pass_="both"), "torch")
+        assert said in " ".join(text.split('"""')[1].split())
+
+
 def test_a_command_is_broken_between_its_words(ringloom: CommandLine) -> None:
     mask = "causal & (full | global:3) & (full | global:5)"
     words = shlex.split("emit torch ring --ranks 2 --seq 32 --head-dim 8 --mask")

@@ -249,6 +249,5 @@ def backward(dout: Tensor, saved: list[Tensor], name: str) -> list[Tensor]:
         memory[tensor, number] = tuple(next(copies) for _ in forms[tensor])
     run(memory, "BACKWARD", attend_blocks_backward)
     (dq,), (dk, dv) = memory.collect("DQ"), memory.collect("DKV")
-    slopes = [x.to(q.dtype) for x in (dq, dk, dv)]
-    slopes.append(sink_gradient(dout, sinks, out, lse))  # sinks
-    return slopes
+    return [x.to(q.dtype) for x in (dq, dk, dv)]  # sinkless
+    return [*(x.to(q.dtype) for x in (dq, dk, dv)), sink_gradient(dout, sinks, out, lse)]  # sinks
