@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from codegen import dry_run
 from codegen.assemble import Part, assemble, parts_of
 from codegen.header import constants, docstring
 from codegen.jax.schedule import print_loops
@@ -30,7 +31,9 @@ def write(program: Program) -> str:
         try:
             loops = print_loops(program)
             parts = kernels(program.platform, "_masked" in loops)
-            return written(program, [loops, *parts_of("jax", "schedule"), *parts])
+            text = written(program, [loops, *parts_of("jax", "schedule"), *parts])
+            dry_run.check(program, text)
+            return text
         except PlanError as error:
             program = program.as_tables(str(error))
     return written(program, table.schedule(program, *table.passes(program)))

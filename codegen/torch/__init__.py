@@ -1,5 +1,6 @@
 """Torch programs: one attention function, printed from loops or by tables, and its check."""
 
+from codegen import dry_run
 from codegen.assemble import Part, assemble, parts_of
 from codegen.header import constants, docstring
 from codegen.layout_text import layout_text
@@ -23,7 +24,9 @@ def write(program: Program) -> str:
         return dynamic.write(program)
     if program.passes is not None:
         try:
-            return written(program, print_loops(program.passes, program.free))
+            text = written(program, print_loops(program.passes, program.free))
+            dry_run.check(program, text)
+            return text
         except PlanError as error:
             program = program.as_tables(str(error))
     return written(program)

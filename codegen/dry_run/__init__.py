@@ -1,0 +1,41 @@
+"""Runs a printed program without its framework, before anyone else does.
+
+    check(program, text)    PlanError unless the text computes what its plans say
+
+Every rank runs the printed passes (`ranks`), with numpy in place of torch or JAX
+(`torch_in_numpy`, `jax_in_numpy`) and with an attention that takes no time (`attention`) in place
+of the kernels. Output and gradients are compared with that attention of the whole sequence, whose
+pairs come from the mask. So a printer that loses a message, or reads a name too late, ends in a
+program by tables instead of a wrong one.
+
+Programs that take any length run at a short one. Larger ones than `LARGEST` are not run: those of
+thousands of rectangles, which would take longer than to plan and print them.
+"""
+
+from codegen.dry_run.case import RESULTS, case_of, sizes
+from codegen.dry_run.definitions import definitions
+from codegen.dry_run.passes import jax_names, run_jax, run_torch, torch_names
+from codegen.dry_run.ranks import Ranks
+from codegen.programs import Program
+from planner.errors import PlanError
+
+LARGEST = 2_500, 2**22  # rectangles, and elements of an array of all tokens and heads
+TARGETS = {"torch": (torch_names, run_torch), "jax": (jax_names, run_jax)}
+
+
+def check(program: Program, text: str) -> None:
+    """Raises PlanError, which says what differs, unless the loops of a program are exact."""
+    rectangles = sum(len(a) for plan in program.plans for _, a in plan.attends())
+    heads, seq, kv_heads, kv_seq = sizes(program)
+    if rectangles > LARGEST[0] or heads * seq + kv_heads * kv_seq > LARGEST[1]:
+        return
+    case, (names, run) = case_of(program), TARGETS[program.target]
+    try:
+        scope = definitions(text, names(case))
+        results = Ranks(program.ranks).run(lambda rank: run(scope, case, rank))
+    except Exception as error:
+        raise PlanError(f"its loops do not run: {type(error).__name__}: {error}") from error
+    for rank, got in enumerate(results):
+        for name, x in zip(RESULTS, got, strict=False):
+            if not case.right(name, rank, x):
+                raise PlanError(f"its loops give another {name} on rank {rank}")

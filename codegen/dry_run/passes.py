@@ -1,0 +1,145 @@
+"""The passes of a program on one rank: what stands for its kernels, and how they are called."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from codegen.dry_run import jax_in_numpy, torch_in_numpy
+from codegen.dry_run.attention import Array, Pairs, attend, attend_backward
+from codegen.dry_run.case import SIDE, Case
+from codegen.dry_run.jax_in_numpy import array
+from codegen.dry_run.ranks import Stuck
+from codegen.dry_run.torch_in_numpy import NARROW, WIDE, tensor
+from planner.masks.regions import FAR, Ints, Region
+
+NOWHERE = 2**50  # the position of padding, in no box
+Scope = dict[str, Any]
+
+
+def plain(*arrays: Any) -> Any:
+    """Arrays of numpy, in float64."""
+    return [np.asarray(x, np.float64) for x in arrays]
+
+
+@lru_cache(maxsize=64)
+def banded(rows: int, cols: int, band: Any) -> Pairs:
+    """The pairs of a kernel call: True is causal, False whole, and (lo, hi) a band."""
+    low, high = band if isinstance(band, tuple) else (-FAR, 0 if band else FAR)
+    region = Region.of([(-FAR, FAR, -FAR, FAR, low, high)])
+    return Pairs(region, np.arange(rows), np.arange(cols))
+
+
+def widths(case: Case) -> Scope:
+    """The constants of a program for the widths of queries and values."""
+    return {"HEAD_DIM": case.inputs["q"].shape[3], "V_HEAD_DIM": case.inputs["v"].shape[3]}
+
+
+# ---- torch
+
+
+def torch_names(case: Case) -> Scope:
+    """torch, and what stands for the kernels of a program."""
+
+    def forward(q: Any, k: Any, v: Any, band: Any) -> Any:
+        q, k, v = plain(q, k, v)
+        out, lse = attend(q, k, v, banded(q.shape[2], k.shape[2], band))
+        return tensor(out).to(NARROW), tensor(lse).to(WIDE)
+
+    def backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band: Any) -> Any:
+        dout, q, out, lse, k, v = plain(dout, q, out, lse, k, v)
+        delta = (dout * out).sum(3, keepdims=True)
+        return [
+            *map(
+                tensor,
+                attend_backward(q, dout, delta, lse, k, v, banded(q.shape[2], k.shape[2], band)),
+            )
+        ]
+
+    own = {"attend": forward, "attend_backward": backward, "digest": ""}
+    return {**torch_in_numpy.NAMES, **widths(case), **own}
+
+
+def run_torch(names: Scope, case: Case, rank: int) -> list[Any]:
+    """Output and gradients of a rank."""
+    q, k, v, *douts = (tensor(x) for x in at_home(names, case, rank))
+    given = [q, k, v] if case.sinks is None else [q, k, v, tensor(case.sinks)]
+    results = names["forward"](*given, "")
+    grads = [x for dout in douts for x in names["backward"](dout, [*given, *results], "")]
+    if torch_in_numpy.under_way():
+        raise Stuck(f"rank {rank} does not wait for what it started")
+    return [results[0], *grads]
+
+
+# ---- JAX
+
+
+def jax_names(case: Case) -> Scope:
+    """jax, and what stands for the kernels of a program."""
+    ahead = case.inputs["k"].shape[2] - case.inputs["q"].shape[2]
+
+    def forward(q: Any, kv: Any, pairs: Pairs) -> Any:
+        q, k, v = plain(q, *kv)
+        return tuple(array(x.astype(WIDE)) for x in attend(q, k, v, pairs))
+
+    def backward(queries: Any, kv: Any, pairs: Pairs) -> Any:
+        (q, dout, *rest), (k, v) = plain(*queries), plain(*kv)
+        if rest[0].shape[3] > 1:  # the output, in place of delta
+            out, lse = rest
+            rest = [lse, (dout * out).sum(3, keepdims=True)]
+        lse, delta = rest
+        dq, *dkv = (
+            array(x.astype(WIDE)) for x in attend_backward(q, dout, delta, lse, k, v, pairs)
+        )
+        return dq, tuple(dkv)
+
+    def masked(rows: Ints, cols: Ints, seen: object) -> Pairs:
+        assert seen is case
+        rows, cols = (np.asarray(x, np.int64) for x in (rows, cols))
+        at = np.where(rows < 0, NOWHERE, rows + ahead), np.where(cols < 0, NOWHERE, cols)
+        return Pairs(case.region, *at)
+
+    def meeting(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda q, kv, *where: function(q, kv, masked(*where))
+
+    def causal(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(q: Any, kv: Any, causal: bool = False) -> Any:
+            rows = q if isinstance(q, np.ndarray) else q[0]
+            return function(q, kv, banded(rows.shape[2], kv[0].shape[2], causal))
+
+        return called
+
+    return {
+        **jax_in_numpy.NAMES,
+        **widths(case),
+        "attend": causal(forward),
+        "attend_backward": causal(backward),
+        "attend_masked": meeting(forward),
+        "attend_masked_backward": meeting(backward),
+        "wide": lambda x: WIDE,
+        "allowed": case,
+    }
+
+
+def run_jax(names: Scope, case: Case, rank: int) -> list[Any]:
+    """Output and gradients of a rank."""
+    q, k, v, *douts = (array(x) for x in at_home(names, case, rank))
+    more, given = ("", ()) if case.sinks is None else ("_with_sinks", (array(case.sinks),))
+    out, saved = names[f"forward{more}"](q, k, v, *given, "sp")
+    return [out, *(x for dout in douts for x in names[f"backward{more}"]("sp", saved, dout))]
+
+
+def at_home(names: Scope, case: Case, rank: int) -> list[Array]:
+    """A rank's inputs in the order of its shard, with zeros behind them where that is padded."""
+    parts = list[Array]()
+    for name in case.inputs:
+        part, where = case.part(name, rank), names["positions"]
+        if SIDE[name] == "kv":
+            where = names.get("kv_positions", where)
+        own = np.asarray(where(rank, case.length(name)))
+        if not np.array_equal(own[own >= 0], case.at[SIDE[name]][rank]):
+            raise Stuck(f"rank {rank} has other tokens of {name}")
+        padding = [(0, 0), (0, 0), (0, len(own) - part.shape[2]), (0, 0)]
+        parts.append(np.pad(part, padding))
+    return parts
