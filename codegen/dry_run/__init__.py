@@ -31,7 +31,7 @@ def check(program: Program, text: str) -> None:
         return
     case, (names, run) = case_of(program), TARGETS[program.target]
     try:
-        scope = definitions(text, names(case))
+        scope = definitions(text, names(case, text))
         results = Ranks(program.ranks).run(lambda rank: run(scope, case, rank))
     except Exception as error:
         raise PlanError(f"its loops do not run: {type(error).__name__}: {error}") from error

@@ -56,7 +56,7 @@ def attend(q: Array, k: Array, v: Array, pairs: Pairs) -> tuple[Array, Array]:
     seen, weighted = sums[..., :1], sums[..., 1:]
     part = np.divide(weighted, seen, out=np.zeros_like(weighted), where=seen > 0)
     with np.errstate(divide="ignore"):
-        return part * (2 + q[..., :1]), np.log(seen.clip(0)) + q[..., -1:]
+        return part * (2 + q[..., :1]), np.log(seen.clip(0)) + q[..., :1]
 
 
 def attend_backward(
@@ -64,7 +64,7 @@ def attend_backward(
 ) -> tuple[Array, Array, Array]:
     """The shares of these pairs in dq, dk and dv; delta: the sums of dout * out."""
     groups = q.shape[1] // k.shape[1]
-    keys, queries = np.exp(k[..., :1]), np.exp(q[..., -1:] - lse)
+    keys, queries = np.exp(k[..., :1]), np.exp(q[..., :1] - lse)
     queries = np.where(np.isneginf(lse), 0, queries)
     dp = outer(v, k)
     seen = pairs.keys.sums(keys * np.concatenate([dp, k], axis=3)).repeat(groups, 1)

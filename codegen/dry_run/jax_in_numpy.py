@@ -46,7 +46,7 @@ class Place:
         self.margins = margins
 
     def get(self, mode: str, fill_value: Any) -> Any:
-        """What stands there, or the value to fill with; mode: "fill"."""
+        """The numbers there, or the value to fill with; mode: "fill"."""
         return array(self._padded(fill_value)[tuple(self.index)])
 
     def set(self, values: Any, mode: str = "drop") -> Any:
@@ -125,7 +125,7 @@ def axis_index(axis: str) -> Any:
 
 
 def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
-    """What the one rank sent that has this one for its target; zeros where none has."""
+    """The arrays that the one rank sent which has this one for its target; zeros where none has."""
     sources, targets = (dict(pairs) for pairs in (((b, a) for a, b in perm), perm))
     if not len(sources) == len(targets) == len(perm):
         raise Stuck(f"a rank has two messages: {perm}")

@@ -1,6 +1,5 @@
 """The passes of a program on one rank: what stands for its kernels, and how they are called."""
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +11,7 @@ from codegen.dry_run.case import SIDE, Case
 from codegen.dry_run.jax_in_numpy import array
 from codegen.dry_run.ranks import Stuck
 from codegen.dry_run.torch_in_numpy import NARROW, WIDE, tensor
-from planner.masks.regions import FAR, Ints, Region
+from planner.masks.regions import FAR, Region
 
 NOWHERE = 2**50  # the position of padding, in no box
 Scope = dict[str, Any]
@@ -39,7 +38,7 @@ def widths(case: Case) -> Scope:
 # ---- torch
 
 
-def torch_names(case: Case) -> Scope:
+def torch_names(case: Case, _: str) -> Scope:
     """torch, and what stands for the kernels of a program."""
 
     def forward(q: Any, k: Any, v: Any, band: Any) -> Any:
@@ -63,7 +62,7 @@ def torch_names(case: Case) -> Scope:
 
 def run_torch(names: Scope, case: Case, rank: int) -> list[Any]:
     """Output and gradients of a rank."""
-    q, k, v, *douts = (tensor(x) for x in at_home(names, case, rank))
+    q, k, v, *douts = (tensor(x) for x in inputs_of(names, case, rank))
     given = [q, k, v] if case.sinks is None else [q, k, v, tensor(case.sinks)]
     results = names["forward"](*given, "")
     grads = [x for dout in douts for x in names["backward"](dout, [*given, *results], "")]
@@ -75,63 +74,53 @@ def run_torch(names: Scope, case: Case, rank: int) -> list[Any]:
 # ---- JAX
 
 
-def jax_names(case: Case) -> Scope:
+def jax_names(case: Case, text: str) -> Scope:
     """jax, and what stands for the kernels of a program."""
     ahead = case.inputs["k"].shape[2] - case.inputs["q"].shape[2]
+    stats = "(q, dout, lse, delta), (k, v) = queries, kv" in text
 
-    def forward(q: Any, kv: Any, pairs: Pairs) -> Any:
-        q, k, v = plain(q, *kv)
-        return tuple(array(x.astype(WIDE)) for x in attend(q, k, v, pairs))
+    def forward(pairs: Pairs, *arrays: Any) -> Any:
+        q, k, v = plain(*arrays)
+        return [array(x.astype(WIDE)) for x in attend(q, k, v, pairs)]
 
-    def backward(queries: Any, kv: Any, pairs: Pairs) -> Any:
-        (q, dout, *rest), (k, v) = plain(*queries), plain(*kv)
-        if rest[0].shape[3] > 1:  # the output, in place of delta
-            out, lse = rest
-            rest = [lse, (dout * out).sum(3, keepdims=True)]
-        lse, delta = rest
-        dq, *dkv = (
-            array(x.astype(WIDE)) for x in attend_backward(q, dout, delta, lse, k, v, pairs)
-        )
-        return dq, tuple(dkv)
+    def backward(pairs: Pairs, *arrays: Any, stats: bool = False) -> Any:
+        q, dout, out, lse, k, v = plain(*arrays)
+        lse, delta = (out, lse) if stats else (lse, (dout * out).sum(3, keepdims=True))
+        grads = attend_backward(q, dout, delta, lse, k, v, pairs)
+        return [array(x.astype(WIDE)) for x in grads]
 
-    def masked(rows: Ints, cols: Ints, seen: object) -> Pairs:
-        assert seen is case
-        rows, cols = (np.asarray(x, np.int64) for x in (rows, cols))
-        at = np.where(rows < 0, NOWHERE, rows + ahead), np.where(cols < 0, NOWHERE, cols)
-        return Pairs(case.region, *at)
+    def masked(rows: Any, cols: Any, seen: object) -> Pairs:
+        if seen is not case:
+            raise Stuck("a rectangle under another mask")
+        i, j = (np.asarray(x, np.int64) for x in (rows, cols))
+        return Pairs(case.region, np.where(i < 0, NOWHERE, i + ahead), np.where(j < 0, NOWHERE, j))
 
-    def meeting(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda q, kv, *where: function(q, kv, masked(*where))
+    def on_platform(way: int, causal: bool, q: Any, *arrays: Any) -> Any:
+        pairs = banded(q.shape[2], arrays[-1].shape[2], causal)
+        return (forward, backward)[way](pairs, q, *arrays)
 
-    def causal(function: Callable[..., Any]) -> Callable[..., Any]:
-        def called(q: Any, kv: Any, causal: bool = False) -> Any:
-            rows = q if isinstance(q, np.ndarray) else q[0]
-            return function(q, kv, banded(rows.shape[2], kv[0].shape[2], causal))
+    def attend_masked(q: Any, kv: Any, *where: Any) -> Any:
+        return tuple(forward(masked(*where), q, *kv))
 
-        return called
+    def attend_masked_backward(queries: Any, kv: Any, *where: Any) -> Any:
+        dq, dk, dv = backward(masked(*where), *queries, *kv, stats=stats)
+        return dq, (dk, dv)
 
-    return {
-        **jax_in_numpy.NAMES,
-        **widths(case),
-        "attend": causal(forward),
-        "attend_backward": causal(backward),
-        "attend_masked": meeting(forward),
-        "attend_masked_backward": meeting(backward),
-        "wide": lambda x: WIDE,
-        "allowed": case,
-    }
+    own = on_platform, attend_masked, attend_masked_backward
+    named = {function.__name__: function for function in own}
+    return {**jax_in_numpy.NAMES, **widths(case), **named, "wide": lambda x: WIDE, "allowed": case}
 
 
 def run_jax(names: Scope, case: Case, rank: int) -> list[Any]:
     """Output and gradients of a rank."""
-    q, k, v, *douts = (array(x) for x in at_home(names, case, rank))
+    q, k, v, *douts = (array(x) for x in inputs_of(names, case, rank))
     more, given = ("", ()) if case.sinks is None else ("_with_sinks", (array(case.sinks),))
     out, saved = names[f"forward{more}"](q, k, v, *given, "sp")
     return [out, *(x for dout in douts for x in names[f"backward{more}"]("sp", saved, dout))]
 
 
-def at_home(names: Scope, case: Case, rank: int) -> list[Array]:
-    """A rank's inputs in the order of its shard, with zeros behind them where that is padded."""
+def inputs_of(names: Scope, case: Case, rank: int) -> list[Array]:
+    """The inputs of a rank in the order of its shard, padded with zeros as that is."""
     parts = list[Array]()
     for name in case.inputs:
         part, where = case.part(name, rank), names["positions"]

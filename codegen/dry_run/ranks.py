@@ -38,7 +38,7 @@ class Ranks:
         self._board = dict[object, Any]()
         self._numbers = defaultdict[object, int](int)
         self._turns = [threading.Semaphore(0) for _ in range(count)]
-        self._alive = [*range(count)]
+        self._alive = list[int](range(count))
         self._idle = 0
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
@@ -101,5 +101,5 @@ class Ranks:
 
     def _next(self) -> int:
         """Returns the rank whose turn is next."""
-        following = self._alive.index(HERE.rank) + 1
-        return self._alive[following % len(self._alive)]
+        alive = self._alive
+        return alive[(alive.index(HERE.rank) + 1) % len(alive)]

@@ -19,7 +19,7 @@ Finish = Callable[[], None]
 
 
 class Sorted(NamedTuple):
-    """What torch.Tensor.sort returns."""
+    """The results of torch.Tensor.sort."""
 
     values: Any
     indices: Any
@@ -134,7 +134,7 @@ class Group:
         return self.members.index(self.own)
 
     def size(self) -> int:
-        """How many they are."""
+        """The number of ranks."""
         return len(self.members)
 
 
@@ -154,7 +154,7 @@ class Work:
 
 
 def under_way() -> list[Work]:
-    """What this rank has started, and not waited for."""
+    """The works that this rank has started, and not waited for."""
     if not hasattr(HERE, "works"):
         HERE.works = []
     works: list[Work] = HERE.works

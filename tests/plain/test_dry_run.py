@@ -1,0 +1,124 @@
+"""Runs of printed programs at emission: exact ones pass, and all that goes wrong is noticed."""
+
+import re
+
+import numpy as np
+import pytest
+
+import codegen.torch
+from codegen import dry_run, emit
+from codegen.dry_run.attention import Pairs, attend, attend_backward
+from codegen.programs import TARGETS, Program, Target, program_of
+from planner.errors import PlanError
+from planner.masks import Causal, Documents, Full, Mask, Window
+from planner.planning import plan
+from planner.schedules import SCHEDULES
+from planner.workload import Workload
+
+MASKS = Full(), Causal(), Window(9), Documents((20, 30, 14))
+
+
+def program(schedule: str, target: Target = "torch", ranks: int = 4, **work: object) -> Program:
+    """A program of a short causal workload, unless `work` says another."""
+    about = {"seq": 64, "heads": 4, "kv_heads": 4, "head_dim": 4, "mask": Causal(), **work}
+    return program_of(plan(schedule, Workload(**about), ranks, pass_="both"), target)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_schedule_is_refused_by_it(schedule: str) -> None:
+    for target in TARGETS:
+        for mask in MASKS:
+            work = Workload(64, heads=4, kv_heads=2, head_dim=4, mask=mask)
+            text = emit(plan(schedule, work, 4, pass_="both"), target)
+            assert not re.search(r"its\s+loops\s+(do|give)", text[:2000]), text[:2000]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("more", [{"sinks": True}, {"v_head_dim": 8}, {"kv_heads": 1}])
+def test_sinks_unequal_widths_and_groups_pass(target: Target, more: dict[str, object]) -> None:
+    for schedule in ("zigzag", "ulysses", "balanced"):
+        if schedule != "ulysses" or "kv_heads" not in more:
+            made = program(schedule, target, **more)
+            dry_run.check(made, emit(made.plans, target))
+
+
+WAITED = "kv = wait(arriving_kv) or kv"
+WRONG: list[tuple[Target, str, str, str]] = [  # the first such line of zigzag
+    ("torch", "(rank + 1) % RANKS", "(rank + 2) % RANKS", "waits for"),
+    ("torch", WAITED, "wait(arriving_kv)", "give another out"),
+    ("torch", WAITED, "pass", "does not wait"),
+    ("torch", WAITED, f"kv[0] += step; {WAITED}", "changes while it is sent"),
+    ("torch", WAITED, "kv = arriving_kv[2]() if arriving_kv else kv", "does not wait"),
+    ("torch", "merge(*results, *attend", "merge(*zeros(results), *attend", "give another dk"),
+    ("torch", "add(dkv, wait", "add(dq, wait", "give another dq"),
+    ("torch", "dkv = zeros([k, v])\n        if", "if", "changes while it is sent"),
+    ("torch", "in dkv], after, before", "in dkv], before, after", "waits for|give another dk"),
+    ("torch", "in (*dq, *dkv)]", "in (*dq, *dkv[::-1])]", "give another dk"),
+    ("torch", "2 * RANKS - 1 - rank]", "RANKS + rank]", "other tokens"),
+    ("jax", "(r + 1) % RANKS", "(r + 2) % RANKS", "give another out"),
+    ("jax", "rank >= step", "rank > step", "give another dk"),
+    ("jax", "causal=True", "causal=False", "give another out"),
+    ("jax", "rows=back", "cols=back", "give another out"),
+    ("jax", "return out, lse, kv\n", "return out.astype(q.dtype), lse, kv\n", "a loop turns"),
+    ("jax", "queries = q, dout, out, lse", "queries = q, dout, lse, out", "do not run"),
+    ("jax", "dkv = lax.ppermute(dkv, axis, NEXT)\n    return", "return", "give another dk"),
+    (
+        "jax",
+        "kv = lax.ppermute(",
+        "kv = zeros(kv) if rank else lax.ppermute(",
+        "waits for|nobody takes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("target", "right", "wrong", "error"), WRONG)
+def test_a_changed_line_is_noticed(target: Target, right: str, wrong: str, error: str) -> None:
+    made = program("zigzag", target)
+    text = emit(made.plans, target)
+    assert right in text
+    with pytest.raises(PlanError, match=error):
+        dry_run.check(made, text.replace(right, wrong, 1))
+
+
+def test_a_program_that_is_not_exact_becomes_one_by_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = codegen.torch.print_loops
+
+    def wrong(*args: object) -> str:
+        return right(*args).replace("rank >= step", "rank > step")  # type: ignore[arg-type]
+
+    pair = plan("zigzag", Workload(64, heads=4, mask=Causal()), 4, pass_="both")
+    monkeypatch.setattr(codegen.torch, "print_loops", wrong)
+    text = " ".join(emit(pair, "torch").split())
+    assert "(as tables: its loops give another dk on rank " in text
+
+
+def test_a_plan_of_too_many_rectangles_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = program("zigzag")
+    monkeypatch.setattr(dry_run, "LARGEST", (31, 2**22))
+    dry_run.check(made, "no program")
+    monkeypatch.setattr(dry_run, "LARGEST", (32, 2**22))
+    with pytest.raises(PlanError, match="do not run"):
+        dry_run.check(made, "no program")
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_its_attention_sums_over_the_pairs_of_the_mask(mask: Mask) -> None:
+    seed, seen = np.random.default_rng(0), mask.allowed(range(64), range(64))
+    q, dout, delta = (seed.uniform(-1, 1, (1, 4, 64, n)) for n in (2, 3, 1))
+    k, v = (seed.uniform(-1, 1, (1, 2, 64, n)) for n in (2, 3))
+    pairs = Pairs(mask.region(), np.arange(64), np.arange(64))
+    out, lse = attend(q, k, v, pairs)
+    scores = q[..., :1] + k[..., 0].repeat(2, 1)[:, :, None]
+    weights = np.where(seen, np.exp(scores), 0)
+    np.testing.assert_allclose(lse[..., 0], np.log(weights.sum(3)))
+    wide_k, wide_v = k.repeat(2, 1), v.repeat(2, 1)
+    shares = weights / weights.sum(3, keepdims=True)
+    np.testing.assert_allclose(out, shares @ wide_v * (2 + q[..., :1]))
+    dq, dk, dv = attend_backward(q, dout, delta, lse, k, v, pairs)
+    inner = shares * (dout @ wide_v.swapaxes(2, 3) + delta)
+    np.testing.assert_allclose(dq, inner @ wide_k)
+    for got, whole in (
+        (dk, inner.swapaxes(2, 3) @ q),
+        (dv, shares.swapaxes(2, 3) @ (dout * (2 + q[..., :1]))),
+    ):
+        np.testing.assert_allclose(got, whole.reshape(1, 2, 2, 64, -1).sum(2))
