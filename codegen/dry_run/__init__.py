@@ -19,7 +19,7 @@ from codegen.dry_run.ranks import Ranks
 from codegen.programs import Program
 from planner.errors import PlanError
 
-LARGEST = 2_500, 2**22  # rectangles, and elements of an array of all tokens and heads
+LARGEST = 2_500, 2**20  # rectangles, and elements of an array of all tokens and heads
 TARGETS = {"torch": (torch_names, run_torch), "jax": (jax_names, run_jax)}
 
 

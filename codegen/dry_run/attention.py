@@ -30,13 +30,15 @@ class Runs:
     """For tokens of one side, the runs of those on the other side that they meet."""
 
     def __init__(self, pieces: Ints, own: Ints, others: Ints) -> None:
-        self.tokens, self.order = len(own), np.argsort(others, kind="stable")
-        at, self.runs = others[self.order], list[tuple[Ints, Ints, Ints]]()
-        for i0, i1, j0, j1, low, high in pieces:
-            rows = np.flatnonzero((own >= i0) & (own < i1))
-            start = np.searchsorted(at, np.maximum(own[rows] + low, j0))
-            stop = np.searchsorted(at, np.minimum(own[rows] + high + 1, j1))
-            self.runs.append((rows, start, np.maximum(start, stop)))
+        order, self.order = (np.argsort(x, kind="stable") for x in (own, others))
+        own, others = own[order], others[self.order]
+        self.tokens, self.runs = len(own), list[tuple[Ints, Ints, Ints]]()
+        first, last = np.searchsorted(own, pieces[:, 0]), np.searchsorted(own, pieces[:, 1])
+        for n in np.flatnonzero(first < last):
+            at, (_, _, j0, j1, low, high) = own[first[n] : last[n]], pieces[n]
+            start = np.searchsorted(others, np.maximum(at + low, j0))
+            stop = np.searchsorted(others, np.minimum(at + high + 1, j1))
+            self.runs.append((order[first[n] : last[n]], start, np.maximum(start, stop)))
 
     def sums(self, x: Array) -> Array:
         """The sums of x, of the other side, over what each token meets."""
