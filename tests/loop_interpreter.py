@@ -13,6 +13,8 @@ from planner.loops.expand import Expanded, Expansion
 from planner.loops.form import Loops
 from planner.loops.kinds import KINDS
 from planner.partitions import merge as tokens
+from runtimes.arrays import draw
+from runtimes.reference import dense
 from runtimes.reference import online_softmax as partial
 
 Array = NDArray[np.float64]
@@ -122,3 +124,27 @@ class Machine:
             value = (partial.merge(old, value) if key[0] == "OUT"
                      else tuple(x + y for x, y in zip(old, value, strict=True)))  # fmt: skip
         self.sums[rank][key] = value
+
+
+def assert_exact(made: Plan, loops: Loops, seed: int) -> None:
+    """Loops compute dense attention; the plan is of one batch row, in float64."""
+    q, k, v, dout = draw(made.workload, seed)
+    out, lse = (x[0] for x in dense.forward(made.workload, q, k, v))
+    stats = lse, np.sum(out * dout[0], axis=-1)
+    arrays = {"Q": (q[0],), "KV": (k[0], v[0]), "DOUT": (dout[0],), "STATS": stats}
+    ran = Machine(loops, made, arrays)
+    if made.pass_ == "forward":
+        pairs = zip(
+            ran.result("OUT", (np.zeros_like(out), np.full_like(lse, -np.inf))),
+            (out, lse),
+            strict=True,
+        )
+    else:
+        grads = dense.backward(made.workload, q, k, v, dout)
+        got = (
+            *ran.result("DQ", (np.zeros_like(q[0]),)),
+            *ran.result("DKV", (np.zeros_like(k[0]), np.zeros_like(v[0]))),
+        )
+        pairs = zip(got, (x[0] for x in grads), strict=True)
+    for x, y in pairs:
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-12 if made.pass_ == "forward" else 1e-11)

@@ -7,18 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loop_interpreter import Machine
+from loop_interpreter import assert_exact
 from loop_schedules import FOREIGN, foreign
 from planner.errors import PlanError
-from planner.ir import Pass, Plan, Step
+from planner.ir import Pass, Step
 from planner.loops import check, recover, show
 from planner.loops.form import HELD, OWN, Part, Return, Send, Start
 from planner.loops.kinds import KINDS, Kinds
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
-from runtimes.arrays import draw
-from runtimes.reference import dense
 from sampling import square
 from strategies import schedules, workloads
 
@@ -137,29 +135,6 @@ def test_foreign_loops_compute_it_too(name: str) -> None:
     for pass_ in PASSES:
         made = foreign(name, work(4, Full(), 3), 4, pass_)
         assert_exact(made, recover(made), 1)
-
-
-def assert_exact(made: Plan, loops, seed: int) -> None:  # type: ignore[no-untyped-def]
-    q, k, v, dout = draw(made.workload, seed)
-    out, lse = (x[0] for x in dense.forward(made.workload, q, k, v))
-    stats = lse, np.sum(out * dout[0], axis=-1)
-    arrays = {"Q": (q[0],), "KV": (k[0], v[0]), "DOUT": (dout[0],), "STATS": stats}
-    ran = Machine(loops, made, arrays)
-    if made.pass_ == "forward":
-        pairs = zip(
-            ran.result("OUT", (np.zeros_like(out), np.full_like(lse, -np.inf))),
-            (out, lse),
-            strict=True,
-        )
-    else:
-        grads = dense.backward(made.workload, q, k, v, dout)
-        got = (
-            *ran.result("DQ", (np.zeros_like(q[0]),)),
-            *ran.result("DKV", (np.zeros_like(k[0]), np.zeros_like(v[0]))),
-        )
-        pairs = zip(got, (x[0] for x in grads), strict=True)
-    for x, y in pairs:
-        np.testing.assert_allclose(x, y, rtol=0, atol=1e-12 if made.pass_ == "forward" else 1e-11)
 
 
 # ---- kinds
