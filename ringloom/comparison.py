@@ -61,7 +61,8 @@ class Case:
 class Comparison:
     """Schedules of one workload on one machine; printed, it is the table of `rows`.
 
-    `among`: the rows of all that were compared, where it holds `fastest` ones alone.
+    `cases`: the fastest first. `among`: the rows of all that were compared, where it holds
+    `fastest` ones alone.
     """
 
     work: Workload
@@ -263,7 +264,8 @@ def compare(
             name = one.row.schedule.removesuffix(BLOCKWISE)
             exact = check(plan(name, small, ranks, pass_=pass_, trim=one.trim)).exact
             cases[number] = replace(one, row=replace(one.row, exact=exact, exact_seq=small.seq))
-    sure = with_intervals([against(ring, one) for one in cases], machine, what_if)
+    cases = sorted((against(ring, one) for one in cases), key=lambda one: one.row.makespan_s)
+    sure = with_intervals(cases, machine, what_if)
     shown = machine.name, pass_, what_if
     return Comparison(work, ranks, *shown, tuple(sure), tuple(refused))
 
@@ -288,9 +290,8 @@ def feasible(name: str, make: Callable[[str], Case], room: float) -> Case | Refu
 
 
 def with_intervals(cases: Sequence[Case], machine: Hardware, scenario: Scenario) -> Iterator[Case]:
-    """Yields cases with the intervals of their times, and of those near the fastest one's."""
-    best = min(cases, key=lambda one: one.row.makespan_s)
-    fastest = best.row.makespan_s
+    """Yields cases, the fastest first, with intervals of their times, and of those near its own."""
+    best, fastest = cases[0], cases[0].row.makespan_s
     least = spread(best.plans, machine, scenario, fastest)
     for one in cases:
         took, over = one.row.makespan_s, None

@@ -41,9 +41,9 @@ class Row:
     ratio_interval: tuple[float, float] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        over = "" if self.bound_ratio is None else f", {self.bound_ratio:.2f} times the lower bound"
+        bound = f", {over(self.bound_ratio)} times the lower bound" * (self.bound_ratio is not None)
         time = f"{self.makespan_s:.4g} s, {self.idle_fraction:.0%} idle"
-        return f"<Row {self.schedule}: {time}{over}>"
+        return f"<Row {self.schedule}: {time}{bound}>"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -54,9 +54,10 @@ class Prediction(Run):
     contended: bool = False  # messages may have met on a link
 
     def __repr__(self) -> str:
-        over = "" if self.bound_ratio is None else f", {self.bound_ratio:.2f} times the lower bound"
+        over, digits = self.bound_ratio, 2 * ((self.bound_ratio or 0) < 100)
+        said = "" if over is None else f", {over:,.{digits}f} times the lower bound"
         time = f"{self.makespan * 1e3:.4g} ms, {self.idle_fraction:.0%} idle"
-        return f"<Prediction {self.name} on {self.hardware}: {time}{over}>"
+        return f"<Prediction {self.name} on {self.hardware}: {time}{said}>"
 
     def _repr_html_(self) -> str:
         numbers = {k: v for k, v in self.as_row().items() if isinstance(v, int | float)}

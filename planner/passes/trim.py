@@ -9,6 +9,7 @@ from planner.analysis.tables import Bits, Table, attended_blocks, of_inputs
 from planner.analysis.tiles import Tiles, dead_edges, tiles
 from planner.columns import chosen, distinct
 from planner.ir import Attend, Held, Move, Plan, Step
+from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 from planner.plans import one_plan
 
@@ -22,8 +23,26 @@ def trim(plan: Plan, regular: bool = True) -> Plan:
     Move of copies that are not used  -->  nothing; a complete exchange goes whole, or not at all,
                                            if the plan is to stay `regular`
     Move of absent accumulators only  -->  nothing
+    Move, Held of blocks of no token  -->  nothing
     """
-    return drop_empty(drop_unused(drop_dead(one_plan(plan, "trim")), regular))
+    return drop_empty(drop_unused(drop_blank(drop_dead(one_plan(plan, "trim"))), regular))
+
+
+def drop_blank(plan: Plan) -> Plan:
+    """Move(blocks), Held(blocks)  -->  the same without blocks that have no token."""
+    blank = {side: plan.partition.side(side).sizes == 0 for side in ("q", "kv")}
+    if not any(map(np.any, blank.values())):
+        return plan
+
+    def left(node: Move | Held) -> Ints:
+        return np.where(blank[node.side][node.blocks], -1, node.blocks)
+
+    steps = (
+        Step(s.attends, tuple(Move(m.tensors, left(m), m.src, m.dst) for m in s.moves))
+        for s in plan.steps
+    )
+    start = tuple(Held(held.tensors, left(held), held.rank) for held in plan.start)
+    return replace(plan, start=start, steps=tuple(steps))
 
 
 def drop_dead(plan: Plan) -> Plan:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import bokeh
+from bokeh.document import Document
 from bokeh.embed import components
 from bokeh.models import Range1d
 from markupsafe import Markup
@@ -65,6 +66,10 @@ def page(
     numbers = json.dumps({"rows": compared.as_rows()}).replace(
         "<", "\\u003c"
     )  # in a script element
+    document = Document()
+    with document.models.freeze():  # else bokeh walks all models again for each figure
+        for figure in figures.values():
+            document.add_root(figure)
     scripts, drawn = components(figures) if figures else ("", {})
     for panel in panels:
         panel["picture"] = Markup(drawn[panel["figure"].name])

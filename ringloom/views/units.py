@@ -45,7 +45,7 @@ def times(ratio: float) -> str:
     """A ratio as people say it: 1.87x."""
     if 0 < ratio < 0.005:
         return "<0.01x"
-    return f"{ratio:.2f}x" if ratio < 1000 else ">999x"
+    return f"{ratio:.{2 * (ratio < 100)}f}x" if ratio < 999.5 else ">999x"
 
 
 def size(value: float) -> str:

@@ -1,5 +1,6 @@
 """Comparisons answer which schedule to use: sorted rows, reasons, and what cannot run."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ringloom.advice import CLOSE, recommend, why
 from ringloom.cli import main
 from ringloom.comparison import asked, on_machine
 from ringloom.report.summary import summary
-from ringloom.views.units import in_lines
+from ringloom.views.units import in_lines, times
 from simulator.hardware import hardware
 
 WORK = rl.Workload(seq=65536, heads=32, head_dim=128, dtype="bfloat16")
@@ -28,7 +29,7 @@ def test_the_fastest_comes_first_and_what_cannot_run_last_with_its_reason(
     compared: rl.Comparison,
 ) -> None:
     times = [row.makespan_s for row in compared.rows]
-    assert times == sorted(times)
+    assert times == sorted(times) == [case.row.makespan_s for case in compared.cases]
     *rows, last = compared.as_rows()
     assert [row["schedule"] for row in rows] == [row.schedule for row in compared.rows]
     assert last["schedule"] == "usp:ulysses=3"
@@ -227,3 +228,14 @@ def test_no_name_is_cut_off_in_eighty_columns(ringloom: CommandLine) -> None:
 )
 def test_a_long_schedule_is_broken_before_a_parameter(schedule: str, lines: list[str]) -> None:
     assert in_lines(schedule).splitlines() == lines
+
+
+def test_large_ratios_are_whole_numbers() -> None:
+    one = rl.simulate(rl.plan("ring", rl.Workload(seq=1, kv_seq=1024, heads=8), 8), "h100")
+    assert re.search(r", \d,\d\d\d times the lower bound>", repr(one))
+    assert [times(ratio) for ratio in (1.234, 99, 613.4, 1e4)] == [
+        "1.23x",
+        "99.00x",
+        "613x",
+        ">999x",
+    ]

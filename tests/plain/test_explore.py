@@ -25,6 +25,7 @@ from ringloom.explore import session as sessions
 from ringloom.explore.choices import Choices, from_query
 from ringloom.explore.controls import plan_file, program, trace_file
 from ringloom.explore.view import View, compared, finding, others, predicted
+from ringloom.report.facts.tiles import tile_facts
 from simulator.bars import bars_of
 from simulator.facts import traffic_of, usage, work_of
 from simulator.hardware import hardware
@@ -344,3 +345,11 @@ def test_a_port_that_is_taken_is_told(ringloom: CommandLine) -> None:
         assert "--port 0 takes a free one" in ringloom.refused(
             "explore", "--port", str(taken.getsockname()[1])
         )
+
+
+def test_pieces_of_no_token_are_not_drawn() -> None:
+    facts = tile_facts("tree", rl.plan("tree", rl.Workload(seq=1, kv_seq=64), 8))
+    assert facts.step.shape == facts.rank.shape == (1, 1, 8)
+    assert (facts.pairs > 0).all()
+    assert (facts.shares > 0).all()
+    assert [*map(len, facts.names)] == [1, 8]

@@ -268,6 +268,17 @@ def test_the_axes_of_a_mesh_are_exchanges_of_their_own() -> None:
     assert -1 not in result
 
 
+@pytest.mark.parametrize("pass_", ["forward", "backward"])
+def test_blocks_of_no_token_do_not_travel(pass_: str) -> None:
+    work = rl.Workload(seq=1, kv_seq=64, heads=4)
+    for name in ("tree", "pass-q", "decode-a2a", "ulysses"):
+        one = rl.plan(name, work, 4, pass_=pass_)
+        sizes = {side: getattr(one.partition, side).sizes for side in ("q", "kv")}
+        nodes = [*one.start, *(move for _, move in one.moves())]
+        assert nodes
+        assert all(sizes[n.side][n.blocks[n.blocks >= 0]].all() for n in nodes), name
+
+
 @pytest.mark.parametrize("name", ["allgather", "allgather:layout=contiguous", "allgather:node=3"])
 def test_a_gather_goes_whole_or_not_at_all(name: str) -> None:
     work = replace(WORK, seq=72, kv_seq=72)

@@ -107,15 +107,18 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
     head = np.arange(len(tile)) - np.repeat(np.cumsum(count) - count - first[drawn], count)
     place = head, sides.q.chunk[a[tile]], sides.kv.chunk[b[tile]]
     step[place], rank[place] = at[tile], who[tile]
+    held = [[n for n, chunk in enumerate(chunks) if _size(chunk)] for chunks in (q, kv)]
+    every = np.ix_(range(len(step)), *held)  # but pieces of no token: they would be blank rows
+    q, kv = (tuple(c for c in chunks if _size(c)) for chunks in (q, kv))
     sent = messages(plan)
     return TileFacts(
         title,
         plan.ranks,
         len(plan.steps),
         tuple(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in pairwise(edges)),
-        step,
-        rank,
-        tiles(plan).areas,
+        step[every],
+        rank[every],
+        tiles(plan).areas[np.ix_(*held)],
         _shares(plan, q, kv),
         (tuple(map(_name, q)), tuple(map(_name, kv))),
         busy,
