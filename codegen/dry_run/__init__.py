@@ -12,7 +12,7 @@ Programs that take any length run at a short one. Larger ones than `LARGEST` are
 thousands of rectangles, which would take longer than to plan and print them.
 """
 
-from codegen.dry_run.case import RESULTS, case_of, sizes
+from codegen.dry_run.case import case_of, sizes
 from codegen.dry_run.definitions import definitions
 from codegen.dry_run.passes import jax_names, run_jax, run_torch, torch_names
 from codegen.dry_run.ranks import Ranks
@@ -36,6 +36,8 @@ def check(program: Program, text: str) -> None:
     except Exception as error:
         raise PlanError(f"its loops do not run: {type(error).__name__}: {error}") from error
     for rank, got in enumerate(results):
-        for name, x in zip(RESULTS, got, strict=False):
+        if len(got) != len(case.results):
+            raise PlanError(f"its loops give {len(got)} results on rank {rank}")
+        for name, x in zip(case.results, got, strict=True):
             if not case.right(name, rank, x):
                 raise PlanError(f"its loops give another {name} on rank {rank}")

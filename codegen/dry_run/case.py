@@ -11,7 +11,6 @@ from codegen.programs import Program
 from planner.masks.mask import SideName
 from planner.masks.regions import Ints, Region
 
-RESULTS = "out", "dq", "dk", "dv", "dsinks"
 SIDE: dict[str, SideName] = {
     **dict.fromkeys(("q", "dout", "out", "dq", "dsinks"), "q"),
     **dict.fromkeys(("k", "v", "dk", "dv"), "kv"),
