@@ -79,7 +79,7 @@ def sum_spans(walked: Walk, variable: Callable[[Cell, int], Held]) -> dict[Held,
         for t in steps:
             _live(spans, variable(cell, t - 1), [4 * t])
     for cell, t in walked.kept.items():
-        _live(spans, variable((cell[0], OWN), t), [4 * t])
+        _live(spans, variable((cell[0], OWN), t), [4 * t - 1])  # beside those that others send
     return spans
 
 

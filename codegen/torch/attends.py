@@ -12,7 +12,6 @@ from codegen.text import expression
 from codegen.torch.frames import Frame
 from codegen.torch.origins import (
     Attended,
-    called,
     check_everything,
     origin,
     single_runs,
@@ -23,7 +22,7 @@ from codegen.torch.tensors import Tensors
 from codegen.torch.tiles import ALL, Meeting
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
-from planner.loops.form import OWN, Attend
+from planner.loops.form import Attend
 
 Values = tuple[list[Tensors], Tensors, Tensors]  # sums, queries and keys
 
@@ -33,11 +32,7 @@ class Attending(State):
 
     def cell(self, meeting: Meeting, tensor: str) -> Cell:
         """The cell that a meeting adds to."""
-        targets, steps = self.walked.targets, meeting.domain.steps
-        cells = {to[tensor] for s in meeting.attends for t, to in targets[s].items() if t in steps}
-        if len(cells) > 1:
-            raise PlanError(f"{tensor} of one rectangle is added to several variables")
-        return cells.pop()
+        return next(iter(self.walked.targets[meeting.attends[0]].values()))[tensor]
 
     def attend(self, meeting: Meeting, frame: Frame) -> Lines:
         """Attend, and add to sums what is seen."""
@@ -48,7 +43,7 @@ class Attending(State):
         self.margin += 4 * bool(when)
         asked, lines = self.meet(meeting)
         self.margin -= 4 * bool(when)
-        return when or asked, lines
+        return " and ".join(filter(None, (when, asked))), lines
 
     def meet(self, meeting: Meeting) -> Lines:
         """The lines that attend."""
@@ -64,8 +59,7 @@ class Attending(State):
             lines, queries = [f"visitors = {queries.text}"], Tensors("visitors")
         if meeting.plain:
             asked, body = self.cases(meeting, (sums, queries, keys))
-            body = indented(f"if {asked}:", body) if lines and asked else body
-            return asked * (not lines), [*lines, *body]
+            return asked, [*lines, *body]
         name, *arguments = self.cuts(meeting)
         head = f"for rows, cols, band in {name}({', '.join(arguments)}):"
         if len(head) > WIDTH - self.margin:
@@ -152,10 +146,11 @@ class Attending(State):
             attended[i] = [x for x in rows if x]
         check_everything(self.plan, q, kv, attended)
         if tokens := triangular(self.plan, q, kv, self.free):
-            if q.axis is not None and self.orders.setdefault("tokens", q.axis) != q.axis:
-                raise PlanError("queries along several axes are attended")
+            if q.axis is not None:
+                self.orders["tokens"] = q.axis
             return "triangles", *tokens
-        return called(self.plan, q, kv, self.free, single_runs(self.plan, self.forms))
+        single = single_runs(self.plan, self.forms)
+        return "tiles", *(x.positions(self.free, single) for x in (q, kv))
 
     def pick(self, meeting: Meeting) -> str:
         """The text behind tensors of queries that takes the heads of a meeting."""
@@ -164,8 +159,6 @@ class Attending(State):
             return ""
         if len(set(side.head_counts.tolist())) > 1:
             raise PlanError("slices of heads are of different sizes")
-        if meeting.values[0] != OWN:
-            raise PlanError("a rank attends some of the heads of queries that came")
         return f".chunk({len(side.slices)}, 1)[{expression(head, meeting.domain.names)}]"
 
 

@@ -41,8 +41,8 @@ class Messages(State):
         begun += f" if {time} else None" * bool(time and not late(self.loops, s))
         alone &= not self.keeps(move)  # else it leaves before owners have new sums
         self.started[s] = begun if alone else handle
-        if self.started[s] == handle or late(self.loops, s):
-            self.started[s], line = handle, f"{handle} = {begun}"
+        if not alone:
+            line = f"{handle} = {begun}"
             self.paste(indented(f"if {time}:", [line]) if time and late(self.loops, s) else [line])
         self.keep_own(move)
 
@@ -56,8 +56,7 @@ class Messages(State):
         if not move.source or not self.keeps(move):
             return
         t, own = self.walked.kept[move.source], (move.s.tensors[0], OWN)
-        others = [s for s, cell in self.walked.source.items() if cell == move.source]
-        if self.walked.accumulates(own) or len([s for s in others if s.when.on(t)]) > 1:
+        if self.walked.accumulates(own):
             raise PlanError("sums that stay with their owners are added to")
         when = f"step == {t - move.domain.names.first} and " * (move.domain.names.at is None)
         kept, name = (self.have.cells[cell] for cell in (own, move.source))
@@ -126,8 +125,5 @@ class Messages(State):
                 name = self.have.inputs[move.s.side, move.s.name]
                 if name not in self.defined:
                     side, value = move.s.side, move.s.parts[0].value
-                    sent = self.have.value(side, self.have.like(side, value)).text
-                    if sent.isidentifier() and sent not in self.defined:
-                        raise PlanError("some ranks get what is sent on in the loop it came in")
                     self.defined.add(name)
-                    yield f"{name} = {sent}"
+                    yield f"{name} = {self.have.value(side, self.have.like(side, value)).text}"

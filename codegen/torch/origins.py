@@ -102,12 +102,10 @@ def triangular(plan: Plan, q: Origin, kv: Origin, free: bool) -> tuple[str, ...]
 
 
 def pieces_of(plan: Plan) -> int:
-    """The number of pieces that a rank owns; PlanError unless all are without gaps, in order."""
+    """The number of pieces that a rank owns; PlanError unless all are without gaps."""
     side = plan.partition.q
     if any(len(p) != 1 or p[0].step != 1 for p in side.chunks):
         raise PlanError("pieces of queries are no ranges")
-    if any((np.diff(side.positions(rank)) < 0).any() for rank in range(plan.ranks)):
-        raise PlanError("pieces of a rank are in another order than that of the sequence")
     return len(np.unique(side.chunk[side.owned(plan.ranks)[0]]))  # whose heads may be cut, too
 
 
@@ -142,13 +140,3 @@ def in_order(plan: Plan) -> bool:
 def single_runs(plan: Plan, loops: Sequence[Loops]) -> bool:
     """True if ranks own one range each, and a value has the tokens of one rank or of all."""
     return step_of(plan) > 0 and all(len(form.mesh) == 1 for form in loops)
-
-
-def called(plan: Plan, q: Origin, kv: Origin, free: bool, single: bool) -> tuple[str, ...]:
-    """`tiles` and its arguments for two values; PlanError unless both are ranges of one step."""
-    step = step_of(plan)
-    if step > 1 and (q.axis, kv.axis) != (None, None):
-        raise PlanError("pieces of several ranks are cut, and lie far apart")
-    if step > 1 and not (q.ranks and kv.ranks) and q.ranks != kv.ranks:
-        raise PlanError("queries and keys lie differently far apart")
-    return "tiles", *(x.positions(free, single) for x in (q, kv))

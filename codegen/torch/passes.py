@@ -11,7 +11,6 @@ from itertools import groupby
 from math import gcd
 
 from codegen.lowered.conditions import both, conditions, times
-from codegen.lowered.variables import input_spans
 from codegen.lowered.walk import Cell
 from codegen.reflow import WIDTH
 from codegen.torch.attends import Attending
@@ -22,11 +21,12 @@ from codegen.torch.tiles import Meeting
 from codegen.torch.transfers import Transfer, transfers
 from codegen.torch.variables import late, untouched
 from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, TENSORS
+from planner.ir import ACCUMULATORS
 from planner.loops.form import OWN, Exchange, Return, Send, Start
 
 FORWARD = '"""Output and log-sum-exp of the local queries."""'
 RANK = r"(?<!\.)\brank\b"
+WORD = re.compile(r"\w+")
 READ = re.compile(r"(?<!\.)\b[a-z]\w*")
 SIZES = "rank", "size", "seq"  # of which one line tells
 BACKWARD = '"""Gradients of the local queries, keys and values."""'
@@ -96,11 +96,8 @@ class Pass(Attending, Exchanges):
     def inline_rank(self) -> None:
         """Asks for the rank where it is read, if that is one place."""
         read = [n for n, line in enumerate(self.lines) for _ in re.findall(RANK, line)]
-        if (
-            len(read) == 1
-            and len(line := re.sub(RANK, "group.rank()", self.lines[read[0]])) <= WIDTH
-        ):
-            self.lines[read[0]] = line
+        if len(read) == 1:
+            self.lines[read[0]] = re.sub(RANK, "group.rank()", self.lines[read[0]])
 
     def ending(self) -> Iterator[str]:
         """The results in the model's types."""
@@ -128,8 +125,7 @@ class Pass(Attending, Exchanges):
     def frame(self, frame: Frame) -> None:
         """A loop, or a step of its own."""
         starts = [s for s in frame.statements if isinstance(s, Start)]
-        inputs = self.have.inputs
-        first = [s for s in starts if untouched(self.loops, inputs, s, frame.steps[0])]
+        first = [s for s in starts if untouched(self.loops, s, frame.steps[0])]
         begun = dict[str, list[str]]()
         for name, value in (line.split(" = ") for s in first for line in self.start(s)):
             begun.setdefault(value, []).append(name)
@@ -141,12 +137,7 @@ class Pass(Attending, Exchanges):
         meetings = self.meetings(frame)
         moves = list(transfers(self.walked, frame))
         before += self.expected(moves)
-        known = {*self.defined}
         begun = self.begin(frame, before)
-        known |= {line.partition(" = ")[0] for line in before}
-        lacking = [x for x in moves if x.source and self.have.cells[x.source] not in known]
-        if lacking and not frame.loop:
-            raise PlanError("sums that are sent before there are any")
         self.paste(tupled(before))
         if frame.loop:
             self.write(f"for step in range({frame.names.count(len(frame.steps))}):")
@@ -154,8 +145,8 @@ class Pass(Attending, Exchanges):
         for s in starts:
             self.under([(both(conditions(s.when, frame)), self.start(s))])
         self.peers_said = None
-        early, last = self.exchanges(frame, meetings, moves)
-        alone = len(moves) == 1 and not (meetings or begun or early or last)
+        early, last = self.exchanges(frame, meetings, moves, begun)
+        alone = len(moves) == 1 and not (meetings or begun)
         for move in moves:
             self.send(move, alone)
         attends = joined(self.attend(meeting, frame) for meeting in meetings)
@@ -174,48 +165,29 @@ class Pass(Attending, Exchanges):
 
         What is there before a loop, as sums that begin once and stay, goes to the lines `before`.
         """
-        lines, lasting = dict[str, tuple[str, str]](), dict[str, set[int]]()
-        inputs = self.have.inputs.values()
-        for cell, name in self.have.cells.items():
-            lasting.setdefault(name, set()).update(self.walked.lasting(cell)[1] & {*frame.steps})
+        lines = list[tuple[str, str]]()
         for cell, name in self.have.cells.items():
             begun = sorted(self.walked.lasting(cell)[0] & {*frame.steps})
-            if not begun:
-                continue
-            if self.assigned(cell, frame.steps):
+            if begun and not self.assigned(cell, frame.steps):
+                late = self.loops.exchanges.get(cell[1]) in frame.statements  # which has its shape
+                early, blank = frame.loop and not late, self.have.blank(cell)
+                once = early and len(begun) == 1
+                once = once and not self.used(cell, range(frame.steps[0], begun[0] + 1))
+                once |= any((c[0], OWN) == cell and t in begun for c, t in self.walked.kept.items())
+                if once or (early and name not in self.defined):
+                    before.append(blank)
+                if not once:
+                    asks = late or self.stays(name, frame)
+                    lines.append((both(times(begun, frame)) if asks else "", blank))
+            if begun:
                 self.defined.add(name)
-                continue
-            used = self.used(cell, range(frame.steps[0], begun[0] + 1))
-            late = self.loops.exchanges.get(cell[1]) in frame.statements  # only then has it a shape
-            self.check_shape(cell, begun[0])
-            blank, once = self.have.blank(cell), len(begun) == 1 and frame.loop and not late
-            once = once and not used
-            kept = any((c[0], OWN) == cell and t in begun for c, t in self.walked.kept.items())
-            if kept and used:
-                raise PlanError("sums stay with their owner under a name that others have before")
-            once |= kept
-            if once or (frame.loop and name not in self.defined and not late):
-                before.append(blank)
-                if {*READ.findall(blank)} & {*inputs} - self.defined:
-                    raise PlanError("sums that begin before there is anything of their shape")
-            self.defined.add(name)
-            if once:
-                continue
-            asks = frame.loop and (lasting[name] or late)
-            line = both(times(begun, frame)) if asks else "", blank
-            if lines.setdefault(name, line) != line:
-                raise PlanError("sums of several values begin anew under one name")
-        groups = groupby(lines.values(), lambda line: line[0])
+        groups = groupby(dict.fromkeys(lines), lambda line: line[0])
         return [(when, tupled([blank for _, blank in group])) for when, group in groups]
 
-    def check_shape(self, cell: Cell, t: int) -> None:
-        """Raise PlanError if what sums begin in the shape of has left its name to another shape."""
-        value = TENSORS[cell[0]].side, self.have.shape(cell)
-        inputs, pieces, spans = self.have.inputs, self.walked.pieces, input_spans(self.loops)
-        for other in (v for v in inputs if value in inputs and inputs[v] == inputs[value]):
-            since = spans[value][0] < spans[other][0] <= 4 * t
-            if since and pieces[other] != pieces[value]:
-                raise PlanError(f"sums begin in the shape of {value[1]}, whose name {other[1]} has")
+    def stays(self, name: str, frame: Frame) -> bool:
+        """True if a variable has sums at the start of a step of a frame that it had before."""
+        alike = [cell for cell, other in self.have.cells.items() if other == name]
+        return any(self.walked.lasting(cell)[1] & {*frame.steps} for cell in alike)
 
     def used(self, cell: Cell, steps: Iterable[int]) -> bool:
         """True if in some steps other sums have the variable of these, or older ones leave it."""
@@ -236,7 +208,7 @@ class Pass(Attending, Exchanges):
         )
 
     def exchanges(
-        self, frame: Frame, meetings: list[Meeting], moves: list[Transfer]
+        self, frame: Frame, meetings: list[Meeting], moves: list[Transfer], begun: list[Lines]
     ) -> list[list[Lines]]:
         """All with all: what everybody has, and sums back; the lines before and after attends.
 
@@ -246,15 +218,12 @@ class Pass(Attending, Exchanges):
         swaps = [s for s in frame.statements if isinstance(s, Exchange | Return)]
         made = [self.swap(s, [t for t in frame.steps if s.when.on(t)], frame.names) for s in swaps]
         busy, conflict = {t for m in meetings for t in m.steps}, False
-        for n, x in enumerate(made):
-            started = x.tensors.each(x.start).text
-            others = (y.into.text for y in made[:n] if y.assigns and {*y.steps} & {*x.steps})
-            taken = {name for text in others for name in re.findall(r"\w+", text)}
-            cells = (c for c in self.have.cells if not self.assigned(c, frame.steps))
-            new = (c for c in cells if self.walked.lasting(c)[0] & {*frame.steps})
-            taken |= {self.have.cells[cell] for cell in new}
-            taken |= {self.target(move) for move in moves if any(map(move.s.when.on, x.steps))}
-            conflict |= bool(taken & {*re.findall(r"\w+", started)})
+        text = "\n".join(line for _, lines in begun for line in lines)
+        news = {*WORD.findall(" ".join(re.findall("^(.*?) = ", text, re.MULTILINE)))}
+        news |= {self.target(move) for move in moves}
+        for x in made:
+            conflict |= bool(news & {*WORD.findall(x.tensors.each(x.start).text)})
+            news |= {*WORD.findall(x.into.text)} if x.assigns else set()
         early, late = list[Lines](), list[Lines]()
         for x in made:
             when = both(times(x.steps, frame))
@@ -276,12 +245,12 @@ class Pass(Attending, Exchanges):
 
 
 def joined(blocks: Iterable[Lines]) -> list[Lines]:
-    """Blocks with one condition for several of one line, of which a plan asks once at a time."""
+    """Blocks with one condition for several that are alike, which hold one at a time."""
     made = list[Lines]()
     for when, lines in blocks:
         same = [n for n, (asked, others) in enumerate(made) if asked and when and others == lines]
         whole = [f"({x})" if " and " in x else x for x in (*(made[n][0] for n in same), when)]
-        if same and len(lines) == 1 and len(" or ".join(whole)) <= WIDTH - 12:
+        if same and len(" or ".join(whole)) <= WIDTH - 12:
             made[same[0]] = " or ".join(whole), lines
         else:
             made.append((when, lines))

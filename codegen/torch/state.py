@@ -13,7 +13,7 @@ from codegen.torch.holdings import Holdings
 from codegen.torch.tiles import unit_of
 from codegen.torch.variables import variables
 from planner.loops.expand import Expansion
-from planner.loops.form import Attend, Guard, Loops, Root, Send, Statement
+from planner.loops.form import Attend, Guard, Loops, Send, Statement
 
 Lines = tuple[str, list[str]]  # and the condition that they are under, "" for none
 
@@ -62,17 +62,14 @@ class State:
     def assigned(self, cell: Cell, steps: Sequence[int]) -> Statement | None:
         """The statement that brings new sums of some steps to all ranks; None: they are zeros."""
         match first := self.beginning(cell, steps):
-            case None | (Send(hop=Root()), _):
-                return None
             case Attend() as s, t:
                 cells = self.walked.targets[s][t].values()
                 alike = {self.beginning(c, steps) for c in cells} == {first}
-                sent = any(self.walked.taken.get(c, set()) & {*steps} for c in cells)
                 alone = alike and s.when.steps == [t] and t == steps[0]
-                alone &= not (sent and len(steps) > 1)
                 return s if alone and self.in_one(s) else None
-            case s, _:
-                return s if len(steps) == 1 and self.walked.whole[cell] else None
+            case s, _ if len(steps) == 1:
+                return s
+        return None
 
     def beginning(self, cell: Cell, steps: Sequence[int]) -> tuple[Statement, int] | None:
         """The statement with which sums of some steps begin, if it is one, and that step."""
@@ -84,9 +81,8 @@ class State:
 
     def in_one(self, s: Attend) -> bool:
         """True if all queries of a value meet all keys of another in one call."""
-        sliced = any(p.pieces or p.heads for p in (*s.q, *s.kv))
-        cut = (s.q[0].value, s.kv[0].value) in self.walked.cut
-        return not sliced and not cut and s.kind != "strict"
+        sliced = any(p.pieces for p in (*s.q, *s.kv))
+        return not sliced and (s.q[0].value, s.kv[0].value) not in self.walked.cut
 
     def group(self, axis: int) -> str:
         """The process group along an axis."""

@@ -47,7 +47,7 @@ class Meeting:
         for s in sorted(self.attends, key=lambda s: s.when.first):
             said = conditions(s.when, self.domain)
             made.append((s, said, together(said, self.domain.everywhere)))
-        return [case for case in made if case[2].any()]
+        return made
 
     def arguments(self, s: Attend) -> tuple[str, str, str]:
         """The rows and columns of one rectangle, and if it is masked.
@@ -68,7 +68,7 @@ class Meeting:
             return ALL
         low, high = part.pieces
         past = replace(high, constant=high.constant + 1)
-        if high.modulo or high.period > 1:
+        if high.modulo or high.period > 1 or low.table or high.table:
             raise PlanError("the number of a piece goes around")
         first, last = (times(expression(self.in_units(e), self.domain.names)) for e in (low, past))
         ends = first.removeprefix("0"), last * (past != Expr(pieces))
@@ -80,10 +80,7 @@ class Meeting:
 
     def in_units(self, e: Expr) -> Expr:
         """A number of pieces, in units of so many of them."""
-        numbers = (e.constant, e.step, *e.axes)
-        if any(x % self.unit for x in numbers) or e.table:
-            raise PlanError(f"a slice is no multiple of {self.unit} pieces")
-        constant, step, *axes = (x // self.unit for x in numbers)
+        constant, step, *axes = (x // self.unit for x in (e.constant, e.step, *e.axes))
         return replace(e, constant=constant, step=step, axes=tuple(axes))
 
 

@@ -1,12 +1,12 @@
 """variables(loops, walked, frames, keep)   names of what a pass holds, and of what is under way."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from codegen.lowered.variables import Value, input_spans, named, sum_spans
 from codegen.lowered.walk import Cell, Walk
 from codegen.text import numbered
 from codegen.torch.frames import Frame
-from planner.loops.form import HELD, OWN, Exchange, Loops, Part, Return, Send, Start, inside
+from planner.loops.form import OWN, Exchange, Loops, Part, Return, Send, Start, inside
 
 INPUT = {"q": "queries", "kv": "kv"}
 SUMS = {"OUT": "results", "DQ": "dq", "DKV": "dkv"}
@@ -22,7 +22,7 @@ def variables(loops: Loops, walked: Walk, frames: Sequence[Frame], keep: bool) -
 
     `keep`: what exchanges bring is read again by the backward pass.
     """
-    spans = {v: span for v, span in input_spans(loops).items() if v[1] != HELD}
+    spans = input_spans(loops)
     exchanges = loops.exchanges.values()
     for side in ("q", "kv"):  # what is owned may be read once more beside a value of its name
         own = spans.pop((side, OWN), None)
@@ -32,11 +32,10 @@ def variables(loops: Loops, walked: Walk, frames: Sequence[Frame], keep: bool) -
     for value in ((s.side, s.name) for s in exchanges if keep):
         spans[value] = spans[value][0], 4 * loops.steps
     douts = {("q", s.name): "dout" for s in exchanges if s.tensors == ("DOUT",)}
-    inputs = named(
+    inputs = douts | named(
         {v: span for v, span in spans.items() if v not in douts},
         lambda v: numbered(INPUT[v[0]], f"visiting_{INPUT[v[0]]}"),
     )
-    inputs = {v: name for v, name in inputs.items() if v[1] != OWN} | douts
     lives = sum_spans(walked, lambda cell, _: cell)
     for cell, (first, last) in lives.items():
         _, stay = walked.lasting(cell)
@@ -45,9 +44,6 @@ def variables(loops: Loops, walked: Walk, frames: Sequence[Frame], keep: bool) -
             min([first, *(4 * f.steps[0] - 1 for f in within)]),  # they begin before the loop
             4 * loops.steps if cell[1] == OWN else last,
         )
-    for (tensor, _), t in walked.kept.items():  # beside those that others send
-        first, last = lives[tensor, OWN]
-        lives[tensor, OWN] = min(first, 4 * t - 1), last
     cells = named(lives, lambda c: numbered(SUMS[c[0]], f"visiting_{SUMS[c[0]]}"))
     return inputs, cells, handles(loops, frames)
 
@@ -74,14 +70,10 @@ def readers(loops: Loops, s: Send | Exchange) -> set[type]:
     return {type(x) for x in loops.statements for p in inside(Part, x) if p.value == s.name}
 
 
-def untouched(loops: Loops, inputs: Mapping[Value, str], s: Start, first: int) -> bool:
-    """True if what begins may have its variable from step `first` on: nothing else has it."""
-    if s.when.last == first:
-        return True
-    value, steps = (s.side, s.name), range(first, s.when.last)
-    bringing = [x for x in loops.statements if isinstance(x, Start | Send) and x is not s]
-    brought = {(x.side, x.name) for x in bringing if not x.sums and any(map(x.when.on, steps))}
-    spans = input_spans(loops).items()
-    lives = {v for v, (a, b) in spans if a < 4 * s.when.last and b >= 4 * first and v != value}
-    others = {inputs.get(v) for v in lives}
-    return s.part == Part(OWN) and value not in brought and inputs[value] not in others
+def untouched(loops: Loops, s: Start, first: int) -> bool:
+    """True if what begins may have its value from step `first` on: nothing has brought another."""
+    steps = range(first, s.when.last)
+    others = (x for x in loops.statements if isinstance(x, Start | Send) and x is not s)
+    alike = (x for x in others if (x.tensors, x.name) == (s.tensors, s.name))
+    brought = any(x.when.on(t) for x in alike for t in steps)
+    return s.when.last == first or (s.part == Part(OWN) and not brought)
