@@ -347,8 +347,8 @@ def test_plan_says_why_there_are_no_loops_and_what_the_tables_hold(
     assert f"irregular: {one['irregular']}" in printed
     assert "\n    step 0: 8 rectangles, " in printed
     assert one["loops"] is one["statements"] is None
-    tree = ringloom("plan", "tree", "--ranks", "8", "--seq", "1", "--kv-seq", "64")
-    assert "0 rectangles, 1 message of OUT\n" in tree
+    decoding = ringloom("plan", "pass-q", "--ranks", "4", "--seq", "1", "--kv-seq", "64")
+    assert "step 0: 1 rectangle, 1 message of Q\n" in decoding
 
 
 def test_a_plan_for_which_the_bound_does_not_hold_has_no_ratio_but_a_reason(
