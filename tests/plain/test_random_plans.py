@@ -1,7 +1,12 @@
 """Random plans, verified: most have loops, which expand to their rows and compute attention."""
 
+from contextlib import suppress
+
+import pytest
 from hypothesis import given
 
+from codegen import dry_run, emit
+from codegen.programs import TARGETS, Program
 from loop_interpreter import assert_exact
 from planner.errors import PlanError
 from planner.loops import recover
@@ -27,3 +32,31 @@ def test_loops_of_random_plans_compute_what_dense_attention_computes() -> None:
 
     drawn()
     assert sum(regular) > 0.75 * len(regular)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_printed_loops_are_exact_before_the_dry_run_says_so(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It turns wrong loops into tables, which nobody would notice."""
+    run, refused, printed = dry_run.check, list[PlanError](), list[str]()
+
+    def check(program: Program, text: str) -> None:
+        printed.append(text)
+        try:
+            run(program, text)
+        except PlanError as error:
+            refused.append(error)
+
+    monkeypatch.setattr(dry_run, "check", check)
+
+    @FEW
+    @given(random_plans)
+    def drawn(plans: Plans) -> None:
+        refused.clear()
+        with suppress(PlanError):
+            emit(plans, target)
+        assert not refused
+
+    drawn()
+    assert len(printed) >= 3

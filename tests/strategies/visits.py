@@ -5,7 +5,7 @@ Each difference a - b occurs once: so every query meets every key once, whatever
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import gcd, inf
@@ -35,8 +35,8 @@ def drawn_habits(rng: Random) -> Habits:
     """Most plans have few habits."""
     shuffled = rng.choice([False, True])
     return Habits(
-        pause=rng.choice([0, 0, 0, 0, 0.15, 0.3, *[0.3, 0.3] * shuffled]),
-        late=rng.choice([0, 0, 0, 0, 0.15, 0.3]),
+        pause=rng.choice([*[0] * 6, 0.15, 0.3, *[0.3] * 3 * shuffled]),
+        late=rng.choice([*[0] * 8, 0.3]),
         early=rng.choice([0, 0, 0, 0.3]),
         away=rng.choice([0, 0, 0, 0.2]),
         back=rng.choice(["straight", "straight", "back", "along", "relay"]),
@@ -70,6 +70,7 @@ class Tour:
     tensors: tuple[str, ...]
     blocks: Ints
     begin: int
+    aside: Offset  # another place, to which sums of owners may go and come back
     origin: dict[Offset, Offset] = field(default_factory=dict)
     hops: list["Hop"] = field(default_factory=list)
     ready: dict[Offset, int] = field(default_factory=dict)
@@ -126,11 +127,11 @@ class Rectangle:
     def ready(self) -> float:
         return max(self.q.ready.get(self.a, inf), *(self.kv.ready.get(b, inf) for b in self.b))
 
-    @property
-    def visitors(self) -> set[Tour]:
-        """Of its blocks, those that have come from elsewhere."""
-        own = self.q.mesh.zero
-        return {self.q} if self.b == [own] else {self.kv} if self.a == own else {self.q, self.kv}
+    def unread(self, t: int) -> Iterator[Tour]:
+        """Tours whose blocks have come from elsewhere, to be read here."""
+        for tour, places in ((self.q, [self.a]), (self.kv, self.b)):
+            if any(place != tour.mesh.zero and tour.ready.get(place, inf) <= t for place in places):
+                yield tour
 
     def put(self, t: int, steps: Steps) -> None:
         keys = np.hstack([self.kv.at(b) for b in sorted(self.b)])
@@ -150,7 +151,7 @@ def visited(rng: Random, size: int, plain: bool) -> tuple[list[int], list[int]]:
     last = 0 if how == "kv" else size - 1 if how == "q" else rng.randrange(size)
     q, kv = [*range(last + 1)], [-n for n in range(size - last)]
     if how == "both":  # more than they have to
-        kv += [last - size - n for n in range(rng.choice([0, 0, 1, last]))][:last]
+        kv += [last - size - n for n in range(rng.choice([0, 1, last]))][:last]
     if how == "groups":
         team = rng.choice([n for n in range(1, size + 1) if size % n == 0])
         q, kv = [*range(team)], [*range(0, size, team)]
@@ -175,13 +176,14 @@ def extend(rng: Random, tour: Tour, axis: int, order: list[int], how: str) -> No
 
 def travel(rng: Random, tour: Tour, places: Sequence[list[int]], plain: bool) -> None:
     """Blocks visit all these places, an axis after the other: around, by a tree, or at once."""
-    for axis in rng.sample(range(len(places)), len(places)):
-        if len(order := places[axis]) > 1:
-            if hits(rng, 0.3 * (not plain)):
-                order = [0, *order[:0:-1]]
-            ways = ["ring", "ring", "ring", "both ways", "tree"]
-            ways += ["gather"] * 3 * (len(order) == tour.mesh.shape[axis])
-            extend(rng, tour, axis, order, "ring" if plain else rng.choice(ways))
+    axes = [axis for axis, order in enumerate(places) if len(order) > 1]
+    for n, axis in enumerate(rng.sample(axes, len(axes)), 1):
+        order, ways = places[axis], ["ring", "ring", "ring", "both ways", "tree"]
+        if hits(rng, 0.3 * (not plain)):
+            order = [0, *order[:0:-1]]
+        if len(order) == tour.mesh.shape[axis] and n == len(axes):
+            ways += ["gather"] * 4 * len(axes)
+        extend(rng, tour, axis, order, "ring" if plain else rng.choice(ways))
 
 
 def rectangles(rng: Random, tours: Sequence[Sequence[Tour]]) -> list[Rectangle]:
@@ -208,30 +210,28 @@ def lockstep(
 ) -> None:
     """Everything happens as soon as it can, or all a step later."""
     for one in tours:
-        pace, in_turn = 1 if habits.plain else rng.choice([1, 1, 1, 2]), hits(rng, 0.7)
+        pace, in_turn = 1 if habits.plain else rng.choice([1, 1, 1, 2]), hits(rng, 0.5)
         t = one.begin
         for hop in one.hops:
             t = int(max(hop.ready, t * in_turn)) + pace - 1 + hits(rng, habits.pause)
             hop.put(t, steps)
             t += 1
-    lateness = rng.choice([0, 0, 0, 1])
+    lateness = rng.choice([*[0] * 7, 1])
     for rectangle in made:
         rectangle.put(int(rectangle.ready) + lateness + hits(rng, habits.late), steps)
 
 
 def shuffled(rng: Random, waiting: list[Hop | Rectangle], t: int, steps: Steps) -> None:
     """A few things happen in every step, of those that can; mostly before more blocks come."""
-    tidy = hits(rng, 0.7)
+    tidy = hits(rng, 0.8)
     while waiting:
-        here, due = [x for x in waiting if x.ready <= t], set[Tour]()
-        if tidy:
-            due = due.union(*(x.visitors for x in here if isinstance(x, Rectangle)))
-        for x in rng.sample(here, min(len(here), rng.choice([1, 1, 2, 2, 3]))):
-            if isinstance(x, Rectangle) or x.tour not in due:
-                x.put(t, steps)
-                waiting.remove(x)
-            if isinstance(x, Hop) and tidy:
-                due.add(x.tour)
+        ready = [x for x in waiting if x.ready <= t]
+        unread = {tour for x in waiting if isinstance(x, Rectangle) for tour in x.unread(t)}
+        free = [x for x in ready if isinstance(x, Rectangle) or x.tour not in unread]
+        here = free if free and tidy else ready
+        for x in rng.sample(here, min(len(here), rng.choice([1, 1, 1, 2, 3]))):
+            x.put(t, steps)
+            waiting.remove(x)
         t += 1
 
 
@@ -272,7 +272,7 @@ def target(rng: Random, tour: Tour, at: Offset, habits: Habits) -> Offset:
     zero = tour.mesh.zero
     others = [place for place in (zero, *tour.origin) if place != at]
     if at == zero or (habits.back == "relay" and hits(rng, 0.3)):
-        return rng.choice(others or [tour.mesh.along(0, 1)])
+        return rng.choice(others or [tour.aside])
     if habits.back == "along" and tour.after(at):
         return tour.after(at)[0]
     return tour.origin.get(at, zero) if habits.back == "back" else zero
@@ -283,9 +283,14 @@ def target(rng: Random, tour: Tour, at: Offset, habits: Habits) -> Offset:
 
 def tours_of(rng: Random, cut: Cut, pass_: Pass, habits: Habits, steps: Steps) -> list[list[Tour]]:
     """The tours of queries and of keys: of all that ranks own, or of its two pieces apart."""
-    axes = [visited(rng, n, habits.plain) for n in cut.mesh.shape]
+    axes, free = (
+        [visited(rng, n, habits.plain) for n in cut.mesh.shape],
+        [*range(len(cut.mesh.shape))],
+    )
     if cut.shared:
         axes[cut.axis] = ([0], [0])
+        free.remove(cut.axis)
+    aside = cut.mesh.along(rng.choice(free), 1)
     tours = list[list[Tour]]()
     for n, (side, tensors) in enumerate(zip(SIDES, (QUERY_SIDE[pass_], ("KV",)), strict=True)):
         begin = rng.choice([1, 1, 2]) if cut.exchanges(side) else 0
@@ -294,7 +299,7 @@ def tours_of(rng: Random, cut: Cut, pass_: Pass, habits: Habits, steps: Steps) -
         blocks = cut.here(side)
         apart = blocks.shape[1] == 2 and hits(rng, 0.4 * (not habits.plain))
         parts = [blocks[:, :1], blocks[:, 1:]] if apart else [blocks]
-        tours.append([Tour(cut.mesh, tensors, part, begin) for part in parts])
+        tours.append([Tour(cut.mesh, tensors, part, begin, aside) for part in parts])
         for tour in tours[-1]:
             travel(rng, tour, [axis[n] for axis in axes], habits.plain)
     return tours
