@@ -71,6 +71,9 @@ class Scenario(OneLine):
         count = 1 if self.buffers in (None, "plan") else self.buffers
         if not isinstance(count, int) or count < 1:
             raise _unlike(count, "buffers", FORMS["buffers"][1])
+        for name in ("overlap", "late"):
+            if getattr(self, name) not in (True, False):
+                raise _unlike(getattr(self, name), name, FORMS[name][1])
         if self.late and not self.overlap:
             raise RingloomError("late launches need overlap: without it nothing computes meanwhile")
         if self.share is not None and not 0 <= self.share < 1:

@@ -87,7 +87,7 @@ def _word(word: str) -> Mask:
     if (mask := MASKS.get(name + sign)) is None:
         near = nearest(word, forms().split(", "))
         like = f"did you mean {near}? " if near else ""
-        raise PlanError(f"{brief(word)} is not a mask; {like}masks: {forms()}")
+        raise PlanError(f"{brief(word)} is not a mask; {like}masks: {forms()}; joined by & and |")
     try:
         return mask.parse_file(_read(rest)) if sign == "@" else mask.parse(rest)
     except RingloomError as error:

@@ -274,6 +274,7 @@ def test_a_keyword_replaces_a_field_of_the_scenario() -> None:
     [
         ({"buffers": 0}, "buffers must be a whole number from 1 up, or plan, not 0"),
         ({"buffers": "x"}, "buffers must be a whole number from 1 up, or plan, not 'x'"),
+        ({"overlap": "no"}, "overlap must be true or false, not 'no'"),
         ({"share": 1.0}, "a share of the chip below 1, not 1"),
         ({"chunk": 0}, "1 byte or more, not 0"),
         ({"late": True, "overlap": False}, "late launches need overlap"),

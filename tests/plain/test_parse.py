@@ -122,6 +122,7 @@ def test_what_no_mask_can_say_is_refused_by_name_with_what_would_do(
         ("CAUSAL", r"'CAUSAL' is not a mask; did you mean causal\? masks: full, causal"),
         ("window", r"'window' is not a mask; did you mean window:4096\? masks: .*window:4096"),
         ("causal:4", "'causal:4' is not a mask"),
+        ("causal,window:4", r"masks: full, .*; joined by & and \|"),
         ("window:x", "'window:x': 'x' is not a number of tokens"),
         ("window:-", "'-' is not a number of tokens"),
         ("window:1/2", "the numbers do not fit window:4096"),
