@@ -101,8 +101,6 @@ class Attends:
     def starts(self, cell: Cell, steps: Steps) -> bool:
         """True if what is added next to these sums, in some steps, is the first."""
         before = {*steps} & {*self.written.get(cell, ())}
-        if before and self.fresh(cell) and before != {*steps}:
-            raise PlanError("sums begin in some steps of a loop and go on in others")
         return not before and (self.fresh(cell) or cell not in self.defined)
 
     def write(self, cells: tuple[Cell, ...], steps: Steps) -> None:
@@ -148,7 +146,7 @@ class Attends:
         (cell, *others), slices = group.cells, len(self.plan.partition.q.slices)
         head, part, own = group.cases[0].head or Expr(), (cell[0], SOME), self.made.inputs["q", OWN]
         alike = all((case.q, case.head) == (OWN, head) for case in group.cases)
-        if not alike or (cell[0], OWN) in self.walked.again:
+        if not alike:
             raise PlanError("rectangles are of several slices of heads")
         self.defined.discard(part)
         self.written.pop(part, None)

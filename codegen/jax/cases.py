@@ -73,8 +73,6 @@ def groups(
                     break
             else:
                 open_groups.append((cells, [case]))
-    for _, cases in open_groups:  # what is hard to say goes last, where nothing has to be said
-        cases.sort(key=lambda case: any(axis < 0 for axis, _, _ in case.guard.bounds))
     return [Group(cells, tuple(_joined(cases))) for cells, cases in open_groups]
 
 

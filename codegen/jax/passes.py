@@ -15,7 +15,7 @@ from codegen.lowered.walk import Cell
 from codegen.text import Names
 from planner.errors import PlanError
 from planner.loops.expand import pairs
-from planner.loops.form import OWN, Exchange, Guard, Return, Root, Send, Start, Statement
+from planner.loops.form import OWN, Exchange, Guard, Return, Send, Start, Statement
 
 
 @dataclass
@@ -98,11 +98,9 @@ class Pass(Attends):
         before = list(self.beginnings(run)) if inside else []
         groups = self.groups(run.steps)
         sliced, body, after = [*self.slice_ops(groups)], [*self.ops(run, names, groups)], list[Op]()
-        if not inside:
-            body, sliced = [*sliced, *body], []
-        while inside and body and body[0].only == run.steps[0]:
+        while body and body[0].only == run.steps[0]:
             before.append(replace(body.pop(0), condition=""))
-        while inside and body and body[-1].only == run.steps[-1]:
+        while body and body[-1].only == run.steps[-1]:
             after.insert(0, replace(body.pop(), condition=""))
         return Block(run, tuple(body), (*before, *sliced), tuple(after))
 
@@ -113,18 +111,12 @@ class Pass(Attends):
             for (s, _), cell in self.made.cells.items()
             if s in run.statements and (not isinstance(s, Return) or cell in self.walked.parted)
         ]
-        taken = set[Cell]()
-        if run.kind == "unrolled":
-            taken = {*self.made.taken.values()}
-            cells += [self.made.taken[s] for s in run.statements if isinstance(s, Send) and s.sums]
         for cell in dict.fromkeys(cells):
             within = self.loops.exchanges.get(cell[1]) in run.statements  # there they begin
-            if cell in self.defined or within or (cell not in taken and self.fresh(cell)):
+            if cell in self.defined or within:
                 continue
             if not self.in_use(self.made.sums[cell], run):
                 yield self.assign(self.made.sums[cell], self.zero(cell))
-            elif not self.fresh(cell):
-                raise PlanError("sums that begin where others of that name are still there")
             self.defined.add(cell)
 
     def in_use(self, name: str, run: Run) -> bool:
@@ -145,7 +137,6 @@ class Pass(Attends):
         attends = [(group, self.when(group, run)) for group in groups]
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
         late = dict[tuple[Cell, str], Steps]()
-        sums = [s for s, _ in active if isinstance(s, Send) and s.sums]
         for s, steps in active:
             if isinstance(s, Send) and s.sums:
                 cell, taken = self.made.cells[s, s.tensors[0]], self.made.taken[s]
@@ -153,10 +144,7 @@ class Pass(Attends):
                     continue  # what the plan sends stays with its owner here
                 text = self.message(s, run, steps, self.once(run, steps, names))
                 into, source = self.made.sums[cell], self.made.sums[taken]
-                others = [x for x in sums if x is not s]
-                read = {self.made.sums[self.made.taken[x]] for x in others}
-                written = {self.made.sums[self.made.cells[x, x.tensors[0]]] for x in others}
-                if {into, source} & added or cell == taken or into in read or source in written:
+                if {into, source} & added:
                     arrived = [c for (c, _), on in late.items() if {*on} & {*steps}]
                     many = 1 + sum(self.made.sums[c] == into for c in arrived)
                     mark = f"_{many}" if many > 1 else ""
@@ -192,8 +180,6 @@ class Pass(Attends):
 
     def coming(self, run: Run, names: Names) -> Iterator[Op]:
         """Inputs that the step before sends: in a loop that Python unrolls they are sent here."""
-        if run.kind != "unrolled":
-            return
         before = replace(names, first=names.first - 1)  # so that this step says that one's number
         for s in self.loops.statements:
             sending = tuple(t - 1 for t in run.steps if t - 1 in self.waiting and s.when.on(t - 1))
@@ -217,7 +203,7 @@ class Pass(Attends):
 
     def at(self, run: Run, steps: Steps, ops: Iterable[Op]) -> Iterator[Op]:
         """Lines that run in some steps only of a loop that Python unrolls."""
-        if run.kind != "unrolled" or steps == run.steps:
+        if run.kind != "unrolled":
             yield from ops
             return
         condition = both(times(steps, Domain(self.loops, run.steps, self.names)))
@@ -240,15 +226,13 @@ class Pass(Attends):
     def message(self, s: Send, run: Run, steps: Steps, names: Names) -> str:
         """A call that sends sums and gives those that arrive."""
         name = self.made.sums[self.made.taken[s]]
-        if self.made.taken[s] not in self.defined and run.kind != "unrolled":
-            raise PlanError("sums that are sent before there are any")
         value = f"({name})" if ", " in name else name
         self.check_others(s, steps)
         return self.hops.call(s, value, names)
 
     def check_others(self, s: Send, steps: Steps) -> None:
         """Raise PlanError if ranks run a send beside those of the plan, and have sums."""
-        if is_stepwise(s) or isinstance(s.hop, Root) or s.when.guard == Guard():
+        if is_stepwise(s) or s.when.guard == Guard():
             return
         running = everybody(self.loops, s)
         holders = self.walked.holders.get(self.walked.source[s], {})

@@ -66,14 +66,14 @@ class Block:
     after: tuple[Op, ...] = ()
 
     @property
+    def parts(self) -> tuple[tuple[Op, ...], ...]:
+        """Its lines: before the loop, in it, and after it."""
+        return self.before, self.ops, self.after
+
+    @property
     def every(self) -> tuple[Op, ...]:
         """All lines."""
         return (*self.before, *self.ops, *self.after)
-
-    def only(self, kept: Set[Op]) -> "Block":
-        """The block without lines that are none of these."""
-        parts = self.ops, self.before, self.after
-        return Block(self.run, *(tuple(op for op in part if op in kept) for part in parts))
 
 
 def runs(loops: Loops) -> list[Run]:
@@ -170,61 +170,40 @@ def _pauses(on: Flags) -> Flags:
 # ---- lines
 
 GIVEN = {"q", "out", "lse"}  # variables that arguments of a pass have the names of
-Maker = tuple[Op, Block | None, int]  # a line that has run, and the step of a loop that it was in
 
 
 @dataclass
-class Uses:
-    """Notes of which lines read each other as they run.
+class Reads:
+    """The lines whose values are read, as one goes back over them.
 
-    `read`: lines whose values are read. `entering`: the variables that a step of a loop reads from
-    before that step. `leaving`: those of a loop that later lines read. `made`: the lines that a
-    variable may come from, None for none.
+    `wanted`: variables that lines from here on read. `carried`: those that a loop of JAX has from
+    step to step; of these, `leaving` are read after it.
     """
 
-    made: dict[str, set[Maker | None]]
+    wanted: set[str]
     read: set[Op] = field(default_factory=set)
-    entering: set[tuple[Block | None, str]] = field(default_factory=set)
-    leaving: set[tuple[Block | None, str]] = field(default_factory=set)
+    carried: dict[Block, list[str]] = field(default_factory=dict)
+    leaving: dict[Block, set[str]] = field(default_factory=dict)
 
-    def run(self, ops: Sequence[Op], names: Names, block: Block | None = None, t: int = 0) -> None:
-        """Run lines in a step."""
-        for op in ops:
-            if eval(op.condition or "True", {names.step: t - names.first, **names.values}):
-                self.look(op.reads, block, t)
-                self.made |= {name: {(op, block, t)} for name in op.targets}
-
-    def look(self, words: Set[str], block: Block | None = None, t: int = 0) -> None:
-        """Read variables. Raises PlanError if one of them is not there on every way."""
-        names = sorted(words & self.made.keys())
-        if lost := [name for name in names if None in self.made[name]]:
-            raise PlanError(f"values that are read before they are there: {', '.join(lost)}")
-        for name in names:
-            for op, source, when in filter(None, self.made[name]):
+    def back(self, ops: Sequence[Op], t: int = 0) -> None:
+        """Go back over lines, in a step."""
+        for op in reversed(ops):
+            if (not op.condition or t in op.steps) and not self.wanted.isdisjoint(op.targets):
                 self.read.add(op)
-                self.leaving |= {(source, name)} if source is not block else set()
-                self.entering |= {(block, name)} if (source, when) != (block, t) else set()
+                self.wanted = self.wanted.difference(op.targets) | op.reads
 
-    def carried(self, block: Block) -> list[str]:
-        """The variables that a loop of JAX carries."""
-        written = dict.fromkeys(name for op in block.ops for name in op.targets)
-        return [name for name in written if (block, name) in self.entering | self.leaving]
-
-
-def uses(blocks: Sequence[Block], results: Sequence[str], names: Names) -> Uses:
-    """Runs all lines; `results` are read after them, and what a loop of JAX carries before it."""
-    targets = {name for block in blocks for op in block.every for name in op.targets}
-    used = Uses({name: set() if name in GIVEN else {None} for name in targets})
-    for block in blocks:
-        used.run(block.before, names)
-        before = dict(used.made)
-        for t in block.run.steps if block.run else (0,):
-            used.run(block.ops, names, block, t)
+    def before(self, block: Block) -> None:
+        """Go back over a run, from its last step on."""
+        self.back(block.after)
+        self.leaving[block], between = {*self.wanted}, {*self.wanted}
+        for t in reversed(block.run.steps if block.run else (0,)):
+            self.back(block.ops, t)
+            between |= self.wanted
+        written = (name for op in block.ops if op in self.read for name in op.targets)
         if block.run and block.run.kind == "rolled":
-            used.made |= {name: before[name] | made for name, made in used.made.items()}
-        used.run(block.after, names)
-    used.look({*results})
-    return used
+            self.carried[block] = [name for name in dict.fromkeys(written) if name in between]
+            self.wanted |= {*self.carried[block]}
+        self.back(block.before)
 
 
 def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list[str]:
@@ -232,18 +211,21 @@ def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list
 
     Raises PlanError if a variable is read, or carried around a loop, before it is assigned.
     """
-    used = uses(blocks, results, names)
-    kept = worth_printing(blocks, used.read)
-    if any(op not in kept for block in blocks for op in block.every):
-        return lines([block.only(kept) for block in blocks], results, names)
-    made = list[str]()
+    reads = Reads({*results})
+    for block in reversed(blocks):
+        reads.before(block)
+    assigned = {name for block in blocks for op in block.every for name in op.targets}
+    if lost := sorted(reads.wanted & assigned - GIVEN):
+        raise PlanError(f"values that are read before they are there: {', '.join(lost)}")
+    kept, made = worth_printing(blocks, reads.read), list[str]()
     for block in blocks:
-        made += indented(block.before)
+        before, ops, after = ([op for op in part if op in kept] for part in block.parts)
+        made += indented(before)
         if block.run is None or block.run.kind == "straight":
-            made += indented(block.ops)
-        elif block.ops:
-            made += _loop(block, block.run.steps, used, names)
-        made += indented(block.after)
+            made += indented(ops)
+        elif ops:
+            made += _loop(block, ops, reads, names)
+        made += indented(after)
     return made
 
 
@@ -258,20 +240,22 @@ def worth_printing(blocks: Sequence[Block], read: Set[Op]) -> set[Op]:
     return kept
 
 
-def _loop(block: Block, steps: Sequence[int], used: Uses, names: Names) -> list[str]:
+def _loop(block: Block, ops: Sequence[Op], reads: Reads, names: Names) -> list[str]:
+    """A run of steps as a loop."""
     assert block.run
+    steps = block.run.steps
     first, end = steps[0] - names.first, names.count(steps[-1] + 1 - names.first)
     if block.run.kind == "unrolled":
         head = f"    for step in range({f'{first}, ' if first else ''}{end}):"
-        return [head, *conditional(block.ops)]
-    state = used.carried(block)
-    out = [name if (block, name) in used.leaving else "_" for name in state]
-    step, one = "step" if any("step" in op.reads for op in block.ops) else "_", len(state) == 1
+        return [head, *conditional(ops)]
+    state, leaving = reads.carried[block], reads.leaving[block]
+    out = [name if name in leaving else "_" for name in state]
+    step, one = "step" if any("step" in op.reads for op in ops) else "_", len(state) == 1
     head = f"    def one_step({step}, {state[0] if one else 'state'}):"
     unpacked = [] if one else [f"        {', '.join(state)} = state"]
     start = state[0] if one else f"({', '.join(state)})"
     loop = f"    {', '.join(out)} = lax.fori_loop({first}, {end}, one_step, {start})"
-    body = [head, *unpacked, *conditional(block.ops), f"        return {', '.join(state)}"]
+    body = [head, *unpacked, *conditional(ops), f"        return {', '.join(state)}"]
     return ["", *body, "", loop]
 
 

@@ -42,8 +42,6 @@ def print_loops(program: Program) -> str:
     for rows in program.passes:
         moves = (s for s in rows.loops.statements if isinstance(s, Send | Exchange))
         stats = any("STATS" in s.tensors for s in moves)
-        if stats and "q" in keeping:
-            raise PlanError("statistics come of queries beside those whose results are held")
         form, walked = settled(rows)
         here = replace(hops, loops=form)
         each = Pass(rows.plan, form, walked, named(form), here, program, constants, stats, keeping)

@@ -15,8 +15,7 @@ def kept(passes: Sequence[Expansion]) -> Kept:
     """The copies that a backward plan starts with, in the words of the forward loops.
 
     Raises PlanError for others than Q with OUT, and KV, for those that no exchange of the forward
-    pass brought or one that brings other heads in each step, and where DOUT comes for other
-    queries.
+    pass brought, and where DOUT comes for other queries.
     """
     tensors = {tensor for rows in passes for node in rows.plan.start for tensor in node.tensors}
     if not tensors:
@@ -33,7 +32,5 @@ def kept(passes: Sequence[Expansion]) -> Kept:
         alike = [s for s in first if np.array_equal(brought[side, s.name], table)]
         if not alike:
             raise PlanError("a backward pass that holds what no exchange brought")
-        if any(end.step for end in alike[-1].heads or ()):
-            raise PlanError("a backward pass that holds the heads of one step")
         made[side] = alike[-1]
     return made

@@ -62,8 +62,6 @@ def settled(rows: Expansion) -> tuple[Loops, "Walk"]:
         own = [s for s, cell in walked.source.items() if isinstance(s, Send) and cell[1] == OWN]
         left = tuple(s for s in rows.loops.statements if s not in own)
         given, walked = walk(expand(replace(rows.loops, statements=left), rows.plan), at_owner=True)
-        if any(map(walked.empties, walked.taken)):
-            raise PlanError("sums that are sent again after they left")
     if walked.kept:
         raise PlanError("sums of which some stay on a rank where others go on")
     return given, walked
@@ -138,13 +136,11 @@ class Walk:
         self.kept = dict[Cell, int]()  # step in which owners keep their sums
         self.whole = dict[Cell, bool]()  # every addition is of all pieces
         self.crowded = set[Cell]()  # something is added to what is there
-        self.again = set[Cell]()  # the same heads are added to several times
         self.parted = set[Cell]()  # additions are of some heads each
         self.pieces = defaultdict[tuple[str, str], int](int)
         cut = (s for s in loops.statements if isinstance(s, Attend) and not plain(s))
         self.cut = {(s.q[0].value, s.kv[0].value) for s in cut}
         self._full = dict[Cell, NDArray[np.bool_]]()  # where sums are: [ranks, slices of heads]
-        self._step = dict[tuple[Cell, int], int]()  # in which a slice of heads is first added to
         self._here = defaultdict[Cell, list[Ints]](list)  # codes of what was added, and may stay
         self._leaving = defaultdict[Cell, dict[int, tuple[Ints, Ints]]](dict)  # ranks, codes
         for t, moment in enumerate([self._moment(t) for t in range(loops.steps)]):
@@ -269,11 +265,7 @@ class Walk:
             if cut:
                 self.crowded.add(cell)
             uncut = part.pieces is None and s.kind != "strict"
-            heads = self._heads(part.heads, t)
-            self._add(cell, rectangles.rank, whole=uncut, heads=heads)
-            of = range(len(self.plan.side(tensor).slices)) if heads is None else heads.tolist()
-            if any(self._step.setdefault((cell, n), t) != t for n in of):
-                self.again.add(cell)  # if only on other ranks
+            self._add(cell, rectangles.rank, whole=uncut, heads=self._heads(part.heads, t))
 
     def _bring(self, s: Handing, t: int, dst: Ints, blocks: Ints) -> None:
         """The message arrives: into the cell that its blocks belong to."""
@@ -303,18 +295,12 @@ class Walk:
         rows: Any = who if heads is None else np.ix_(who, heads)
         if full[rows].any():
             self.crowded.add(cell)
-            self.again.add(cell)
         full[rows] = True
         if heads is not None and len(heads) < slices:
             self.parted.add(cell)
         self.whole[cell] = self.whole.get(cell, True) and whole
 
     # ---- what is read of it
-
-    def empties(self, cell: Cell) -> bool:
-        """True if a message takes nothing where an earlier one took sums."""
-        taken = [len(self.holders[cell].get(t, ())) > 0 for t in sorted(self.taken[cell])]
-        return taken != sorted(taken)
 
     def additions(self) -> Iterator[tuple[Statement, int, Cell]]:
         """Each addition to a cell in a step: of an attend, or of a message that arrives."""

@@ -159,13 +159,13 @@ def test_two_messages_that_bring_one_value_at_once_are_refused() -> None:
 
 
 def test_a_value_is_assigned_in_a_step_that_happens_before_it_is_read() -> None:
-    first, then = Op(("x = q",), "step == 0"), Op(("y = x",))
+    first, then = Op(("x = q",), "step == 0", (0,)), Op(("y = x",))
 
     def checked(*ops: Op) -> None:
         lines([Block(Run((0,), "unrolled"), ops)], ["y"], Names(("rank",)))
 
     checked(first, then)
-    for ops in ((then, first), (replace(first, condition="step == 1"), then)):
+    for ops in ((then, first), (replace(first, steps=(1,)), then)):
         with pytest.raises(PlanError, match="read before they are there: x"):
             checked(*ops)
 
