@@ -214,7 +214,7 @@ def hold(draft: Draft) -> None:
 CHANGES: tuple[Callable[[Draft], None], ...] = (
     *[shift_node, swap_steps, delay_half] * 3,
     *[split_step, join_steps, send_unread, delay_sums, there_and_back] * 2,
-    *(stretch, reorder, relay, send_from_owner, send_apart, hold),
+    *(stretch, reorder, relay, send_from_owner, send_apart, hold, hold),
 )
 
 
