@@ -112,7 +112,8 @@ class Attends:
         """Sums that nothing has been added to."""
         side, value = TENSORS[cell[0]].side, cell[1]
         value = (case.q if side == "q" else case.kv) if case else value
-        name = self.input(side, value) if case or value in self.loops.exchanges else ""
+        came = case or value in {HELD, *self.loops.exchanges}
+        name = self.input(side, value) if came else ""
         if self.forward:
             return f"nothing({name or 'q'})"
         if side == "kv":

@@ -76,7 +76,7 @@ class Hops:
     def _stepwise(self, s: Send, names: Names) -> tuple[str, bool]:
         """The pairs of a step, told by those who send; True: not of all ranks."""
         guard, way, n = s.when.guard, _far(s), len(self.loops.coordinates())
-        if len(way) > 1 or len(guard.bounds) > 1 or guard.tabled:
+        if len(way) > 1 or any(way[0].axes) or len(guard.bounds) > 1 or guard.tabled:
             raise PlanError("messages that change with the step go along an axis, or in ranges")
         low, high = guard.bounds[0][1:] if guard.bounds else (None, None)
         ends = [low or Expr(), replace(high, constant=high.constant + 1) if high else Expr(n)]
@@ -121,8 +121,6 @@ def _far(s: Send) -> tuple[Expr, ...]:
     """The distance that a message goes along each axis."""
     if not isinstance(s.hop, Shift):
         raise PlanError("messages follow a list of ranks")
-    if any(e.modulo or any(e.axes) or e.period > 1 for e in s.hop.by) or len(s.hop.by) > 2:
-        raise PlanError("how far a message goes depends on the rank")
     return s.hop.by
 
 

@@ -1,6 +1,6 @@
 """A pass as the body of a Python function: steps one after the other, equal ones as a loop."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -40,9 +40,7 @@ class Pass(Attends):
     def opening(self) -> Iterator[Op]:
         """Names for what a device owns."""
         for side in ("kv",) if self.forward else ("kv", "q"):
-            name = self.made.inputs.get((side, OWN))
-            held = side == "q" and "q" in self.kept
-            if name and not held and not self.only_exchanged(side):
+            if name := self.made.inputs.get((side, OWN)):
                 yield self.assign(name, self.own(side))
 
     def own(self, side: str) -> str:
@@ -139,29 +137,13 @@ class Pass(Attends):
         late = dict[tuple[Cell, str], Steps]()
         for s, steps in active:
             if isinstance(s, Send) and s.sums:
-                cell, taken = self.made.cells[s, s.tensors[0]], self.made.taken[s]
-                if taken not in self.defined and run.kind == "straight":
-                    continue  # what the plan sends stays with its owner here
-                text = self.message(s, run, steps, self.once(run, steps, names))
-                into, source = self.made.sums[cell], self.made.sums[taken]
-                if {into, source} & added:
-                    arrived = [c for (c, _), on in late.items() if {*on} & {*steps}]
-                    many = 1 + sum(self.made.sums[c] == into for c in arrived)
-                    mark = f"_{many}" if many > 1 else ""
-                    name = ", ".join(f"arriving_{word}{mark}" for word in into.split(", "))
-                    yield from self.at(run, steps, [self.assign(name, text)])
-                    text = name
-                late[cell, text] = tuple(sorted({*late.get((cell, text), ()), *steps}))
+                yield from self.leave(s, run, steps, names, added, late)
         back = [(s, on) for s, on in active if isinstance(s, Return)]
         before = any(self.made.sums[self.made.taken[s]] in added for s, _ in back)
         if before:
             yield from _in_order([*self.returns(run, back, names)])
         for cell in dict.fromkeys(cell for group, _ in attends for cell in group.cells):
-            if self.loops.exchanges.get(cell[1]) in run.statements and not self.fresh(cell):
-                first, _ = self.walked.lasting(cell)
-                begun = tuple(t for t in run.steps if t in first)
-                yield from self.at(run, begun, [self.assign(self.made.sums[cell], self.zero(cell))])
-                self.defined.add(cell)
+            yield from self.anew(cell, run)
         for group, steps in attends:
             lines = self.attend(group, steps, names, run.kind != "unrolled")
             yield from self.at(run, steps, lines)
@@ -177,6 +159,40 @@ class Pass(Attends):
             elif isinstance(s, Exchange):
                 moves += self.at(run, steps, self.exchange(s, names))
         yield from _in_order(moves)
+
+    def leave(
+        self,
+        s: Send,
+        run: Run,
+        steps: Steps,
+        names: Names,
+        added: Set[str],
+        late: dict[tuple[Cell, str], Steps],
+    ) -> Iterator[Op]:
+        """Send sums; `late`: what arrives, by name or as a call where attends add to neither."""
+        cell, taken = self.made.cells[s, s.tensors[0]], self.made.taken[s]
+        if taken not in self.defined and run.kind == "straight":
+            return  # what the plan sends stays with its owner here
+        self.check_others(s, steps)
+        into, source = self.made.sums[cell], self.made.sums[taken]
+        value = f"({source})" if ", " in source else source
+        text = self.hops.call(s, value, self.once(run, steps, names))
+        if {into, source} & added:
+            arrived = [c for (c, _), on in late.items() if {*on} & {*steps}]
+            many = 1 + sum(self.made.sums[c] == into for c in arrived)
+            mark = f"_{many}" if many > 1 else ""
+            name = ", ".join(f"arriving_{word}{mark}" for word in into.split(", "))
+            yield from self.at(run, steps, [self.assign(name, text)])
+            text = name
+        late[cell, text] = tuple(sorted({*late.get((cell, text), ()), *steps}))
+
+    def anew(self, cell: Cell, run: Run) -> Iterator[Op]:
+        """Sums that stay begin with nothing where an exchange of a run brings what they are for."""
+        if self.loops.exchanges.get(cell[1]) in run.statements and not self.fresh(cell):
+            first, _ = self.walked.lasting(cell)
+            begun = tuple(t for t in run.steps if t in first)
+            yield from self.at(run, begun, [self.assign(self.made.sums[cell], self.zero(cell))])
+            self.defined.add(cell)
 
     def coming(self, run: Run, names: Names) -> Iterator[Op]:
         """Inputs that the step before sends: in a loop that Python unrolls they are sent here."""
@@ -222,13 +238,6 @@ class Pass(Attends):
             self.started[s.side, s.name] = source
         if name != source:
             yield self.assign(name, source)
-
-    def message(self, s: Send, run: Run, steps: Steps, names: Names) -> str:
-        """A call that sends sums and gives those that arrive."""
-        name = self.made.sums[self.made.taken[s]]
-        value = f"({name})" if ", " in name else name
-        self.check_others(s, steps)
-        return self.hops.call(s, value, names)
 
     def check_others(self, s: Send, steps: Steps) -> None:
         """Raise PlanError if ranks run a send beside those of the plan, and have sums."""

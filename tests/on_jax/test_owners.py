@@ -1,4 +1,4 @@
-"""JAX programs of plans by hand in which owners send sums away, and get them back."""
+"""JAX programs of plans by hand whose sums begin elsewhere than named schedules have them."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from codegen import emit
 from dense_attention import assert_dense
-from jax_in_numpy import replayed
+from jax_in_numpy import replay, replayed
 from planner.ir import Attend, Move, Step
 from planner.masks import Causal, Window
 from planner.planning import plan
@@ -31,3 +31,18 @@ def test_what_came_with_sums_that_owners_keep_is_not_sent_again() -> None:
     pair = verify_pair(forward, verify(replace(ring, buffers=(), steps=steps)))
     inputs = draw(work, 3)
     assert_dense(work, inputs, replayed(emit(pair, "jax"), 3, *inputs))
+
+
+def test_gradients_begin_in_the_shape_of_keys_that_a_backward_pass_holds() -> None:
+    """Half of the ranks attend their heads a step later."""
+    work = Workload(16, heads=4, head_dim=2, mask=Causal(), dtype="float64")
+    forward, backward = plan("ulysses", work, 4, pass_="both")
+    steps = [*backward.steps]
+    at = next(n for n, step in enumerate(steps) if step.attends)
+    (attend,) = steps[at].attends
+    halves = [attend.only(attend.rank // 2 == n) for n in (0, 1)]
+    steps[at : at + 1] = Step((halves[0],)), Step((halves[1],), steps[at].moves)
+    pair = verify_pair(forward, verify(replace(backward, buffers=(), steps=tuple(steps))))
+    assert "as tables" not in emit(pair, "jax")
+    inputs = draw(work, 3)
+    assert_dense(work, inputs, replay(pair, *inputs))
