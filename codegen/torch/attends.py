@@ -37,13 +37,13 @@ class Attending(State):
     def attend(self, meeting: Meeting, frame: Frame) -> Lines:
         """Attend, and add to sums what is seen."""
         when = ""
-        if self.pick(meeting) or not meeting.plain:  # all lines under one condition
+        if not meeting.plain:  # all lines under one condition
             meeting = replace(meeting, domain=replace(frame, steps=meeting.steps))
             when = both(times(meeting.steps, frame))
         self.margin += 4 * bool(when)
         asked, lines = self.meet(meeting)
         self.margin -= 4 * bool(when)
-        return " and ".join(filter(None, (when, asked))), lines
+        return when or asked, lines
 
     def meet(self, meeting: Meeting) -> Lines:
         """The lines that attend."""

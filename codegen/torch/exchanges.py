@@ -188,7 +188,7 @@ class Exchanges(Messages):
         if not shares.gathered and (self.walked.complete(into) or shares.every > 1):
             sent = self.have.cast(source)
         if self.keep and not self.backward:
-            before = [f"{name} = {sent.text}"] * (sent.text != name) + [self.kept_line()]
+            before = [f"{name} = {sent.text}", self.kept_line()]
             sent = Tensors(name)
         function, how = ("reduce", "") if shares.gathered else ("swap", "2, 1, ")
         after = ""

@@ -37,13 +37,13 @@ class Messages(State):
                 self.write(f"on = {on}")
                 on = "on"
             given.append(f"*{on}")
-        begun = f"{verb}({', '.join(given)})"
-        begun += f" if {time} else None" * bool(time and not late(self.loops, s))
-        alone &= not self.keeps(move)  # else it leaves before owners have new sums
+        begun, waits = f"{verb}({', '.join(given)})", late(self.loops, s)
+        begun += f" if {time} else None" * bool(time and not waits)
+        alone &= not (waits or self.keeps(move))  # else it leaves before owners have new sums
         self.started[s] = begun if alone else handle
         if not alone:
             line = f"{handle} = {begun}"
-            self.paste(indented(f"if {time}:", [line]) if time and late(self.loops, s) else [line])
+            self.paste(indented(f"if {time}:", [line]) if time and waits else [line])
         self.keep_own(move)
 
     def keeps(self, move: Transfer) -> bool:
@@ -64,10 +64,10 @@ class Messages(State):
         self.paste(indented(f"if {when}{'not ' * (move.source != own)}on[0]:", [line]))
 
     def target(self, move: Transfer) -> str:
-        """The name of what a message brings or is added to, "" where nobody reads it."""
+        """The name of what a message brings or is added to."""
         if move.into:
             return self.have.cells[move.into]
-        return self.have.inputs.get((move.s.side, move.s.name), "")
+        return self.have.inputs[move.s.side, move.s.name]
 
     def came(self, move: Transfer) -> str:
         """The text of all that a message brings."""
@@ -94,7 +94,7 @@ class Messages(State):
     def arrive(self, move: Transfer) -> None:
         """Sums that came are added to what is here, or are all there is."""
         assert move.into
-        name, came = self.have.cells[move.into], self.came(move)
+        name, came = self.target(move), self.came(move)
         if move.s == self.assigned(move.into, move.domain.steps):
             self.write(f"{name} = {came}")
         elif move.into[0] != "OUT":
@@ -110,7 +110,7 @@ class Messages(State):
         if not kinds:
             self.write(came)
         elif kinds != {Start}:
-            name = self.have.inputs[move.s.side, move.s.name]
+            name = self.target(move)
             self.defined.add(name)
             self.write(f"{name} = {came}{f' or {name}' * self.partly(move)}")
 
@@ -122,8 +122,7 @@ class Messages(State):
         """Something to keep where no input comes, if nothing has come before."""
         for move in moves:
             if not move.into and self.partly(move) and readers(self.loops, move.s) - {Start}:
-                name = self.have.inputs[move.s.side, move.s.name]
+                side, name, value = move.s.side, self.target(move), move.s.parts[0].value
                 if name not in self.defined:
-                    side, value = move.s.side, move.s.parts[0].value
                     self.defined.add(name)
                     yield f"{name} = {self.have.value(side, self.have.like(side, value)).text}"

@@ -151,12 +151,10 @@ class Pass(Attending, Exchanges):
             self.send(move, alone)
         attends = joined(self.attend(meeting, frame) for meeting in meetings)
         self.under([*early, *begun, *attends])
-        for move in moves:
-            if move.into:
-                self.arrive(move)
-        for move in moves:
-            if not move.into:
-                self.receive(move)
+        for move in (x for x in moves if x.into):
+            self.arrive(move)
+        for move in (x for x in moves if not x.into):
+            self.receive(move)
         self.under(last)
         self.margin -= 4 * frame.loop
 
@@ -169,15 +167,14 @@ class Pass(Attending, Exchanges):
         for cell, name in self.have.cells.items():
             begun = sorted(self.walked.lasting(cell)[0] & {*frame.steps})
             if begun and not self.assigned(cell, frame.steps):
-                late = self.loops.exchanges.get(cell[1]) in frame.statements  # which has its shape
-                early, blank = frame.loop and not late, self.have.blank(cell)
-                once = early and len(begun) == 1
-                once = once and not self.used(cell, range(frame.steps[0], begun[0] + 1))
-                once |= any((c[0], OWN) == cell and t in begun for c, t in self.walked.kept.items())
+                comes = self.loops.exchanges.get(cell[1]) in frame.statements  # what has its shape
+                early, blank = frame.loop and not comes, self.have.blank(cell)
+                used = self.used(cell, range(frame.steps[0], begun[0] + 1))
+                once = early and len(begun) == 1 and not used
                 if once or (early and name not in self.defined):
                     before.append(blank)
                 if not once:
-                    asks = late or self.stays(name, frame)
+                    asks = comes or self.stays(name, frame)
                     lines.append((both(times(begun, frame)) if asks else "", blank))
             if begun:
                 self.defined.add(name)

@@ -43,11 +43,8 @@ class Meeting:
 
     def cases(self) -> list[tuple[Attend, list[Condition], Flags]]:
         """Each rectangle with its conditions, and where they all hold."""
-        made = []
-        for s in sorted(self.attends, key=lambda s: s.when.first):
-            said = conditions(s.when, self.domain)
-            made.append((s, said, together(said, self.domain.everywhere)))
-        return made
+        said = [(s, conditions(s.when, self.domain)) for s in self.attends]
+        return [(s, asked, together(asked, self.domain.everywhere)) for s, asked in said]
 
     def arguments(self, s: Attend) -> tuple[str, str, str]:
         """The rows and columns of one rectangle, and if it is masked.

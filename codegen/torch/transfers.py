@@ -68,8 +68,7 @@ class Transfer:
         """The condition on the step; "" for always, and where the route says it."""
         if self.guarded:
             return ""
-        steps = [t for t in self.domain.steps if self.s.when.on(t)]
-        return both(needed(times(steps, self.domain), self.domain.everywhere))
+        return both(times([t for t in self.domain.steps if self.s.when.on(t)], self.domain))
 
     def asked(self, to: str, source: str) -> str:
         """A list that says if this rank sends, and if something comes to it."""
