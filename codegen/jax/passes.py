@@ -10,7 +10,6 @@ from codegen.jax.cases import Group
 from codegen.jax.hops import Steps, everybody, is_stepwise, sends_inputs
 from codegen.jax.runs import Block, Op, Run
 from codegen.lowered.conditions import Domain, both, times
-from codegen.lowered.variables import inputs_read
 from codegen.lowered.walk import Cell
 from codegen.text import Names
 from planner.errors import PlanError
@@ -48,12 +47,6 @@ class Pass(Attends):
         if side == "kv":
             return "k, v"
         return "q, dout, lse, delta" if self.stats else "q, dout, out, lse"
-
-    def only_exchanged(self, side: str) -> bool:
-        """True if exchanges alone read what a device owns of a side."""
-        statements = self.loops.statements
-        read = (s for s in statements for x, p in inputs_read(s) if (x, p.value) == (side, OWN))
-        return all(isinstance(s, Exchange) for s in read)
 
     @property
     def kept_names(self) -> list[str]:
@@ -273,12 +266,10 @@ class Pass(Attends):
 
     def exchange(self, s: Exchange, names: Names) -> Iterator[Op]:
         """Exchange inputs along an axis of the mesh."""
-        side = s.side
+        side, single = s.side, self.forward and s.side == "q"
         source, name = self.input(side, s.part.value), self.made.inputs[side, s.name]
-        owned = s.part.value == OWN and self.only_exchanged(side)
-        if owned and not (self.forward and side == "q"):
+        if s.part.value == OWN and not single:
             source = f"({self.own(side)})"
-        single = self.forward and side == "q"
         if s.tensors == ("DOUT",) and "q" in self.kept:
             dout = self.over(s).there("dout", True, names)
             yield self.assign(name, f"held_q, {dout}, held_out, held_lse")
