@@ -149,7 +149,6 @@ class Attends:
         alike = all((case.q, case.head) == (OWN, head) for case in group.cases)
         if not alike:
             raise PlanError("rectangles are of several slices of heads")
-        self.defined.discard(part)
         self.written.pop(part, None)
         shares = Shares(True, head, slices, slices)
         picked = f"some_heads({own if self.forward else 'x'}, {numbers(shares, names)})"
