@@ -14,7 +14,7 @@ from codegen.torch.origins import together
 from codegen.torch.tensors import Tensors, Text, list_of
 from codegen.torch.variables import readers
 from planner.errors import PlanError
-from planner.loops.form import HELD, OWN, Attend, Exchange, Return, Statement
+from planner.loops.form import OWN, Attend, Exchange, Return, Statement
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Exchanges(Messages):
     def back(self, s: Return) -> Shares:
         """The heads of which each rank computed sums."""
         exchange = self.loops.exchanges.get(s.name)
-        shares = self.shares(exchange) if exchange else Shares(self.held_by_all(s))
+        shares = self.shares(exchange) if exchange else Shares(False)
         return shares.after(1 + s.lag)
 
     def assigned(self, cell: Cell, steps: Sequence[int]) -> Statement | None:
@@ -117,12 +117,6 @@ class Exchanges(Messages):
         s = super().assigned(cell, steps)
         merged = isinstance(s, Return) and cell[0] == "OUT" and self.back(s).gathered
         return None if merged else s
-
-    def held_by_all(self, s: Return) -> bool:
-        """True if all ranks along an axis hold the same blocks."""
-        table = self.walked.tables[s.side, HELD]
-        cube = table.reshape(*self.loops.mesh, -1)
-        return bool((cube == cube.take([0], axis=s.axis)).all())
 
     def ordered(self, side: str, name: str, source: str, axis: int) -> str:
         """The text that brings what came into the order of the sequence, "" where it is in it.
@@ -135,10 +129,7 @@ class Exchanges(Messages):
         before = self.handed(source)
         chunks = pieces_of(blocks, self.loops, OWN if before else source)
         chunks = along(along(chunks, mesh, before.axis) if before else chunks, mesh, axis)
-        wanted = np.sort(chunks, axis=1)
-        if name == HELD:
-            wanted = blocks.chunk[self.walked.tables[side, HELD][:, :, 0]]
-        if (chunks == wanted).all() or self.handed(name):
+        if (chunks == np.sort(chunks, axis=1)).all() or self.handed(name):
             return ""
         every = before is not None and axis == 0  # groups, one by one
         if not every and source != OWN:
