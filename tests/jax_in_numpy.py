@@ -45,7 +45,7 @@ def replayed(source: str, ranks: int, *arrays: Any, sinks: Any = None) -> list[A
 
     results = [*zip(*Ranks(ranks).run(on_rank), strict=True)]
     sided = zip(results, RESULTS["attention"], strict=False)
-    whole = [module.unshard(parts, side=side) for parts, side in sided]
+    whole = [np.asarray(module.unshard(parts, side=side)) for parts, side in sided]
     return [*whole, *(sum(parts) for parts in results[len(whole) :])]
 
 

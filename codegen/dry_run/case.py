@@ -20,7 +20,7 @@ CLOSE = 1e-8
 
 @dataclass(frozen=True)
 class Case:
-    """Whole arrays [1, heads, tokens, width], and which of the tokens each rank has.
+    """Whole arrays [batch, heads, tokens, width], and which of the tokens each rank has.
 
     sinks: [heads], or None; of `results`, "dsinks" is what each query gives to their gradient.
     """
@@ -41,13 +41,16 @@ class Case:
         return int(self.inputs[name].shape[2])
 
     def right(self, name: str, rank: int, x: Any) -> bool:
-        """True if x is the result that a rank should have; it may have padding behind it."""
-        wanted = self.part(name, rank)
+        """True if x is the result that a rank should have, padded as its shard is."""
+        wanted, tokens = self.part(name, rank), max(map(len, self.at[SIDE[name]]))
+        if not isinstance(x, np.ndarray):
+            return False
         if name == "dsinks":
             wanted = wanted.sum((0, 2, 3))
-        else:
+        elif x.shape[2:3] == (tokens,):
             x = x[:, :, : wanted.shape[2]]
-        return np.shape(x) == wanted.shape and np.allclose(x, wanted, CLOSE, CLOSE)
+        like = x.shape == wanted.shape and x.dtype == wanted.dtype
+        return like and np.allclose(np.asarray(x), wanted, CLOSE, CLOSE)
 
 
 def sizes(program: Program) -> tuple[int, int, int, int]:
@@ -67,7 +70,7 @@ def case_of(program: Program) -> Case:
     if program.free:
         forms = replace(layout.q, tokens=seq), replace(layout.kv, tokens=kv_seq)
     at: dict[SideName, Sequence[Ints]] = {"q": [*forms[0].shards()], "kv": [*forms[1].shards()]}
-    width, v_width, seed = 1, 2 if program.unequal else 1, np.random.default_rng(0)
+    width, v_width, seed = 2, 3 if program.unequal else 2, np.random.default_rng(0)
     shapes = {
         "q": (heads, seq, width),
         "k": (kv_heads, kv_seq, width),
@@ -76,7 +79,7 @@ def case_of(program: Program) -> Case:
     }
     if program.backward is None:
         del shapes["dout"]
-    inputs = {name: seed.uniform(-1, 1, (1, *shape)) for name, shape in shapes.items()}
+    inputs = {name: seed.uniform(-1, 1, (2, *shape)) for name, shape in shapes.items()}
     sinks = seed.uniform(-1, 1, heads) if program.work.sinks else None
     region = program.work.mask.region()
     pairs = Pairs(region, np.arange(seq) + kv_seq - seq, np.arange(kv_seq))

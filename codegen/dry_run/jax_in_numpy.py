@@ -1,9 +1,11 @@
 """jax, jax.numpy and jax.lax in numpy, as far as schedules use them; each device is a rank in turn.
 
 Stricter than XLA where it can be: all devices have to run the same collectives in the same order,
-a rank sends and receives once at most in a `ppermute`, and loops keep shapes and dtypes.
+a rank sends and receives once at most in a `ppermute`, and loops and branches keep shapes and
+dtypes. Arrays never change, and Python cannot ask for their numbers, as when XLA traces them.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +14,35 @@ import numpy as np
 
 from codegen.dry_run.ranks import HERE, Stuck
 
+AXIS = "sp"  # of the mesh
+
 
 class Array(np.ndarray[Any, Any]):
-    """An array with `.at`."""
+    """An array with `.at`, whose numbers are not known."""
 
     @property
     def at(self) -> "At":
         """Places that `set` and `add` replace in a copy."""
         return At(self)
+
+    def __getitem__(self, index: Any) -> Any:
+        places = index if isinstance(index, tuple) else (index,)
+        return array(np.asarray(self)[tuple(number(n) for n in places)])
+
+    def __iadd__(self, other: Any) -> Any:  # type: ignore[misc]
+        return self + other
+
+    def unknown(self, *_: Any) -> Any:
+        """Raises Stuck: what depends on a number, or would change it, cannot be traced."""
+        raise Stuck("Python needs a number of an array, or changes it")
+
+    __bool__ = __index__ = __int__ = __float__ = __setitem__ = unknown
+    __isub__ = __imul__ = __itruediv__ = unknown
+
+
+def number(x: Any) -> Any:
+    """The number of an array that has only one, or whatever else x is."""
+    return np.asarray(x).item() if isinstance(x, np.ndarray) and not x.ndim else x
 
 
 class At:
@@ -43,7 +66,7 @@ class Place:
                 at = np.where(at < 0, at + size, at)
                 self.index[axis] = np.where((at < 0) | (at >= size), size, at)
                 margins[axis] = (0, 1)
-        self.margins = margins
+        self.margins = margins if any(behind for _, behind in margins) else ()
 
     def get(self, mode: str, fill_value: Any) -> Any:
         """The numbers there, or the value to fill with; mode: "fill"."""
@@ -62,6 +85,8 @@ class Place:
         return self._cut(x)
 
     def _padded(self, fill: Any) -> Any:
+        if not self.margins:
+            return self.x.copy()
         return np.pad(self.x, self.margins, constant_values=fill)
 
     def _cut(self, x: Any) -> Any:
@@ -108,6 +133,8 @@ def leaves(tree: Any) -> list[Any]:
 
 def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Such a tree of results, leaf by leaf."""
+    if isinstance(tree, dict | list | tuple) and any(type(x) is not type(tree) for x in others):
+        raise Stuck(f"{type(tree)} meets another tree")
     if isinstance(tree, dict):
         return {key: tree_map(function, tree[key], *(x[key] for x in others)) for key in tree}
     if isinstance(tree, list | tuple):
@@ -119,9 +146,16 @@ def tree_map(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 # ---- jax.lax
 
 
+def rank_on(axis: str) -> int:
+    """The rank that runs; Stuck where there is no such axis."""
+    if axis != AXIS:
+        raise Stuck(f"no axis {axis}")
+    return HERE.rank
+
+
 def axis_index(axis: str) -> Any:
-    """The rank that runs."""
-    return np.int32(HERE.rank)
+    """The rank that runs, as an array."""
+    return array(np.int32(rank_on(axis)))
 
 
 def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
@@ -129,7 +163,7 @@ def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
     sources, targets = (dict(pairs) for pairs in (((b, a) for a, b in perm), perm))
     if not len(sources) == len(targets) == len(perm):
         raise Stuck(f"a rank has two messages: {perm}")
-    rank, shapes = HERE.rank, str(tree_map(np.shape, x))
+    rank, shapes = rank_on(axis_name), str(tree_map(np.shape, x))
     call = "ppermute", tuple(perm), shapes, HERE.ranks.number("lax", rank)
     if rank in targets:
         HERE.ranks.put((*call, targets[rank]), x)
@@ -145,10 +179,10 @@ def members(groups: Sequence[Sequence[int]] | None) -> Sequence[int]:
     return own
 
 
-def grouped(name: str, x: Any, groups: Any, *options: object) -> list[Any]:
+def grouped(name: str, x: Any, axis: str, groups: Any, *options: object) -> list[Any]:
     """The values of a group, in its order."""
-    number = HERE.ranks.number("lax", HERE.rank)
-    what = str((number, name, options, groups, tree_map(np.shape, x)))
+    call = HERE.ranks.number("lax", rank_on(axis))
+    what = str((call, name, options, groups, tree_map(np.shape, x)))
     values: list[Any] = HERE.ranks.share(what, x, members(groups))()
     return values
 
@@ -163,7 +197,7 @@ def all_gather(
 ) -> Any:
     """The arrays of all ranks, one after the other."""
     join = np.concatenate if tiled else np.stack
-    values = grouped("all_gather", x, axis_index_groups, axis, tiled)
+    values = grouped("all_gather", x, axis_name, axis_index_groups, axis, tiled)
     return each(lambda arrays: join(arrays, axis), values)
 
 
@@ -177,7 +211,9 @@ def all_to_all(
     axis_index_groups: Any = None,
 ) -> Any:
     """This rank's part of the array of each rank; tiled."""
-    values = grouped("all_to_all", x, axis_index_groups, split_axis, concat_axis, tiled)
+    if not tiled:
+        raise Stuck("an all_to_all that is not tiled")
+    values = grouped("all_to_all", x, axis_name, axis_index_groups, split_axis, concat_axis, tiled)
     place = list(members(axis_index_groups)).index(HERE.rank)
 
     def split(arrays: list[Any]) -> Any:
@@ -189,7 +225,7 @@ def all_to_all(
 
 def psum(x: Any, axis_name: str) -> Any:
     """The sums over all ranks."""
-    return each(sum, grouped("psum", x, None))
+    return each(sum, grouped("psum", x, axis_name, None))
 
 
 def psum_scatter(
@@ -201,7 +237,7 @@ def psum_scatter(
     axis_index_groups: Any = None,
 ) -> Any:
     """This rank's part of the sums over all ranks."""
-    values = grouped("psum_scatter", x, axis_index_groups, scatter_dimension, tiled)
+    values = grouped("psum_scatter", x, axis_name, axis_index_groups, scatter_dimension, tiled)
     place = list(members(axis_index_groups)).index(HERE.rank)
 
     def part(arrays: list[Any]) -> Any:
@@ -212,41 +248,56 @@ def psum_scatter(
 
 
 def cond(which: Any, yes: Callable[..., Any], no: Callable[..., Any], *operands: Any) -> Any:
-    """The result of one of two functions."""
-    return (yes if which else no)(*operands)
+    """The result of one of two functions, alike on the ranks that take the one and the other."""
+    result, caller = (yes if number(which) else no)(*operands), sys._getframe(1)
+    line = "cond", caller.f_code, caller.f_lasti
+    HERE.ranks.agree((*line, HERE.ranks.number(*line, HERE.rank)), kind(result))
+    return result
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
     """The result of one of many functions; an index beyond them is the nearest."""
-    return branches[int(np.clip(index, 0, len(branches) - 1))](*operands)
+    return branches[min(max(number(index), 0), len(branches) - 1)](*operands)
+
+
+def kind(tree: Any) -> str:
+    """The shapes and dtypes of arrays in each other."""
+    return str(tree_map(lambda x: (np.shape(x), np.asarray(x).dtype.char), tree))
 
 
 def same_kind(before: Any, after: Any) -> Any:
     """The state of a loop after a step; Stuck where its shapes or dtypes change."""
-    kinds = [tree_map(lambda x: (np.shape(x), np.asarray(x).dtype), x) for x in (before, after)]
-    if str(kinds[0]) != str(kinds[1]):
-        raise Stuck(f"a loop turns {kinds[0]} into {kinds[1]}")
+    if kind(before) != kind(after):
+        raise Stuck(f"a loop turns {kind(before)} into {kind(after)}")
     return after
 
 
 def fori_loop(start: int, stop: int, body: Callable[[Any, Any], Any], state: Any) -> Any:
     """The state after all steps."""
-    for n in range(int(start), int(stop)):
-        state = same_kind(state, body(np.int32(n), state))
+    for n in range(number(start), number(stop)):
+        state = same_kind(state, body(array(np.int32(n)), state))
     return state
 
 
 def dynamic_slice_in_dim(x: Any, start: Any, size: int, axis: int) -> Any:
     """A slice that begins within the array, where XLA would begin it."""
-    start = int(np.clip(start, 0, x.shape[axis] - size))
-    return array(np.take(x, range(start, start + size), axis))
+    return array(np.asarray(x)[within(x, start, size, axis)])
 
 
 def dynamic_update_slice_in_dim(x: Any, new: Any, start: Any, axis: int) -> Any:
     """The array with another slice there."""
-    start = int(np.clip(start, 0, x.shape[axis] - new.shape[axis]))
-    index = (slice(None),) * axis + (slice(start, start + new.shape[axis]),)
-    return array(x).at[index].set(new)
+    if x.dtype != new.dtype:
+        raise Stuck(f"a slice of {new.dtype} in {x.dtype}")
+    return array(x).at[within(x, start, new.shape[axis], axis)].set(new)
+
+
+def within(x: Any, start: Any, size: int, axis: int) -> tuple[slice, ...]:
+    """The index of a slice that is moved into the array; a negative start counts from the end."""
+    start, room = number(start), x.shape[axis] - size
+    if room < 0:
+        raise Stuck(f"a slice of {size} of {x.shape[axis]}")
+    first: int = min(max(start + x.shape[axis] * (start < 0), 0), room)
+    return *[slice(None)] * (axis % x.ndim), slice(first, first + size)
 
 
 LAX = (

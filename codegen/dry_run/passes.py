@@ -1,6 +1,7 @@
 """The passes of a program on one rank: what stands for its kernels, and how they are called."""
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from codegen.dry_run import jax_in_numpy, torch_in_numpy
 from codegen.dry_run.attention import Array, Pairs, attend, attend_backward
 from codegen.dry_run.case import SIDE, Case
-from codegen.dry_run.jax_in_numpy import array
+from codegen.dry_run.jax_in_numpy import AXIS, array
 from codegen.dry_run.ranks import Stuck
 from codegen.dry_run.torch_in_numpy import NARROW, WIDE, tensor
 from planner.masks.regions import FAR, Region
@@ -25,6 +26,8 @@ def plain(*arrays: Any) -> Any:
 @lru_cache(maxsize=64)
 def banded(rows: int, cols: int, band: Any) -> Pairs:
     """The pairs of a kernel call: True is causal, False whole, and (lo, hi) a band."""
+    if band is True and rows != cols:
+        raise Stuck(f"{rows} queries and {cols} keys, of which kernels align other corners")
     low, high = band if isinstance(band, tuple) else (-FAR, 0 if band else FAR)
     region = Region.of([(-FAR, FAR, -FAR, FAR, low, high)])
     return Pairs(region, np.arange(rows), np.arange(cols))
@@ -44,9 +47,13 @@ def torch_names(case: Case, _: str) -> Scope:
     def forward(q: Any, k: Any, v: Any, band: Any) -> Any:
         q, k, v = plain(q, k, v)
         out, lse = attend(q, k, v, banded(q.shape[2], k.shape[2], band))
+        if np.isneginf(lse).any():
+            raise Stuck("a kernel call of queries that see no keys")
         return tensor(out).to(NARROW), tensor(lse).to(WIDE)
 
     def backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band: Any) -> Any:
+        if lse.dtype != WIDE:
+            raise Stuck(f"a log-sum-exp of {lse.dtype}")
         dout, q, out, lse, k, v = plain(dout, q, out, lse, k, v)
         delta = (dout * out).sum(3, keepdims=True)
         return [
@@ -60,12 +67,32 @@ def torch_names(case: Case, _: str) -> Scope:
     return {**torch_in_numpy.NAMES, **widths(case), **own}
 
 
+def operator(run: Callable[..., list[Any]], *given: Any) -> list[Any]:
+    """The results of an operator; Stuck where it changes, or gives back, what it was given."""
+    before = [np.copy(x) for x in given]
+    results = [*run(*given)]
+    if not all(np.array_equal(x, y, equal_nan=True) for x, y in zip(given, before, strict=True)):
+        raise Stuck("an operator changes what it was given")
+    if len({id(storage(x)) for x in (*given, *results)}) < len(given) + len(results):
+        raise Stuck("two results, or a result and an input, share memory")
+    return results
+
+
+def storage(x: Any) -> Any:
+    """The array whose memory another one has."""
+    return x if x.base is None else storage(x.base)
+
+
 def run_torch(names: Scope, case: Case, rank: int) -> list[Any]:
     """Output and gradients of a rank."""
-    q, k, v, *douts = (tensor(x) for x in inputs_of(names, case, rank))
+    order: Any = "CF"[rank % 2]  # some users have tensors that are not contiguous
+    parts = inputs_of(names, case, rank)
+    q, k, v, *douts = (tensor(np.asarray(x, order=order)) for x in parts)
     given = [q, k, v] if case.sinks is None else [q, k, v, tensor(case.sinks)]
-    results = names["forward"](*given, "")
-    grads = [x for dout in douts for x in names["backward"](dout, [*given, *results], "")]
+    results = operator(lambda *x: names["forward"](*x, ""), *given)
+    saved = [*given, *results]
+    backward = partial(operator, lambda dout, *x: names["backward"](dout, [*x], ""))
+    grads = [x for dout in douts for x in backward(dout, *saved)]
     if torch_in_numpy.under_way():
         raise Stuck(f"rank {rank} does not wait for what it started")
     return [results[0], *grads]
@@ -81,13 +108,13 @@ def jax_names(case: Case, text: str) -> Scope:
 
     def forward(pairs: Pairs, *arrays: Any) -> Any:
         q, k, v = plain(*arrays)
-        return [array(x.astype(WIDE)) for x in attend(q, k, v, pairs)]
+        return tuple(array(x.astype(WIDE)) for x in attend(q, k, v, pairs))
 
     def backward(pairs: Pairs, *arrays: Any, stats: bool = False) -> Any:
         q, dout, out, lse, k, v = plain(*arrays)
         lse, delta = (out, lse) if stats else (lse, (dout * out).sum(3, keepdims=True))
         grads = attend_backward(q, dout, delta, lse, k, v, pairs)
-        return [array(x.astype(WIDE)) for x in grads]
+        return tuple(array(x.astype(WIDE)) for x in grads)
 
     def masked(rows: Any, cols: Any, seen: object) -> Pairs:
         if seen is not case:
@@ -100,7 +127,7 @@ def jax_names(case: Case, text: str) -> Scope:
         return (forward, backward)[way](pairs, q, *arrays)
 
     def attend_masked(q: Any, kv: Any, *where: Any) -> Any:
-        return tuple(forward(masked(*where), q, *kv))
+        return forward(masked(*where), q, *kv)
 
     def attend_masked_backward(queries: Any, kv: Any, *where: Any) -> Any:
         dq, dk, dv = backward(masked(*where), *queries, *kv, stats=stats)
@@ -115,8 +142,9 @@ def run_jax(names: Scope, case: Case, rank: int) -> list[Any]:
     """Output and gradients of a rank."""
     q, k, v, *douts = (array(x) for x in inputs_of(names, case, rank))
     more, given = ("", ()) if case.sinks is None else ("_with_sinks", (array(case.sinks),))
-    out, saved = names[f"forward{more}"](q, k, v, *given, "sp")
-    return [out, *(x for dout in douts for x in names[f"backward{more}"]("sp", saved, dout))]
+    out, saved = names[f"forward{more}"](q, k, v, *given, AXIS)
+    backward = partial(names.get(f"backward{more}", tuple), AXIS, saved)
+    return [out, *(x for dout in douts for x in backward(dout))]
 
 
 def inputs_of(names: Scope, case: Case, rank: int) -> list[Array]:

@@ -37,6 +37,7 @@ class Ranks:
         self.errors = list[BaseException]()
         self._board = dict[object, Any]()
         self._numbers = defaultdict[object, int](int)
+        self._agreed = dict[object, object]()
         self._turns = [threading.Semaphore(0) for _ in range(count)]
         self._alive = list[int](range(count))
         self._idle = 0
@@ -58,12 +59,18 @@ class Ranks:
             self._alive.remove(rank)
             self._turns[following].release()
 
-        threads = [threading.Thread(target=live, args=(rank,)) for rank in range(self.count)]
-        for thread in threads:
-            thread.start()
-        self._turns[0].release()
-        for thread in threads:
-            thread.join()
+        threads = [  # daemons, as one that an interrupt leaves without a turn never ends
+            threading.Thread(target=live, args=(rank,), daemon=True) for rank in range(self.count)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            self._turns[0].release()
+            for thread in threads:
+                thread.join()
+        except BaseException as error:
+            self.errors.append(error)  # so that the ranks end where they wait
+            raise
         if self.errors:
             raise self.errors[0]
         if self._board:
@@ -74,6 +81,11 @@ class Ranks:
         """Returns how often this was asked before for the key."""
         self._numbers[key] += 1
         return self._numbers[key] - 1
+
+    def agree(self, key: object, value: object) -> None:
+        """Raises Stuck unless all ranks that come to this have the same value."""
+        if (other := self._agreed.setdefault(key, value)) != value:
+            raise Stuck(f"{value} on rank {HERE.rank}, {other} on another")
 
     def put(self, key: object, value: Any) -> None:
         """Pins a value to the board."""

@@ -32,7 +32,7 @@ class Tensor(np.ndarray[Any, Any]):
 
     def to(self, kind: Any, copy: bool = False) -> Any:
         """In another type; as it is on another device."""
-        return self.astype(kind, copy=copy) if isinstance(kind, np.dtype) else self
+        return self if kind == self.device else self.astype(kind, copy=copy)
 
     def contiguous(self) -> Any:
         """Itself, or a copy of what lies apart."""
@@ -65,8 +65,8 @@ class Tensor(np.ndarray[Any, Any]):
         return self.reshape(*self.shape[:start], -1, *self.shape[end + 1 :])
 
     def view(self, *shape: Any) -> Any:  # type: ignore[override]
-        """In another shape."""
-        return self.reshape(*shape)
+        """In another shape, of what lies together."""
+        return whole(self).reshape(*shape)
 
     def sort(self) -> Any:  # type: ignore[override]
         """Its values in order, and where they were."""
@@ -94,7 +94,9 @@ class Tensor(np.ndarray[Any, Any]):
         return np.nan_to_num(self, True, *values)
 
     def lerp_(self, end: Any, weight: Any) -> None:
-        """Go this part of the way to another tensor, in place."""
+        """Go this part of the way to another tensor, in place; all of one type, as torch wants."""
+        if not self.dtype == end.dtype == weight.dtype:
+            raise Stuck(f"lerp_ of {self.dtype}, {end.dtype} and {weight.dtype}")
         self += weight * (end - self)
 
     def copy_(self, other: Any) -> None:
@@ -107,6 +109,13 @@ def tensor(x: Any, **_: Any) -> Any:
     return (
         np.asarray(x).view(Tensor) if not isinstance(x, np.ndarray) else np.ndarray.view(x, Tensor)
     )
+
+
+def whole(x: Any) -> Any:
+    """A tensor; Stuck unless it is contiguous, as messages have to be."""
+    if not x.flags.c_contiguous:
+        raise Stuck("a tensor that is not contiguous")
+    return x
 
 
 def sigmoid(x: Any) -> Any:
@@ -136,6 +145,12 @@ class Group:
     def size(self) -> int:
         """The number of ranks."""
         return len(self.members)
+
+    def place(self, number: int) -> int:
+        """The number of a rank of the group; Stuck where there is none."""
+        if not 0 <= number < self.size():
+            raise Stuck(f"rank {number} of a group of {self.size()}")
+        return number
 
 
 class Work:
@@ -175,8 +190,8 @@ def world(name: str) -> Group:
 
 
 def new_group(members: Sequence[int], use_local_synchronization: bool) -> Group:
-    """A group of some ranks."""
-    return Group(tuple(members), HERE.rank)
+    """A group of some ranks, which torch sorts."""
+    return Group(tuple(sorted(members)), HERE.rank)
 
 
 def batch_isend_irecv(ops: Sequence[Any]) -> list[Work]:
@@ -188,11 +203,13 @@ def batch_isend_irecv(ops: Sequence[Any]) -> list[Work]:
 
 def message(kind: Any, t: Any, group: Group, group_peer: int) -> Callable[[], Work]:
     """A message that is to be started."""
-    return partial(kind, t, group, group.members[group_peer])
+    return partial(kind, whole(t), group, group.members[group.place(group_peer)])
 
 
 def isend(t: Any, group: Group, peer: int) -> Work:
     """Start to send a tensor."""
+    if peer == HERE.rank:
+        raise Stuck(f"rank {peer} sends to itself, which gloo cannot")
     link = "message", group.members, HERE.rank, peer
     HERE.ranks.put((*link, HERE.ranks.number("send", *link)), t.copy())
     return Work(lambda: None, t)
@@ -209,12 +226,12 @@ def into(t: Any, came: Any) -> None:
     """Write what came into its buffer."""
     if (t.shape, t.dtype) != (came.shape, came.dtype):
         raise Stuck(f"{came.dtype}{came.shape} comes where {t.dtype}{t.shape} is expected")
-    t[...] = came
+    whole(t)[...] = came
 
 
 def shared(what: str, sent: Any, group: Group) -> Callable[[], list[Any]]:
     """The tensors that all ranks of a group give, once they have."""
-    return HERE.ranks.share(f"{what} {sent.dtype}{sent.shape}", sent.copy(), group.members)
+    return HERE.ranks.share(f"{what} {sent.dtype}{sent.shape}", whole(sent).copy(), group.members)
 
 
 def all_to_all_single(received: Any, sent: Any, group: Group, async_op: bool = False) -> Any:
@@ -245,8 +262,8 @@ def reduce_scatter_tensor(received: Any, sent: Any, group: Group, async_op: bool
 
 def broadcast(t: Any, group: Group, group_src: int, async_op: bool = False) -> Any:
     """Every rank gets the tensor of one."""
-    came = shared("broadcast", t, group)
-    return started(Work(lambda: into(t, came()[group_src])), async_op)
+    came, own = shared("broadcast", t, group), group.rank() == group.place(group_src)
+    return started(Work(lambda: into(t, came()[group_src]), t if own else 0), async_op)
 
 
 def reduce(t: Any, group: Group, group_dst: int, async_op: bool = False) -> Any:
@@ -280,8 +297,8 @@ TORCH = SimpleNamespace(
     bucketize=lambda x, bounds, right=False: tensor(
         np.searchsorted(bounds, x, "right" if right else "left")
     ),
-    cat=lambda tensors, axis=0: tensor(np.concatenate(tensors, axis)),
-    stack=lambda tensors, axis=0: tensor(np.stack(tensors, axis)),
+    cat=lambda tensors, axis=0: tensor(np.concatenate(tensors, axis)).copy(),
+    stack=lambda tensors, axis=0: tensor(np.stack(tensors, axis)).copy(),
     empty_like=lambda x, dtype=None: np.full_like(x, np.nan, dtype),
     full_like=lambda x, value, dtype=None: np.full_like(x, value, dtype),
     zeros_like=lambda x, dtype=None: np.zeros_like(x, dtype),

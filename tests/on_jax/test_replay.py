@@ -36,7 +36,7 @@ def test_a_message_to_another_rank_gives_other_numbers() -> None:
         ("(r, (r + 1) % RANKS)", "(r, 0)", "a rank has two messages"),
         (
             "kv = lax.ppermute(kv, axis, NEXT)",
-            "kv = lax.ppermute(kv, axis, NEXT) if rank else kv",
+            "kv = lax.cond(rank > 0, lambda: lax.ppermute(kv, axis, NEXT), lambda: kv)",
             "waits for",
         ),
         ("return out, lse, kv", "return out.astype('f4'), lse, kv", "a loop turns"),
@@ -52,8 +52,9 @@ def test_what_xla_refuses_is_refused(right: str, wrong: str, error: str) -> None
 def test_an_index_beyond_the_end_is_nowhere() -> None:
 
     x, at = array(np.arange(6.0).reshape(2, 3)), np.array([1, 7, -1])
-    np.testing.assert_array_equal(
-        x.at[:, at].get(mode="fill", fill_value=9), [[1, 9, 2], [4, 9, 5]]
-    )
-    np.testing.assert_array_equal(x.at[:, at].set(0, mode="drop"), [[0, 0, 0], [3, 0, 0]])
-    np.testing.assert_array_equal(x.at[0, at].add(1), [[0, 2, 3], [3, 4, 5]])
+    for result, right in (
+        (x.at[:, at].get(mode="fill", fill_value=9), [[1, 9, 2], [4, 9, 5]]),
+        (x.at[:, at].set(0, mode="drop"), [[0, 0, 0], [3, 0, 0]]),
+        (x.at[0, at].add(1), [[0, 2, 3], [3, 4, 5]]),
+    ):
+        assert result.tolist() == right

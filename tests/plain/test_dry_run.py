@@ -1,13 +1,16 @@
 """Runs of printed programs at emission: exact ones pass, and all that goes wrong is noticed."""
 
 import re
+import threading
 
 import numpy as np
 import pytest
 
 import codegen.torch
 from codegen import dry_run, emit
+from codegen.dry_run import jax_in_numpy, torch_in_numpy
 from codegen.dry_run.attention import Pairs, attend, attend_backward
+from codegen.dry_run.ranks import HERE, Ranks, Stuck
 from codegen.programs import TARGETS, Program, Target, program_of
 from planner.errors import PlanError
 from planner.masks import Causal, Documents, Full, Mask, Window
@@ -61,9 +64,25 @@ WRONG: list[tuple[Target, str, str, str]] = [  # the first such line of zigzag
     ("jax", "causal=True", "causal=False", "give another out"),
     ("jax", "rows=back", "cols=back", "give another out"),
     ("jax", "return out, lse, kv\n", "return out.astype(q.dtype), lse, kv\n", "a loop turns"),
-    ("jax", "queries = q, dout, out, lse", "queries = q, dout, lse, out", "give another dq"),
+    ("jax", "queries = q, dout, out, lse", "queries = q, dout, lse, out", "do not run"),
     ("jax", "dkv = lax.ppermute(dkv, axis, NEXT)\n    return", "return", "give another dk"),
-    ("jax", "kv = lax.ppermute(kv", "kv = (k, v) if rank else lax.ppermute(kv", "do not run"),
+    ("jax", "kv = lax.ppermute(kv", "kv = (k, v) if rank else lax.ppermute(kv", "needs a number"),
+    ("torch", "(rank - 1) % RANKS", "rank - 1", "rank -1 of a group of 4"),
+    ("torch", "exchange(kv, after, before", "exchange(kv, rank, rank", "sends to itself"),
+    ("torch", "[t.contiguous() for t in x]", "[*x]", "not contiguous"),
+    ("torch", "part.to(out.dtype)", "part", "lerp_ of"),
+    ("torch", "[results[0].to(q.dtype), ", "[results[0], ", "give another out"),
+    ("torch", "    kv = [k, v]\n", "    kv = [k, v]; v += 1\n", "changes what it was given"),
+    ("torch", ", results[1]]", ", results[1], v]", "share memory"),
+    ("torch", "x.to(q.dtype) for x in (*dq", "x for x in (*dq", "give another dq"),
+    ("jax", "return out.astype(q.dtype), (", "return 1, (", "give another out"),
+    ("jax", "return dq.astype(dout.dtype)", "return dq", "give another dq"),
+    ("jax", "out, lse, kv = state", "out, lse, kv = state; out[...] = out", "or changes it"),
+    ("jax", "kv, axis, NEXT", "kv, rank, NEXT", "no axis"),
+    ("jax", "jnp.add, dkv, arr", "jnp.add, [*dkv], arr", "meets another tree"),
+    ("jax", "meet_part(out, lse, q, kv, rows=back)", "[out, lse]", "on another"),
+    ("jax", "dq.at[:, :, rows].add(dq_part)", "dq.at[:1, :, rows].add(dq_part[:1])", "another dq"),
+    ("jax", "rows].add(dq_part)", "rows, :1].add(dq_part[..., :1])", "give another dq"),
 ]
 
 
@@ -74,6 +93,57 @@ def test_a_changed_line_is_noticed(target: Target, right: str, wrong: str, error
     assert right in text
     with pytest.raises(PlanError, match=error):
         dry_run.check(made, text.replace(right, wrong, 1))
+
+
+def test_a_kernel_call_of_queries_without_keys_is_noticed() -> None:
+    made = program("balanced", mask=Window(9))
+    text, line = emit(made.plans, "torch"), "b, c = min(b, d - first), max(c, a + first)"
+    assert line in text
+    with pytest.raises(PlanError, match="see no keys"):
+        dry_run.check(made, text.replace(line, "pass"))
+
+
+def test_an_exchange_that_is_not_tiled_is_noticed() -> None:
+    made = program("ulysses", "jax")
+    text = emit(made.plans, "jax")
+    assert "tiled=True" in text
+    with pytest.raises(PlanError, match="not tiled"):
+        dry_run.check(made, text.replace("tiled=True", "tiled=False"))
+
+
+def test_slices_begin_where_xla_begins_them() -> None:
+    x = jax_in_numpy.array(np.arange(5))
+    for start, first in ((0, 0), (4, 3), (9, 3), (-1, 3), (-4, 1), (-9, 0)):
+        part = jax_in_numpy.dynamic_slice_in_dim(x, start, 2, 0)
+        np.testing.assert_array_equal(np.asarray(part), [first, first + 1])
+    with pytest.raises(Stuck, match="a slice of 6 of 5"):
+        jax_in_numpy.dynamic_slice_in_dim(x, 0, 6, 0)
+    with pytest.raises(Stuck, match="float32 in int64"):
+        jax_in_numpy.dynamic_update_slice_in_dim(x, x[:2].astype(np.float32), 0, 0)
+
+
+def test_groups_are_sorted_as_torch_sorts_them() -> None:
+    groups = Ranks(1).run(lambda rank: torch_in_numpy.new_group([2, 0], True))
+    assert groups[0].members == (0, 2)
+
+
+def test_an_interrupt_ends_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    def forever(rank: int) -> None:
+        while True:
+            HERE.ranks.share("numbers", rank, range(3))()
+
+    before = set(threading.enumerate())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "join", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            Ranks(3).run(forever)
+    ranks = set(threading.enumerate()) - before
+    for thread in ranks:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in ranks)
 
 
 def test_a_program_that_is_not_exact_becomes_one_by_tables(monkeypatch: pytest.MonkeyPatch) -> None:
