@@ -11,7 +11,7 @@ from codegen.dry_run.attention import Array, Pairs, attend, attend_backward
 from codegen.dry_run.case import SIDE, Case
 from codegen.dry_run.jax_in_numpy import AXIS, array
 from codegen.dry_run.ranks import Stuck
-from codegen.dry_run.torch_in_numpy import NARROW, WIDE, tensor
+from codegen.dry_run.torch_in_numpy import NARROW, WIDE, WORLD, tensor
 from planner.masks.regions import FAR, Region
 
 NOWHERE = 2**50  # the position of padding, in no box
@@ -89,9 +89,9 @@ def run_torch(names: Scope, case: Case, rank: int) -> list[Any]:
     parts = inputs_of(names, case, rank)
     q, k, v, *douts = (tensor(np.asarray(x, order=order)) for x in parts)
     given = [q, k, v] if case.sinks is None else [q, k, v, tensor(case.sinks)]
-    results = operator(lambda *x: names["forward"](*x, ""), *given)
+    results = operator(lambda *x: names["forward"](*x, WORLD), *given)
     saved = [*given, *results]
-    backward = partial(operator, lambda dout, *x: names["backward"](dout, [*x], ""))
+    backward = partial(operator, lambda dout, *x: names["backward"](dout, [*x], WORLD))
     grads = [x for dout in douts for x in backward(dout, *saved)]
     if torch_in_numpy.under_way():
         raise Stuck(f"rank {rank} does not wait for what it started")

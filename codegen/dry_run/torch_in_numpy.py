@@ -15,6 +15,7 @@ import numpy as np
 from codegen.dry_run.ranks import HERE, Stuck
 
 NARROW, WIDE = np.dtype(np.float64), np.dtype(np.longdouble)  # of the model, of partial results
+WORLD = "world"  # the name of the group of all ranks
 Finish = Callable[[], None]
 
 
@@ -185,7 +186,9 @@ def started(work: Work, async_op: bool) -> Work | None:
 
 
 def world(name: str) -> Group:
-    """The group of all ranks."""
+    """The group of all ranks; Stuck for other names."""
+    if name is not WORLD:
+        raise Stuck(f"no group {name}")
     return Group(tuple(range(HERE.ranks.count)), HERE.rank)
 
 

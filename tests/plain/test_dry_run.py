@@ -68,6 +68,7 @@ WRONG: list[tuple[Target, str, str, str]] = [  # the first such line of zigzag
     ("jax", "dkv = lax.ppermute(dkv, axis, NEXT)\n    return", "return", "give another dk"),
     ("jax", "kv = lax.ppermute(kv", "kv = (k, v) if rank else lax.ppermute(kv", "needs a number"),
     ("torch", "(rank - 1) % RANKS", "rank - 1", "rank -1 of a group of 4"),
+    ("torch", "group_named(name)", "group_named(digest)", "no group"),
     ("torch", "exchange(kv, after, before", "exchange(kv, rank, rank", "sends to itself"),
     ("torch", "[t.contiguous() for t in x]", "[*x]", "not contiguous"),
     ("torch", "part.to(out.dtype)", "part", "lerp_ of"),
@@ -165,6 +166,10 @@ def test_a_plan_of_too_many_rectangles_is_not_run(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(dry_run, "LARGEST", (32, 2**22))
     with pytest.raises(PlanError, match="do not run"):
         dry_run.check(made, "no program")
+
+
+def test_a_program_of_many_ranks_is_not_run() -> None:
+    dry_run.check(program("allgather", ranks=64, seq=1024), "no program")
 
 
 @pytest.mark.parametrize("mask", MASKS)
