@@ -9,7 +9,7 @@ pairs come from the mask. So a printer that loses a message, or reads a name too
 program by tables instead of a wrong one.
 
 Programs that take any length run at a short one. Larger ones than `LARGEST` are not run: those of
-thousands of rectangles, or of more than 50 ranks, which would take longer than to plan and print them.
+thousands of rectangles, or of more than 50 ranks, which would take longer than to plan and print.
 """
 
 from codegen.dry_run.case import case_of, sizes
