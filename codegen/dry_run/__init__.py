@@ -19,7 +19,7 @@ from codegen.dry_run.ranks import Ranks
 from codegen.programs import Program
 from planner.errors import PlanError
 
-LARGEST = 2_500, 2**20  # rectangles, and elements of all tokens and heads, on up to 16 ranks
+LARGEST = 2_500, 2**18  # rectangles, and elements of all tokens and heads, on up to 16 ranks
 TARGETS = {"torch": (torch_names, run_torch), "jax": (jax_names, run_jax)}
 
 

@@ -59,7 +59,7 @@ def sizes(program: Program) -> tuple[int, int, int, int]:
     heads, kv_heads = work.heads, work.kv_heads
     if program.any_heads:
         heads, kv_heads = (2, 1) if kv_heads < heads else (1, 1)
-    seq, kv_seq = (2 * program.layout.multiple,) * 2 if program.free else (work.seq, work.kv_seq)
+    seq, kv_seq = (3 * program.layout.multiple,) * 2 if program.free else (work.seq, work.kv_seq)
     return heads, seq, kv_heads, kv_seq
 
 

@@ -19,6 +19,7 @@ from plain.test_traces import keeps_the_schema
 from planner.analysis.messages import message_bytes
 from planner.errors import RingloomError
 from planner.ir import Plan
+from planner.passes.trim import drop_dead, drop_empty, drop_unused
 from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
@@ -116,9 +117,11 @@ def test_a_backward_pass_alone_is_recorded_unless_it_needs_what_the_forward_pass
 
 
 def test_a_message_without_an_element_takes_no_time() -> None:
-    """Two of three ranks own no token, and an all-to-all goes whole."""
+    """Two of three ranks own no token, and messages for them are not left out."""
     work = Workload(seq=1, heads=3, kv_heads=1, head_dim=1, dtype="float64")
-    for one, events in in_torch(plan("ulysses", work, 3, pass_="both"), *draw(work, 1))[1]:
+    passes = drop_dead, drop_unused, drop_empty
+    whole = plan("ulysses", work, 3, pass_="both", passes=passes)
+    for one, events in in_torch(whole, *draw(work, 1))[1]:
         each_attend_and_message_ran_once(one, spans(timeline(one, events)))
         sent = [
             times

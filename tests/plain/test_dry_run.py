@@ -30,7 +30,7 @@ def program(schedule: str, target: Target = "torch", ranks: int = 4, **work: obj
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_schedule_is_refused_by_it(schedule: str) -> None:
     for target in TARGETS:
-        for mask in MASKS:
+        for mask in (Causal(), Window(9)):
             work = Workload(64, heads=4, kv_heads=2, head_dim=4, mask=mask)
             text = emit(plan(schedule, work, 4, pass_="both"), target)
             assert not re.search(r"its\s+loops\s+(do|give)", text[:2000]), text[:2000]
