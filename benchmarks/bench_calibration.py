@@ -32,9 +32,8 @@ from planner.kernel_calls import Call
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.calibrating import calibrate
+from ringloom.calibrating import calibrate, flop, medians, product
 from runtimes.calibration.benches import Bench, Sample, bench
-from runtimes.calibration.measuring import flop, medians, product
 from simulator.costs.prices import Costs
 from simulator.hardware import Hardware, hardware
 

@@ -19,10 +19,9 @@ from planner.kernel_calls import Call
 from planner.masks import Full
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.calibrating import beside_kernels, calibrate
-from runtimes.calibration import measuring
+from ringloom import calibrating
+from ringloom.calibrating import calibrate, links, medians, peaks, samples
 from runtimes.calibration.benches import Bench, Sample, bench
-from runtimes.calibration.measuring import Measurement, medians, samples
 from simulator.costs.kernels import Kernels
 from simulator.hardware import Constant, Hardware, hardware, load
 from simulator.hardware.measured import (
@@ -60,7 +59,7 @@ def test_a_curve_is_found_from_its_rates(tmax: float, half: float, sizes: list[i
 def test_merges_on_gpus_take_far_longer_than_their_launches() -> None:
     gpu: Any = SimpleNamespace(kind="cuda", dtype="bfloat16")
     fastest, launches = 8e12, 5 * 2e-6  # bytes/s of a memory, seconds of the kernels of a merge
-    assert measuring._merge_bytes(gpu) / fastest > 4 * launches
+    assert calibrating._merge_bytes(gpu) / fastest > 4 * launches
 
 
 def test_the_published_curve_of_a_kernel_is_found() -> None:
@@ -178,16 +177,18 @@ def test_what_was_measured_is_marked_and_says_where(machine: Hardware) -> None:
 
 
 def test_a_machine_without_a_second_rank_has_an_uncalibrated_link() -> None:
-    messages = [(1000, 1e-5), (1000000, 1e-3)]
-    on = SimpleNamespace(dtype="float32", capacity=1e10, ranks=1, libraries="numpy")
-    linked = Measurement(on, (), {"float32": 1e12}, {}, 1e10, 1.0, messages, "by a pipe")
-    for measurement in (linked, replace(linked, messages=[])):
-        constants = dict(beside_kernels(measurement, 1e12, "measured here"))
+    for messages in ([(1000, 1e-5), (1000000, 1e-3)], []):
+        constants = dict(links(messages, "by a pipe", 1e10, "measured here"))
         near, far = constants["intra.bandwidth"], constants["inter.bandwidth"]
-        assert near.calibrated is bool(measurement.messages)
+        assert near.calibrated is bool(messages)
         assert not far.calibrated
         assert far.value == near.value
-        assert not constants["peak.float64"].calibrated
+
+
+def test_peaks_that_were_not_timed_are_uncalibrated() -> None:
+    constants = dict(peaks(Bench(), 1e12, "measured here"))
+    assert constants["peak.float32"].calibrated
+    assert not constants["peak.float64"].calibrated
 
 
 def test_a_measured_machine_reads_back_from_its_file(machine: Hardware, tmp_path: Path) -> None:
@@ -253,7 +254,7 @@ class Tick:
 @pytest.fixture
 def clockwork(machine: Hardware, monkeypatch: pytest.MonkeyPatch) -> Clockwork:
     made = Clockwork(machine)
-    monkeypatch.setattr(measuring, "bench", lambda kind: made)
+    monkeypatch.setattr(calibrating, "bench", lambda kind: made)
     monkeypatch.setattr(
         "runtimes.calibration.links.between_processes",
         lambda: [(n, 1e-4 + n / 2e9) for n in (4096, 65536, 2**20, 2**24)],
@@ -296,9 +297,9 @@ def few(on: object) -> Iterable[Sample]:
 @pytest.mark.parametrize("kind", ["cpu", "numpy"])
 def test_this_machine_is_measured(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small calls only, once each: that all parts work, not that the numbers are good."""
-    monkeypatch.setattr(measuring, "samples", few)
-    monkeypatch.setattr(measuring, "ROUNDS", {"cpu": (1, 1), "numpy": (1, 1)})
-    monkeypatch.setattr(measuring, "COPIED", 1 << 22)
+    monkeypatch.setattr(calibrating, "samples", few)
+    monkeypatch.setattr(calibrating, "ROUNDS", {"cpu": (1, 1), "numpy": (1, 1)})
+    monkeypatch.setattr(calibrating, "COPIED", 1 << 22)
     monkeypatch.setattr("runtimes.calibration.links.between_processes", list)
     told = calibrate(kind, quick=True)
     assert 1e8 < told.kernels["forward"].rate < 1e14
