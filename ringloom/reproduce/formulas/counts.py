@@ -1,29 +1,32 @@
-"""Counts of a plan itself, in the units of the formulas: pairs, elements, cells, slots."""
+"""Counts of a plan itself, in the units of the formulas: pairs, blocks, cells."""
 
 from dataclasses import dataclass
+from fractions import Fraction
+from operator import add
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.analysis.balance import loads
-from planner.ir import TENSORS, Plan
+from planner.analysis.messages import reaches_owner
+from planner.ir import Plan
 
 
-def sent_elements(plan: Plan, scalars: bool = True) -> dict[str, NDArray[np.int64]]:
-    """Elements of each tensor that each rank sends, batch rows included: int64 [ranks] each.
+def sent_blocks(plan: Plan) -> dict[str, tuple[Fraction, Fraction]]:
+    """Returns what a rank sends of each tensor on average: in all, and of that finished.
 
-    A block of t tokens and h heads has t h elements per scalar, and per element of its vectors;
-    without `scalars`, of its vectors only.
+    In blocks, each a rank's share of the tensor; finished is what reaches its owner complete.
     """
-    work, elements = plan.workload, dict[str, NDArray[np.int64]]()
-    for _, move in plan.moves():
-        block, src, _ = move.flat()
-        for name in move.tensors:
-            tensor, side = TENSORS[name], plan.side(name)
-            each = work.batch * (tensor.elements(work) + scalars * tensor.scalars)
-            here = elements.setdefault(name, np.zeros(plan.ranks, np.int64))
-            np.add.at(here, src, (side.sizes * side.head_counts)[block] * each)
-    return elements
+    sums = dict[str, tuple[Fraction, Fraction]]()
+    for number, move in plan.moves():
+        complete = reaches_owner(plan, number, move)
+        for tensor in move.tensors:
+            side = plan.side(tensor)
+            each = np.append(side.sizes * side.head_counts, 0)
+            rows, total = each[move.blocks].sum(axis=1), int(each.sum())
+            sent = (Fraction(int(part.sum()), total) for part in (rows, rows[complete]))
+            every, finished = map(add, sums.get(tensor, (Fraction(0), Fraction(0))), sent)
+            sums[tensor] = every, finished
+    return sums
 
 
 @dataclass(frozen=True)

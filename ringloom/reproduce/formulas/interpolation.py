@@ -10,16 +10,14 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-import numpy as np
 import sympy
 
 from planner.analysis.balance import loads
 from planner.analysis.liveness import occupancy
-from planner.analysis.messages import reaches_owner
 from planner.errors import RingloomError
-from planner.ir import Pass, Plan
 from planner.planning import plan
 from planner.workload import Workload
+from ringloom.reproduce.formulas.counts import critical_pairs, sent_blocks
 
 Expr = Any  # of sympy, which has no types
 Counts = dict[str, Fraction]
@@ -38,40 +36,21 @@ def counts(schedule: str, ranks: int, tokens: int) -> Counts:
     """
     work = Workload(seq=ranks * tokens, heads=2 * ranks, kv_heads=ranks, head_dim=4)
     forward = plan(schedule, work, ranks)
-    load = loads(forward)
     numbers = {
         "rounds": Fraction(forward.rounds),
-        "busy": Fraction(int((load > 0).sum()), ranks),
-        "pairs": Fraction(int(load.max(axis=1).sum()), work.heads),
+        "busy": Fraction(int((loads(forward) > 0).sum()), ranks),
+        "pairs": Fraction(critical_pairs(forward), work.heads),
     }
     for tensor in ("KV", "Q"):
         side = forward.side(tensor)
-        held = occupancy(forward, tensor, side.sizes * side.head_counts).max(initial=0)
-        numbers[f"slots {tensor}"] = Fraction(int(held), _block(forward, tensor))
-    backward = plan(schedule, work, ranks, pass_="backward")
-    return numbers | _sent("forward", forward) | _sent("backward", backward)
-
-
-def _block(plan: Plan, tensor: str) -> int:
-    """Tokens x heads of a rank's share of a tensor."""
-    side = plan.side(tensor)
-    return int((side.sizes * side.head_counts).sum()) // plan.ranks
-
-
-def _sent(pass_: Pass, plan: Plan) -> Counts:
-    sums = Counts()
-    for number, move in plan.moves():
-        complete = reaches_owner(plan, number, move)
-        for tensor in move.tensors:
-            side = plan.side(tensor)
-            sizes = np.append(side.sizes * side.head_counts, 0)[move.blocks].sum(axis=1)
-            share = Fraction(1, _block(plan, tensor) * plan.ranks)
-            for name, rows in (
-                (f"{pass_} {tensor}", sizes),
-                (f"{pass_} {tensor} finished", sizes[complete]),
-            ):
-                sums[name] = sums.get(name, Fraction(0)) + int(rows.sum()) * share
-    return sums
+        sizes = side.sizes * side.head_counts
+        held = occupancy(forward, tensor, sizes).max(initial=0)
+        numbers[f"slots {tensor}"] = Fraction(int(held) * ranks, int(sizes.sum()))
+    for one in (forward, plan(schedule, work, ranks, pass_="backward")):
+        for tensor, (every, finished) in sent_blocks(one).items():
+            name = f"{one.pass_} {tensor}"
+            numbers |= {name: every, f"{name} finished": finished}
+    return numbers
 
 
 @cache  # tests/plain/test_formulas.py, which asks for all formulas, takes far longer without

@@ -11,7 +11,7 @@ from planner.planning import REGULAR, plan
 from planner.workload import Workload
 from ringloom.csv_rows import records
 from ringloom.reproduce import DATA
-from ringloom.reproduce.formulas.counts import sent_elements
+from ringloom.reproduce.formulas.counts import sent_blocks
 from ringloom.reproduce.models import baselines
 from ringloom.reproduce.models.baselines import Shape
 from ringloom.reproduce.models.training import Setting, iteration
@@ -35,11 +35,7 @@ def hops(schedule: str, pass_: Pass, ranks: int) -> dict[str, float]:
     """
     work = Workload(seq=64 * ranks, heads=4, head_dim=128, mask=Full())
     loop = plan(schedule, work, ranks, pass_=pass_, passes=REGULAR)
-    block = work.seq // ranks * work.heads
-    return {
-        name: float(sent.mean()) / (block * (TENSORS[name].elements(work) + TENSORS[name].scalars))
-        for name, sent in sent_elements(loop).items()
-    }
+    return {name: float(every) for name, (every, _) in sent_blocks(loop).items()}
 
 
 def per_circle(schedule: str, pass_: Pass, ranks: int) -> tuple[float, float]:

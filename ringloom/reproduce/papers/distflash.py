@@ -17,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import Pass, Plan
+from planner.ir import TENSORS, Pass, Plan
 from planner.planning import plan
 from planner.workload import Workload
 from ringloom.csv_rows import records
 from ringloom.reproduce import DATA
 from ringloom.reproduce.fitting import least_squares
-from ringloom.reproduce.formulas.counts import cells_speedup, idle, sent_elements
+from ringloom.reproduce.formulas.counts import cells_speedup, idle, sent_blocks
 from ringloom.reproduce.models import baselines
 from ringloom.reproduce.models.baselines import Shape
 from ringloom.reproduce.models.training import Setting, communication_overhead, iteration, waste
@@ -127,11 +127,9 @@ def speedups() -> Iterator[Line]:
 
 def volume(name: str, pass_: Pass, ranks: int = 8) -> float:
     """Vectors that a rank sends on average, in nd (P - 1)/P."""
-    counted = _planned(name, ranks, pass_, 64)
-    work = counted.workload
-    whole = work.seq * work.heads * work.head_dim
-    sent = sum(float(each.mean()) for each in sent_elements(counted, scalars=False).values())
-    return sent / (whole * (ranks - 1) / ranks)
+    blocks = sent_blocks(_planned(name, ranks, pass_, 64)).items()
+    vectors = sum(every * len(TENSORS[tensor].vectors) for tensor, (every, _) in blocks)
+    return float(vectors / (ranks - 1))
 
 
 @table(
