@@ -2,13 +2,7 @@
 
 from typing import Any
 
-from bokeh.models import (
-    AdaptiveTicker,
-    BasicTicker,
-    BasicTickFormatter,
-    CustomJSTickFormatter,
-    NoOverlap,
-)
+from bokeh import models
 from bokeh.plotting import figure
 
 TIP = '<div style="max-width:18rem;color:#111">{}</div>'
@@ -31,10 +25,12 @@ LABEL = {
 
 
 def frame(name: str, **more: Any) -> figure:
-    """A figure as wide as its place, without tools."""
+    """A figure as wide as its place, without tools, and with ranges that can be changed."""
     usual = {"border_fill_color": None, "sizing_mode": "stretch_width", "min_width": 220}
-    drawn = figure(name=name, **{**usual, "tools": "", "toolbar_location": None, **more})
-    drawn.axis.major_label_policy = NoOverlap(min_distance=8)
+    usual |= {"tools": "", "toolbar_location": None}
+    ranges = {axis: models.Range1d(0, 1) for axis in ("x_range", "y_range")}
+    drawn = figure(name=name, **(usual | ranges | more))
+    drawn.axis.major_label_policy = models.NoOverlap(min_distance=8)
     return drawn
 
 
@@ -44,15 +40,20 @@ def timed(name: str, **more: Any) -> figure:
     still = {"active_drag": None, "active_scroll": None, "x_axis_label": "time (ms)"}
     drawn = frame(name, **{"min_width": 240, **tools, **still, **more})
     drawn.toolbar.logo, drawn.toolbar.autohide = None, True
-    drawn.xaxis.formatter = BasicTickFormatter(use_scientific=False)  # 0.007, not 7.000e-3
+    drawn.xaxis.formatter = models.BasicTickFormatter(use_scientific=False)  # 0.007, not 7.000e-3
     return drawn
+
+
+def hover(drawn: figure, renderers: list[Any], tip: str, **more: Any) -> None:
+    """Words that stand at the pointer over some of a figure's glyphs."""
+    drawn.add_tools(models.HoverTool(renderers=renderers, tooltips=TIP.format(tip), **more))
 
 
 def cell_axes(drawn: figure) -> None:
     """Whole numbers along both axes, and no grid."""
     drawn.grid.visible = False
     for axis in (*drawn.xaxis, *drawn.yaxis):
-        axis.ticker = BasicTicker(min_interval=1, num_minor_ticks=0)
+        axis.ticker = models.BasicTicker(min_interval=1, num_minor_ticks=0)
 
 
 def cells_image(drawn: figure, source: Any, colours: Any) -> Any:
@@ -61,15 +62,15 @@ def cells_image(drawn: figure, source: Any, colours: Any) -> Any:
     return drawn.image(**place, color_mapper=colours, source=source)
 
 
-def padded(characters: int) -> CustomJSTickFormatter:
+def padded(characters: int) -> models.CustomJSTickFormatter:
     """Numbers after blanks as wide as digits: others need not move the picture beside them."""
     code = f'return String(Number(tick.toPrecision(6))).padStart({characters}, "\\u2007")'
-    return CustomJSTickFormatter(code=code)
+    return models.CustomJSTickFormatter(code=code)
 
 
 def in_bytes(characters: int = 0) -> dict[str, Any]:
     """Bytes along an axis or a scale, each tick with its own unit."""
     return {
-        "ticker": AdaptiveTicker(base=1024, mantissas=POWERS, min_interval=1),
-        "formatter": CustomJSTickFormatter(args={"characters": characters}, code=BYTES),
+        "ticker": models.AdaptiveTicker(base=1024, mantissas=POWERS, min_interval=1),
+        "formatter": models.CustomJSTickFormatter(args={"characters": characters}, code=BYTES),
     }

@@ -9,25 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from bokeh import models
 from bokeh.colors import RGB
-from bokeh.models import (
-    Arrow,
-    BasicTicker,
-    ColorBar,
-    ColumnDataSource,
-    CustomJS,
-    CustomJSHover,
-    HoverTool,
-    LinearColorMapper,
-    NormalHead,
-    Range1d,
-)
 from bokeh.plotting import figure
 from numpy.typing import NDArray
 
 from ringloom.report import asset
 from ringloom.report.facts.tiles import TileFacts
-from ringloom.report.pictures.frames import LABEL, TIP, cell_axes, cells_image, frame, padded
+from ringloom.report.pictures.frames import LABEL, cell_axes, cells_image, frame, hover, padded
 from ringloom.report.pictures.palette import COMING, DONE, PAPER, rank_colours
 from simulator.pictures import SEND
 
@@ -41,19 +30,21 @@ class StepperPicture:
     """Two figures, `tiles` and `ways`, that show step `state.data.step` of one of `facts`."""
 
     def __init__(self, ranks: int) -> None:
-        self.facts = ColumnDataSource(data={}, name="facts")
+        self.facts = models.ColumnDataSource(data={}, name="facts")
         # What the browser draws stays in the browser.
         drawn = {"syncable": False}
         # Before the first step, so that writing the first one is a change, and draws.
         first = {"leg": [0], "step": [-1], "cut": [0]}
-        self.state = ColumnDataSource(data=first, name="state", **drawn)
-        self.pixels = ColumnDataSource(data=NO_IMAGE, name="pixels", **drawn)
-        self.labels = ColumnDataSource(data=_none("x y text ink size"), name="labels", **drawn)
-        self.places = ColumnDataSource(data={}, name="places", **drawn)
-        self.messages = ColumnDataSource(data=_none(ENDS), name="messages", **drawn)
-        self.heads = ColumnDataSource(data=_none(ENDS), name="arrow-heads", **drawn)
+        self.state = models.ColumnDataSource(data=first, name="state", **drawn)
+        self.pixels = models.ColumnDataSource(data=NO_IMAGE, name="pixels", **drawn)
+        self.labels = models.ColumnDataSource(
+            data=_none("x y text ink size"), name="labels", **drawn
+        )
+        self.places = models.ColumnDataSource(data={}, name="places", **drawn)
+        self.messages = models.ColumnDataSource(data=_none(ENDS), name="messages", **drawn)
+        self.heads = models.ColumnDataSource(data=_none(ENDS), name="arrow-heads", **drawn)
         # Tiles at rest lie beside the scale of ranks: the page's theme owns their colours.
-        self.colours = LinearColorMapper(
+        self.colours = models.LinearColorMapper(
             palette=["#000000"],
             name="ranks",
             low_color=PAPER,
@@ -64,7 +55,7 @@ class StepperPicture:
         self.ways = self._ways()
         self.ranks = 0
         self._ranks(ranks)
-        self.draw = CustomJS(
+        self.draw = models.CustomJS(
             args={
                 name: getattr(self, name)
                 for name in ("state", "facts", "pixels", "labels", "places", "messages", "heads")
@@ -97,10 +88,10 @@ class StepperPicture:
         self.ways.x_range.update(start=across[0], end=across[1])
         self.ways.y_range.update(start=down[0], end=down[1])
 
-    def _hover(self, file: str, **more: ColumnDataSource) -> CustomJSHover:
+    def _words(self, file: str, **more: models.ColumnDataSource) -> models.CustomJSHover:
         """Words that a script of the page puts together when they are asked for."""
         args = {"state": self.state, "facts": self.facts} | more
-        return CustomJSHover(args=args, code=asset(file))
+        return models.CustomJSHover(args=args, code=asset(file))
 
     def _tiles(self) -> figure:
         drawn = frame(
@@ -108,64 +99,40 @@ class StepperPicture:
             aspect_ratio=1.1,
             x_axis_label="keys and values, piece by piece",
             y_axis_label="queries, piece by piece",
-            x_range=Range1d(0, 1),
-            y_range=Range1d(1, 0),
+            y_range=models.Range1d(1, 0),
         )
         image = cells_image(drawn, self.pixels, self.colours)
         drawn.text(**LABEL | {"text_font_size": "size"}, source=self.labels)
-        formatter = self._hover("tile_hover.js")
-        tip = TIP.format("@image{custom}")
-        drawn.add_tools(
-            HoverTool(renderers=[image], tooltips=tip, formatters={"@image": formatter})
-        )
+        words = self._words("tile_hover.js")
+        hover(drawn, [image], "@image{custom}", formatters={"@image": words})
         cell_axes(drawn)
         drawn.yaxis.formatter = padded(3)
-        whole = BasicTicker(min_interval=1)
-        self.scale = ColorBar(
+        whole = models.BasicTicker(min_interval=1)
+        self.scale = models.ColorBar(
             color_mapper=self.colours, title="rank", width=10, padding=4, ticker=whole
         )
         drawn.add_layout(self.scale, "right")
         return drawn
 
     def _ways(self) -> figure:
-        drawn = frame(
-            "ways",
-            aspect_ratio=1.1,
-            x_range=Range1d(-1.25, 1.25),
-            y_range=Range1d(-1.25, 1.25),
-        )
+        drawn = frame("ways", aspect_ratio=1.1)
         drawn.grid.visible = False
         drawn.xaxis.axis_label, drawn.yaxis.axis_label = "to rank", "from rank"
-        ways = drawn.segment("x0", "y0", "x1", "y1", line_width="width", line_color="#7F7F7F",
-                             source=self.messages)  # fmt: skip
-        cells = drawn.rect(
-            "dst", "src", 1, 1, fill_color=SEND, line_color=None, source=self.messages
-        )
-        head = NormalHead(size=9, fill_color="#7F7F7F", line_color=None)
-        arrow = Arrow(
-            end=head,
-            source=self.heads,
-            line_alpha=0,
-            x_start="x0",
-            y_start="y0",
-            x_end="x1",
-            y_end="y1",
-        )
+        look: dict[str, Any] = {"line_width": "width", "line_color": "#7F7F7F"}
+        ways = drawn.segment("x0", "y0", "x1", "y1", **look, source=self.messages)
+        look = {"fill_color": SEND, "line_color": None}
+        cells = drawn.rect("dst", "src", 1, 1, **look, source=self.messages)
+        head = models.NormalHead(size=9, fill_color="#7F7F7F", line_color=None)
+        ends = {"x_start": "x0", "y_start": "y0", "x_end": "x1", "y_end": "y1"}
+        arrow = models.Arrow(end=head, source=self.heads, line_alpha=0, **ends)
         drawn.add_layout(arrow)
         look = {"size": "size", "fill_color": "fill", "line_color": "line", "line_width": 2}
         circle = drawn.scatter("x", "y", **look, source=self.places)
         names = drawn.text(**LABEL, source=self.places)
         self.cells, self.arrows = cells, (ways, arrow, circle, names)
-        tip = TIP.format("rank @src to @dst: @parts{custom}")
-        formatter = self._hover("way_hover.js", messages=self.messages)
-        drawn.add_tools(
-            HoverTool(
-                renderers=[ways, cells],
-                tooltips=tip,
-                line_policy="interp",
-                formatters={"@parts": formatter},
-            )
-        )
+        more = {"@parts": self._words("way_hover.js", messages=self.messages)}
+        tip = "rank @src to @dst: @parts{custom}"
+        hover(drawn, [ways, cells], tip, line_policy="interp", formatters=more)
         return drawn
 
 

@@ -4,14 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from bokeh.models import (
-    ColumnDataSource,
-    CustomJSHover,
-    FixedTicker,
-    HoverTool,
-    LinearColorMapper,
-    Range1d,
-)
+from bokeh import models
 from bokeh.plotting import figure
 from numpy.typing import NDArray
 
@@ -35,22 +28,19 @@ LABELLED = 16  # rank numbers along the axis at the most
 class TimelinePicture:
     """One schedule; `show` draws other bars in the same picture."""
 
-    def __init__(self, name: str, axis: Range1d) -> None:
-        self.source = ColumnDataSource(data={}, name=f"{name}-bars")
+    def __init__(self, name: str, axis: models.Range1d) -> None:
+        self.source = models.ColumnDataSource(data={}, name=f"{name}-bars")
         # Each with one pattern: a browser takes a second for a thousand bars that name their own.
-        self.hatched = [ColumnDataSource(data={}) for _ in HATCHES]
-        self.figure = timed(
-            name,
-            x_range=axis,
-            y_range=Range1d(1, 0),
-            output_backend="canvas",
-        )
+        self.hatched = [models.ColumnDataSource(data={}) for _ in HATCHES]
+        self.figure = timed(name, x_range=axis, output_backend="canvas")
         place = {"y": "lane", "left": "left", "right": "right", "height": "height"}
         bars = self.figure.hbar(
             **place,
             fill_color={
                 "field": "stream",
-                "transform": LinearColorMapper(palette=PALETTE, low=0, high=len(PALETTE) - 1),
+                "transform": models.LinearColorMapper(
+                    palette=PALETTE, low=0, high=len(PALETTE) - 1
+                ),
             },
             line_color=None,
             # Never seen: a constant saves the browser looking up a colour for every bar.
@@ -71,12 +61,12 @@ class TimelinePicture:
                 hatch_scale=6,
                 source=source,
             )
-        moment = CustomJSHover(code=MOMENT)
-        hover = HoverTool(renderers=[bars], tooltips=TIP, attachment="vertical")
+        moment = models.CustomJSHover(code=MOMENT)
+        hover = models.HoverTool(renderers=[bars], tooltips=TIP, attachment="vertical")
         hover.formatters = {"@since": moment, "@takes": moment}
         self.figure.add_tools(hover)
         self.figure.ygrid.visible = False
-        self.ticks = FixedTicker(ticks=[])
+        self.ticks = models.FixedTicker(ticks=[])
         self.figure.yaxis.ticker = self.ticks
 
     def show(

@@ -9,7 +9,7 @@ from bokeh.plotting import figure
 from numpy.typing import NDArray
 
 from ringloom.report import asset
-from ringloom.report.pictures.frames import TIP, cell_axes, cells_image, frame, in_bytes, timed
+from ringloom.report.pictures.frames import cell_axes, cells_image, frame, hover, in_bytes, timed
 from ringloom.report.pictures.palette import DASHES, OKABE_ITO, amounts
 from ringloom.views.units import seconds, size
 from simulator.facts import Usage, over_average
@@ -27,8 +27,6 @@ class LoadPicture:
             min_width=180,
             x_axis_label="rank",
             y_axis_label=LOAD_LABEL,
-            x_range=models.Range1d(0, 1),
-            y_range=models.Range1d(0, 1),
         )
         self.bars = self.figure.vbar(
             x="rank",
@@ -39,8 +37,8 @@ class LoadPicture:
             source=self.source,
         )
         self.figure.add_layout(models.Span(location=1, dimension="width", line_color="#7F7F7F"))
-        tip = TIP.format("rank @rank: @pairs{0,0} pairs x heads, @share{0.00}x the average")
-        self.figure.add_tools(models.HoverTool(renderers=[self.bars], tooltips=tip, mode="vline"))
+        tip = "rank @rank: @pairs{0,0} pairs x heads, @share{0.00}x the average"
+        hover(self.figure, [self.bars], tip, mode="vline")
         self.figure.xgrid.visible = False
         self.figure.xaxis.ticker = models.BasicTicker(min_interval=1, num_minor_ticks=0)
 
@@ -68,9 +66,7 @@ class MemoryPicture:
     """Up to as many lines as schedules; colours and dashes tell them apart."""
 
     def __init__(self, axis: models.Range1d, lines: int) -> None:
-        self.figure = timed(
-            "memory", height=260, x_range=axis, y_range=models.Range1d(0, 1), y_axis_label="memory"
-        )
+        self.figure = timed("memory", height=260, x_range=axis, y_axis_label="memory")
         self.figure.yaxis[0].update(**in_bytes(8))
         self.sources = [models.ColumnDataSource(data={}, name=f"memory-{n}") for n in range(lines)]
         self.lines = [
@@ -110,21 +106,10 @@ class TrafficPicture:
             high=1,
             nan_color="rgba(0,0,0,0)",
         )
-        self.figure = frame(
-            name,
-            height=260,
-            min_width=180,
-            x_range=models.Range1d(0, 1),
-            y_range=models.Range1d(1, 0),
-        )
+        self.figure = frame(name, height=260, min_width=180)
         cells = cells_image(self.figure, self.source, self.colours)
-        formatter = models.CustomJSHover(
-            args={"cells": self.source}, code=asset("traffic_hover.js")
-        )
-        tip = TIP.format("@image{custom}")
-        self.figure.add_tools(
-            models.HoverTool(renderers=[cells], tooltips=tip, formatters={"@image": formatter})
-        )
+        words = models.CustomJSHover(args={"cells": self.source}, code=asset("traffic_hover.js"))
+        hover(self.figure, [cells], "@image{custom}", formatters={"@image": words})
         scale = models.ColorBar(color_mapper=self.colours, width=10, padding=4, **in_bytes())
         self.figure.add_layout(scale, "right")
         cell_axes(self.figure)
