@@ -28,7 +28,7 @@ FAILURES = (
 
 
 def read(
-    path: Path, parse: Callable[[bytes], Content], what: str, largest: int = 1 << 20
+    path: str | Path, parse: Callable[[bytes], Content], what: str, largest: int = 1 << 20
 ) -> Content:
     """Returns what `parse` makes of a file of at most `largest` bytes; .gz is unpacked.
 
@@ -36,6 +36,7 @@ def read(
     an error of a kind of its own where parsing raised it.
     """
     try:
+        path = Path(path)
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             content = file.read(largest + 1)
         if len(content) > largest:
@@ -115,8 +116,8 @@ def with_folder(path: str) -> str:
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
     """Raises RingloomError where what is done inside cannot write a file or folder."""
-    if str(path) in ("", "-"):
-        raise RingloomError(f"cannot write {str(path)!r}: give the name of a file")
+    if str(path) in ("", "-") or not isinstance(path, str | Path):
+        raise RingloomError(f"cannot write {path!r:.60}: give the name of a file")
     try:
         yield
     except BrokenPipeError:  # who reads has enough

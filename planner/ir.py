@@ -22,7 +22,7 @@ from planner.columns import chosen, flat, stacked
 from planner.errors import PlanError
 from planner.masks.mask import SideName
 from planner.partitions import SMALL, Ints, Partition, Side, check_places, printed
-from planner.workload import DTYPES, Workload
+from planner.workload import DTYPES, Workload, check_request
 
 Pass = Literal["forward", "backward"]
 Dim = Literal["head_dim", "v_head_dim"]  # a field of the workload
@@ -328,8 +328,7 @@ class Plan:
         object.__setattr__(self, "steps", tuple(filter(None, self.steps)))
         if self.pass_ not in INPUTS:
             raise PlanError(f"a pass is forward or backward, not {self.pass_!r}")
-        if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:
-            raise PlanError(f"ranks must be a whole number from 1 up, not {self.ranks!r}")
+        check_request(self.workload, self.ranks, "a plan")
         self.partition.check(self.workload, self.ranks)
         check_places(self.ranks, max(len(self.partition.q), len(self.partition.kv)))
         known = CARRIED[self.pass_]

@@ -212,6 +212,8 @@ class Partition:
 
     def side(self, name: str) -> Side:
         """The query side for "q", the KV side for "kv"."""
+        if name not in ("q", "kv"):
+            raise PlanError(f"a side is q or kv, not {name!r:.60}")
         return self.q if name == "q" else self.kv
 
     def check(self, work: Workload, ranks: int) -> None:

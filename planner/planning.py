@@ -19,7 +19,7 @@ from planner.passes.trim import trim as drop_useless
 from planner.plans import Passes, Plans, one_plan
 from planner.schedules import SCHEDULES, Schedule
 from planner.verify import verify, verify_pair
-from planner.workload import Workload
+from planner.workload import Workload, check_request
 
 Rewrite = Callable[[Plan], Plan]
 PASSES: tuple[Rewrite, ...] = (per_piece, drop_useless, homeward, direct)
@@ -75,8 +75,7 @@ def plan(
     schedule or parameter, for a layout that the schedule does not take, and for whatever the
     verifier refuses.
     """
-    if not isinstance(work, Workload):
-        raise PlanError(f"plan takes a schedule, a Workload and ranks; {work!r:.60} is no Workload")
+    check_request(work, ranks, "plan(schedule, work, ranks)")
     if pass_ == "both":
         return verify_pair(
             plan(schedule, work, ranks, passes=passes, trim=trim, layout=layout),
@@ -84,8 +83,6 @@ def plan(
         )
     if pass_ not in ("forward", "backward"):
         raise PlanError(f"a pass is forward, backward or both, not {pass_!r}")
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-        raise PlanError(f"ranks must be a whole number from 1 up, not {ranks!r}")
     if ranks * ranks > LARGEST:  # every schedule has a block per rank at least
         most = math.isqrt(LARGEST)
         raise PlanError(
@@ -111,7 +108,7 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
 
     Raises PlanError for an unknown schedule or parameter.
     """
-    name, parameters = parse_schedule(text)
+    name, parameters = parse_schedule(text) if isinstance(text, str) else (str(text), {})
     parameters |= {key: own_name(value) for key, value in parameters.items() if key == "layout"}
     if name not in SCHEDULES:
         raise PlanError(unknown("schedule", name, SCHEDULES))

@@ -5,6 +5,7 @@ import numpy as np
 from planner.ir import Plan
 from planner.masks.mask import SideName
 from planner.masks.regions import Ints
+from planner.plans import one_plan
 
 
 def document_positions(plan: Plan, side: SideName = "q") -> tuple[Ints, ...]:
@@ -14,7 +15,8 @@ def document_positions(plan: Plan, side: SideName = "q") -> tuple[Ints, ...]:
     being at its last key; of a tree along the path from its root; without either the sequence.
     Raises PlanError where the mask has documents, but not one for every token.
     """
-    begins, zero = plan.workload.mask.origins(side) or (np.zeros(1, np.int64),) * 2
-    ahead = plan.workload.offset if side == "q" else 0
+    work = one_plan(plan, "document_positions").workload
+    begins, zero = work.mask.origins(side) or (np.zeros(1, np.int64),) * 2
+    ahead = work.offset if side == "q" else 0
     places = (plan.partition.side(side).positions(rank) + ahead for rank in range(plan.ranks))
     return tuple(x - zero[(np.searchsorted(begins, x, "right") - 1).clip(0)] for x in places)

@@ -124,3 +124,11 @@ class Workload(OneLine):
     def allowed(self, q: Positions, kv: Positions) -> NDArray[np.bool_]:
         """Returns which queries `q` may see which keys `kv`: bool [len(q), len(kv)]."""
         return self.mask.allowed(np.asarray(q, dtype=np.int64) + self.offset, kv)
+
+
+def check_request(work: object, ranks: object, taker: str) -> None:
+    """Raises PlanError unless these are a workload and a number of ranks."""
+    if not isinstance(work, Workload):
+        raise PlanError(f"{taker}: work is an rl.Workload, not {work!r:.60}")
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise PlanError(f"ranks must be a whole number from 1 up, not {ranks!r:.60}")

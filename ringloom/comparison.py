@@ -20,7 +20,7 @@ from planner.one_line import both_ends
 from planner.planning import Trim, find_schedule, plan
 from planner.plans import Passes, Plans
 from planner.schedules import comparable
-from planner.workload import Workload
+from planner.workload import Workload, check_request
 from ringloom.advice import Recommendation, recommend, why
 from ringloom.rows import LABELS, Load, Refusal, Row, cells, flat, shortage
 from ringloom.views.units import counted, in_lines, length, seconds
@@ -229,7 +229,8 @@ def compare(
     that need more, or whose ranks or heads do not divide, are `refused`. `track` may wrap the
     names, to show progress. Raises PlanError for unknown schedules, and where none can run.
     """
-    machine = hardware if isinstance(hardware, Hardware) else find_hardware(hardware)
+    check_request(work, ranks, "compare(work, ranks, hardware)")
+    machine = find_hardware(hardware)
     what_if = scenario_of(scenario or ORDINARY)
     what_if = replace(what_if, overlap=what_if.overlap and overlap)
 
@@ -239,7 +240,7 @@ def compare(
         return case(shown, plans, simulate(plans, machine, what_if), trim)
 
     named = comparable(work, ranks, machine.ranks_per_node) if schedules is None else schedules
-    if isinstance(named, str) or not named:
+    if not isinstance(named, Iterable) or isinstance(named, str) or not named:
         raise PlanError(f"schedules must be a list of names, such as ['ring'], not {named!r}")
     names = list(dict.fromkeys(on_machine(name, ranks, machine) for name in named))
     for name in names:

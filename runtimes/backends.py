@@ -118,9 +118,9 @@ def forward_of(plans: Plans) -> Plans:
 
 def executor(backend: str | Execute) -> Execute:
     """Returns a backend by its name; raises RingloomError, with the known ones, for another."""
-    if not isinstance(backend, str):
+    if callable(backend):
         return backend
-    if backend not in BACKENDS:
+    if str(backend) not in BACKENDS:
         raise RingloomError(unknown("backend", backend, BACKENDS))
     execute: Execute = import_module(BACKENDS[backend]).execute
     return execute

@@ -12,6 +12,7 @@ second thread, so slices of one thread never overlap.
 
 import gzip
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -61,9 +62,13 @@ def trace(
     `scale` stretches time, `whole` rounds to microseconds, `ranks` keeps some ranks only. Raises
     RingloomError where rows were not kept, and for more than two million events.
     """
-    if not scale > 0:
+    if not isinstance(run, Run):
+        raise RingloomError(f"trace takes a prediction or a recording, not {run!r:.60}")
+    if not 0 < scale < math.inf:
         raise RingloomError(f"a time scale is more than 0, not {scale:g}")
     chosen = range(run.ranks) if ranks is None else sorted(set(ranks))
+    if others := [rank for rank in chosen if rank not in range(run.ranks)]:
+        raise RingloomError(f"a trace of {run.ranks} ranks has no rank {others[0]}")
     slices, counters, plans, messages = list[Span](), list[Event](), list[Plan](), 0
     for one, offset in run.in_turn():
         timeline, ticks = one.timeline, Ticks(scale, whole, offset)
@@ -165,7 +170,7 @@ def save_trace(document: dict[str, Any], path: str | Path) -> Path:
 
 def trace_file(path: str | Path) -> Path:
     """Return the path; raises RingloomError unless it ends in .json or .json.gz."""
-    file = Path(path)
+    file = Path(str(path))
     if not file.name.endswith((".json", ".json.gz")):
         raise RingloomError(f"a trace file ends in .json or .json.gz, not {file.name}")
     return file

@@ -148,7 +148,7 @@ def simulate(
     a plan that gets stuck, and with the verifier's sentence for a wrong one that nobody verified.
     """
     scenario = replace(scenario_of(scenario or {}), **changes)
-    chips = hardware if isinstance(hardware, Hardware) else hardware_named(hardware)
+    chips = hardware_named(hardware)
     passes = [
         _one_pass(costs, placed, engine, costs.plan.rows <= KEPT if record is None else record)
         for costs, placed in _priced(plan, chips, scenario)

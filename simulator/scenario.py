@@ -14,6 +14,7 @@ value_of, text_of   one value from and to a text, as on the command line and in 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,6 +75,9 @@ class Scenario(OneLine):
         for name in ("overlap", "late"):
             if getattr(self, name) not in (True, False):
                 raise _unlike(getattr(self, name), name, FORMS[name][1])
+        for name in ("share", "chunk", "launch"):
+            if not isinstance(getattr(self, name), Real | None):
+                raise _unlike(getattr(self, name), name, FORMS[name][1])
         if self.late and not self.overlap:
             raise RingloomError("late launches need overlap: without it nothing computes meanwhile")
         if self.share is not None and not 0 <= self.share < 1:
@@ -87,7 +91,7 @@ class Scenario(OneLine):
             raise _unlike(links, "links", "factors by two places, as {(6, 7): 0.1}")
         if twice := [(a, b) for a, b in links if a != b and (b, a) in links]:
             raise RingloomError(f"link {name_of(twice[0])} is named twice, once from either end")
-        if self.chunk < 1:
+        if not self.chunk >= 1:
             raise RingloomError(f"a chunk has 1 byte or more, not {self.chunk}")
 
     @property

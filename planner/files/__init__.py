@@ -81,7 +81,7 @@ def save(plans: AnyPlans, path: str | Path) -> None:
 
 def load(path: str | Path) -> Plan | Plans:
     """Read and verify a plan file; raises PlanError for an invalid one, RingloomError for none."""
-    return read(Path(path), lambda content: loads(content.decode()), str(path), LARGEST)
+    return read(path, lambda content: loads(content.decode()), str(path), LARGEST)
 
 
 def _document_in(document: Json) -> Plan | Plans:

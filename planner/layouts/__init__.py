@@ -20,7 +20,7 @@ from planner.layouts.pieces import cut as cut
 from planner.layouts.pieces import split as split
 from planner.layouts.pieces import whole_heads as whole_heads
 from planner.partitions import Partition, Ranges
-from planner.workload import Workload
+from planner.workload import Workload, check_request
 
 Layout = str | Partition  # a name, or the partition whose positions and owners to take
 
@@ -71,7 +71,7 @@ def sides(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> tuple[C
             layout.check(work, ranks)
             pieces = ({(b.positions, b.home): None for b in s.blocks} for s in (q, kv))
             return list(next(pieces)), list(next(pieces))
-        case _ if layout in BY_MASK:
+        case str() if layout in BY_MASK:
             _check_grain(layout, grain)
             return BY_MASK[layout](work, ranks, grain)
     q_pieces, same = chunks_of(layout, work.seq, ranks, grain), work.seq == work.kv_seq
@@ -87,6 +87,7 @@ def _check_grain(layout: str, grain: int) -> None:
 
 def by_tokens(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> Partition:
     """Both sides cut by the same layout, all heads together."""
+    check_request(work, ranks, "by_tokens(work, ranks, layout)")
     q_pieces, kv_pieces = sides(work, ranks, layout, grain)
     q = whole_heads(q_pieces, work.heads)
     if kv_pieces == q_pieces and work.heads == work.kv_heads:

@@ -18,7 +18,7 @@ from planner.masks import Mask, parse
 from planner.masks.areas import areas
 from planner.masks.mask import SideName
 from planner.partitions import Partition, shifted
-from planner.workload import Workload
+from planner.workload import Workload, check_request
 
 Sides = tuple[Chunks, Chunks]
 EACH, FINE = 16, 64  # pieces per rank where no grain is given
@@ -74,7 +74,8 @@ def balance(work: Workload, masks: Sequence[Mask | str], ranks: int, grain: int 
     mask counts only where it is among `masks`. Give it to `plan(..., layout=partition)`. Raises
     PlanError for no mask, and for one that does not fit the lengths.
     """
-    if isinstance(masks, str | Mask) or not masks:
+    check_request(work, ranks, "balance(work, masks, ranks)")
+    if not isinstance(masks, Sequence) or isinstance(masks, str) or not masks:
         raise PlanError(f"balance takes a list of one mask or more, not {masks!r}")
     layers = [replace(work, mask=parse(m) if isinstance(m, str) else m) for m in masks]
 

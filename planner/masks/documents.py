@@ -1,6 +1,6 @@
 """Documents and Varlen: packed sequences that do not see each other."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -131,6 +131,8 @@ class Varlen(Mask):
 
 
 def _lengths(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(values, Iterable):
+        raise PlanError(f"{name} takes a list of lengths, such as (512, 1024), not {values!r:.60}")
     lengths = tuple(whole(f"{name} length", value) for value in values)
     if not lengths or sum(lengths) > LIMIT:
         raise PlanError(

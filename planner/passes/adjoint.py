@@ -10,6 +10,7 @@ from planner.analysis.messages import reaches_owner
 from planner.analysis.tables import Table
 from planner.errors import PlanError
 from planner.ir import QUERY_SIDE, TENSORS, Held, Move, Plan, Step
+from planner.plans import one_plan
 
 KEPT = ("Q", "KV", "OUT")  # what a forward pass may leave in place
 
@@ -24,7 +25,7 @@ def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
     Tensors named in `keep` are not sent again: the forward pass leaves its copies in place. OUT is
     left where it is finished before it goes to its owner; DOUT then goes there without STATS.
     """
-    if plan.pass_ != "forward":
+    if one_plan(plan, "adjoint").pass_ != "forward":
         raise PlanError(f"adjoint takes a forward plan; {plan.name} is a {plan.pass_} plan")
     if any("Q" in held.tensors for held in plan.start):
         raise PlanError(f"adjoint of {plan.name}: DOUT and STATS cannot follow a held Q")

@@ -78,6 +78,8 @@ def schedule(
     """
     if build is None:
         return partial(schedule, travels=travels, path=path, paper=paper)
+    if not callable(build):
+        raise PlanError(f"schedule takes a function, whose name it has, not {build!r:.60}")
     known = SCHEDULES.get(build.__name__)
     if known and getattr(known.build, "__module__", "") != build.__module__:
         raise PlanError(f"{known} is there already: give the function another name")

@@ -8,6 +8,7 @@ when the command runs, or when its own help is asked for.
 import ast
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
@@ -46,6 +47,20 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, or None."""
         return command_of(cmd_name) if cmd_name in COMMANDS else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the words; raises UsageError where an option has two values."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if command and not ctx.resilient_parsing:  # as completion is
+            parser = command.make_parser(click.Context(command, ctx))
+            for one, times in Counter(parser.parse_args([*rest])[2]).items():
+                if not isinstance(one, click.Option) or one.multiple or times < 2:
+                    continue
+                if one.secondary_opts or not one.is_flag:
+                    raise click.UsageError(f"{one.opts[0]} is given {times} times: keep one")
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; where its reader has enough, as head has, it ends as other programs do."""

@@ -48,12 +48,6 @@ def _range(value: str) -> tuple[str, float, float]:
     return key, low, high
 
 
-def _only(_: click.Context, __: click.Parameter, ranges: tuple[Any, ...]) -> Any:
-    if len(ranges) > 1:
-        raise click.UsageError("--vary takes one constant: run the command again for another")
-    return ranges[0] if ranges else None
-
-
 def _draw(drawn: Curves, file: Path) -> None:
     sheet = needing("plots", "ringloom.figures.sheet")
     sheet.write(lambda: drawn.plot().figure, file.stem, file.parent, (file.suffix[1:],))
@@ -64,8 +58,6 @@ def _draw(drawn: Curves, file: Path) -> None:
 @click.option(
     "--vary",
     type=Written("KEY=LOW:HIGH", "intra.bandwidth=1e10:4e11", _range),
-    multiple=True,
-    callback=_only,
     help=f"Also sweep a constant or {', '.join(OWN)}, and show the crossings.",
 )
 @click.option("--picture", type=click.Path(), help="Draw what --vary gives, as SVG or PNG.")

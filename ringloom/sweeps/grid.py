@@ -95,7 +95,7 @@ def fingerprint(value: Any) -> str:
     return f"{replace(value, topology=None).python} {sorted(map(repr, graph.edges(data=True)))}"
 
 
-def read_grid(path: Path) -> Grid:
+def read_grid(path: str | Path) -> Grid:
     """Reads a TOML file of a grid; raises RingloomError, in one line, for anything else."""
     return read(path, lambda content: grid_of(tomllib.loads(content.decode())), f"grid {path}")
 

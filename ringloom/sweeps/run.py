@@ -66,7 +66,7 @@ def sweep(
     sense, for a folder of another grid, and for a worker that dies.
     """
     results = needing("sweep", "ringloom.sweeps.results")
-    points = grid_of(grid) if isinstance(grid, Mapping) else read_grid(Path(grid))
+    points = grid_of(grid) if isinstance(grid, Mapping) else read_grid(grid)
     with opened(Path(folder), points.digest) as store:
         missing = [number for number in range(len(points)) if number not in store.rows]
         if missing:

@@ -18,12 +18,16 @@ def presets() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
 
 
-def hardware(name: str | Path) -> Hardware:
-    """Return a preset by its name, or the hardware that a TOML or JSON file describes.
+def hardware(name: Hardware | str | Path) -> Hardware:
+    """Return a preset by its name, the hardware that a TOML or JSON file describes, or itself.
 
     Raises RingloomError, in one line, for an unknown name and for a file that is unreadable or does
     not give every constant with value, source and calibrated.
     """
+    if isinstance(name, Hardware):
+        return name
+    if not isinstance(name, str | Path):
+        raise RingloomError(f"hardware is a preset, a file or an rl.Hardware, not {name!r:.60}")
     if str(name) in presets():
         return load(PRESETS / f"{name}.toml")
     path = Path(name)

@@ -25,7 +25,9 @@ import numpy as np
 
 from planner.disk import from_json, read
 from planner.errors import RingloomError
+from planner.masks.mask import whole
 from simulator.hardware import Hardware, Link
+from simulator.hardware import hardware as hardware_named
 
 Place = int | str
 Build = Callable[..., "Topology"]
@@ -292,7 +294,9 @@ def _along_axes(
 # ---- words, files and graphs
 
 
-def topology(given: Topology | nx.Graph | str, hardware: Hardware, ranks: int) -> Topology:
+def topology(
+    given: Topology | nx.Graph | str, hardware: Hardware | str | Path, ranks: int
+) -> Topology:
     """Return the topology that a word, a JSON file, a graph or a topology stands for.
 
     Words: nodes, nodes:nics=2, switch, ring, torus:4x4. A file holds {"links": [[0, 1, bandwidth,
@@ -300,9 +304,11 @@ def topology(given: Topology | nx.Graph | str, hardware: Hardware, ranks: int) -
     ranks - 1 are the ranks. Raises RingloomError for anything else, and where ranks do not fit.
     """
     if isinstance(given, str):
-        given = _parsed(given, hardware, ranks)
-    elif not isinstance(given, Topology):
+        given = _parsed(given, hardware_named(hardware), whole("ranks", ranks, 1))
+    elif isinstance(given, nx.Graph):
         given = Topology(given.name or "given", ranks, given)
+    if not isinstance(given, Topology):
+        raise RingloomError(f"a topology is one of {forms()}, a file or a graph, not {given!r:.60}")
     if given.ranks != ranks:
         has = f"topology {given.name} has {given.ranks} ranks"
         raise RingloomError(f"{has}, the plan has {ranks}")

@@ -59,6 +59,8 @@ BAD = [
     (["emit", "fortran", "ring", *SMALL], "fortran"),
     (["emit", "torch", "ring", *SMALL, "-o", "/nowhere/ring.py"], "cannot write /nowhere/ring.py"),
     (["check", "nowhere.py"], "no file nowhere.py"),
+    (["plan", "ring", *SMALL, "--mask", "full", "--mask", "causal"], "--mask is given 2 times"),
+    (["simulate", "ring", *SMALL, "--overlap", "--no-overlap"], "--overlap is given 2 times"),
     (["fly"], "fly"),
     (["plan", "ring", "--wings", "2"], "--wings"),
     (["emit", "jax", "ring", *SMALL, "--sinks", "--layer"], "sinks yet: ordinary programs do"),

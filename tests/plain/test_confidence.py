@@ -170,12 +170,6 @@ def test_the_uncalibrated_constant_of_the_most_doubt_is_to_be_measured_first(
     ringloom.refused(*command, "--picture", "curve.jpeg")
 
 
-def test_one_constant_is_varied_at_a_time(ringloom: CommandLine) -> None:
-    command = ["sensitivity", "--ranks", "8", "--seq", "64k", "--vary", "intra.alpha=1e-6:1e-5"]
-    said = ringloom.refused(*command, "--vary", "intra.bandwidth=1e10:4e11")
-    assert "--vary takes one constant" in said
-
-
 def test_what_is_not_worth_measuring_is_not_to_be_measured(ringloom: CommandLine) -> None:
     work = ["--ranks", "8", "--seq", "64k", "--schedules", "ulysses", "--no-overlap"]
     command = ["sensitivity", *work, "--vary", "intra.bandwidth=1e10:4e11"]

@@ -50,7 +50,7 @@ def test_any_order_of_the_passes_stays_exact(
         built = verify(rewrite(trim(built)))
 
 
-@pytest.mark.parametrize("takes_one", [rl.trim, rl.homeward, rl.direct, rl.derive])
+@pytest.mark.parametrize("takes_one", [rl.trim, rl.homeward, rl.direct, rl.derive, rl.adjoint])
 def test_a_pair_is_told_that_a_pass_takes_one_plan(takes_one: Any) -> None:
     with pytest.raises(PlanError, match=f"{takes_one.__name__} takes one plan, such as pair.for"):
         takes_one(rl.plan("ring", WORK, 2, pass_="both"))

@@ -371,5 +371,5 @@ def test_more_ranks_than_tables_have_room_for_are_refused_before_anything_is_bui
 
 
 def test_a_plan_is_told_where_its_workload_stands() -> None:
-    with pytest.raises(PlanError, match="'ring' is no Workload"):
+    with pytest.raises(PlanError, match=r"work is an rl\.Workload, not 'ring'"):
         rl.plan(rl.Workload(seq=64), "ring", 4)  # type: ignore[call-overload]

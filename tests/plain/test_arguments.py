@@ -1,0 +1,55 @@
+"""Arguments of a wrong kind: each is told what belongs there, before anything runs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ringloom as rl
+
+R: Any = rl
+WORK = rl.Workload(seq=24, heads=2, head_dim=4, dtype="float64")
+PLAN = rl.plan("ring", WORK, 3)
+RUN = rl.simulate(PLAN, "h100")
+Q = np.zeros((1, 2, 24, 4))
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: R.trace(PLAN), "trace takes a prediction or a recording, not <Plan|Plan"),
+    (lambda: R.trace(RUN, scale=float("inf")), "a time scale is more than 0, not inf"),
+    (lambda: R.trace(RUN, ranks=[9]), "a trace of 3 ranks has no rank 9"),
+    (lambda: R.save_trace({}, None), "a trace file ends in .json or .json.gz, not None"),
+    (lambda: R.topology(3, "h100", 4), "a topology is one of nodes, .* or a graph, not 3"),
+    (lambda: R.topology("switch", None, 4), "hardware is a preset, a file or an rl.Hardware, not"),
+    (lambda: R.topology("switch", "h100", "4"), "ranks '4' is not a whole number"),
+    (lambda: R.simulate(PLAN, 3), "hardware is a preset, a file or an rl.Hardware, not 3"),
+    (lambda: R.simulate(PLAN, "h100", topology=3), "a topology is one of nodes, "),
+    (lambda: R.Scenario(share="x"), "share must be a number, not 'x'"),
+    (lambda: R.Scenario(chunk=float("nan")), "a chunk has 1 byte or more, not nan"),
+    (lambda: R.plan(None, WORK, 4), "unknown schedule 'None': choose one of ring, "),
+    (lambda: R.plan("ring", WORK, 4, layout=[]), "choose one of contiguous, striped, zigzag"),
+    (lambda: R.compare("ring", 4, "h100"), "compare.*: work is an rl.Workload, not 'ring'"),
+    (lambda: R.compare(WORK, None, "h100"), "ranks must be a whole number from 1 up, not None"),
+    (lambda: R.compare(WORK, 4, "h100", 3), "schedules must be a list of names, such as"),
+    (lambda: R.by_tokens(WORK, -1, "zigzag"), "ranks must be a whole number from 1 up, not -1"),
+    (lambda: R.balance(WORK, 3, 4), "balance takes a list of one mask or more, not 3"),
+    (lambda: R.document_positions(WORK), "document_positions takes one plan, .*, not Workload"),
+    (lambda: R.document_positions(PLAN, "k"), "a side is q or kv, not 'k'"),
+    (lambda: R.schedule("ring"), "schedule takes a function, whose name it has, not 'ring'"),
+    (lambda: R.run(PLAN, Q, Q, Q, backend=3), "unknown backend '3': choose one of numpy, "),
+    (lambda: R.Documents(24), r"Documents takes a list of lengths, such as \(512, 1024\), not 24"),
+    (lambda: R.load(None), "None: expected str, bytes or os.PathLike object, not NoneType"),
+    (lambda: R.save(PLAN, None), "cannot write None: give the name of a file"),
+    (lambda: R.sweep(3, "folder"), "grid 3: expected str, bytes or os.PathLike object, not int"),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), WRONG, ids=[said[:40] for _, said in WRONG])
+def test_what_belongs_there_is_told(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(rl.RingloomError, match=said):
+        call()
+
+
+def test_hardware_of_a_topology_may_be_a_name() -> None:
+    named, given = (rl.topology("nodes", chips, 16) for chips in ("h100", rl.hardware("h100")))
+    assert [*named.graph.edges(data=True)] == [*given.graph.edges(data=True)]
