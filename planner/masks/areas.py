@@ -27,7 +27,6 @@ from planner.masks.regions import Ints, Region, overlaps
 
 Ranges = tuple[range, ...]
 LIMIT = 2**31
-DENSE = 64  # a matrix product does about this many multiplications while one pair is counted
 
 
 class Runs(NamedTuple):
@@ -61,7 +60,7 @@ def areas(region: Region, q: Sequence[Ranges], kv: Sequence[Ranges]) -> Ints:
     rows, columns = runs(q), runs(kv)
     total = np.zeros((len(q), len(kv)), np.int64)
     pieces = region.pieces
-    boxes = _boxes_worth_multiplying(pieces, rows, columns)
+    boxes = _boxes_under_strides(pieces, rows, columns)
     if boxes.any():
         total += _products(pieces[boxes], rows, columns, total.shape)
         pieces = pieces[~boxes]
@@ -165,27 +164,16 @@ def _floor_sums(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:
     return total
 
 
-def _boxes_worth_multiplying(pieces: Ints, rows: Runs, columns: Runs) -> NDArray[np.bool_]:
-    """Returns True for plain boxes that so many runs meet that a matrix product is cheaper.
+def _boxes_under_strides(pieces: Ints, rows: Runs, columns: Runs) -> NDArray[np.bool_]:
+    """Returns True for plain boxes where runs are strided, so that about every run meets every box.
 
-    Thousands of blocks or documents against strided runs: every run meets every box. A striped plan
-    on 64 ranks under a grid of 256 x 256 cells takes 17 times as long without.
+    Thousands of blocks or documents are then cheaper by a matrix product: a striped plan on 64
+    ranks under a grid of 256 x 256 cells takes 17 times as long without.
     """
     i0, i1, j0, j1, lo, hi = pieces.T
-    plain = np.asarray((lo <= j0 - i1 + 1) & (hi >= j1 - 1 - i0))
     exact = int(rows.size.sum()) * int(columns.size.sum()) < 2**53
-    if not exact or np.count_nonzero(plain) < 8:
-        return np.zeros(len(pieces), np.bool_)
-    meets = _meeting(i0[plain], i1[plain], rows) * _meeting(j0[plain], j1[plain], columns)
-    dense = np.count_nonzero(plain) * len(rows.start) * len(columns.start)
-    return plain & (int(meets.sum()) * DENSE > dense)
-
-
-def _meeting(low: Ints, high: Ints, run: Runs) -> Ints:
-    """Counts the runs that overlap each interval, as bounding intervals."""
-    began = np.searchsorted(np.sort(run.start), high, side="left")
-    ended = np.searchsorted(np.sort(run.stop), low, side="right")
-    return np.asarray(np.maximum(began - ended, 0))
+    strided = bool((rows.step > 1).any() or (columns.step > 1).any())
+    return np.asarray((lo <= j0 - i1 + 1) & (hi >= j1 - 1 - i0) & (exact and strided))
 
 
 def _products(pieces: Ints, rows: Runs, columns: Runs, shape: tuple[int, int]) -> Ints:

@@ -1,7 +1,7 @@
 """Documents and Varlen: packed sequences that do not see each other."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,20 +14,17 @@ from planner.parse import tokens
 
 
 @dataclass(frozen=True, repr=False)
-class Documents(Mask):
-    """A query meets the keys of its own document.
+class Lengths(Mask):
+    """A rule on documents, of so many keys and so many queries each.
 
-    `lengths` are the documents' keys. Without `q_lengths` a query belongs to the document of its
-    aligned position; with them, query number r belongs to the document that r falls in when the
-    queries are divided by `q_lengths`. Raises PlanError for negative or mismatched lengths.
+    Raises PlanError for negative or mismatched lengths.
     """
 
-    forms = ("documents:A,B", "documents@FILE")
     restarts = True
     lists = 2
 
     lengths: tuple[int, ...]
-    q_lengths: tuple[int, ...] | None = None
+    q_lengths: tuple[int, ...] | None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", _lengths("Documents", self.lengths))
@@ -38,6 +35,32 @@ class Documents(Mask):
                     f"Documents has {len(self.lengths)} lengths but {len(self.q_lengths)} q_lengths"
                 )
 
+    def bounds(self) -> tuple[Ints, Ints]:
+        """Returns where documents begin and end, in aligned queries and in keys; [n + 1] each."""
+        keys = np.cumsum([0, *self.lengths], dtype=np.int64)
+        queries = np.cumsum([0, *(self.q_lengths or self.lengths)], dtype=np.int64)
+        return queries + keys[-1] - queries[-1], keys
+
+    def check(self, seq: int, kv_seq: int) -> None:
+        if sum(self.lengths) != kv_seq:
+            raise PlanError(f"documents sum to {sum(self.lengths)} tokens, not to kv_seq {kv_seq}")
+        if self.q_lengths is not None and sum(self.q_lengths) != seq:
+            raise PlanError(f"q_lengths sum to {sum(self.q_lengths)} tokens, not to seq {seq}")
+
+
+@dataclass(frozen=True, repr=False)
+class Documents(Lengths):
+    """A query meets the keys of its own document.
+
+    `lengths` are the documents' keys. Without `q_lengths` a query belongs to the document of its
+    aligned position; with them, query number r belongs to the document that r falls in when the
+    queries are divided by `q_lengths`.
+    """
+
+    forms = ("documents:A,B", "documents@FILE")
+
+    q_lengths: tuple[int, ...] | None = None
+
     @property
     def expression(self) -> str:
         return f"place(i, {'BOUNDS' if self.q_lengths is None else 'Q_BOUNDS'}) == place(j, BOUNDS)"
@@ -47,20 +70,8 @@ class Documents(Mask):
         queries, keys = self.bounds()
         return {"BOUNDS": keys} | ({} if self.q_lengths is None else {"Q_BOUNDS": queries})
 
-    def bounds(self) -> tuple[Ints, Ints]:
-        """Returns where documents begin and end, in aligned queries and in keys; [n + 1] each."""
-        keys = np.cumsum([0, *self.lengths], dtype=np.int64)
-        queries = np.cumsum([0, *(self.q_lengths or self.lengths)], dtype=np.int64)
-        return queries + keys[-1] - queries[-1], keys
-
     def packed(self) -> Packed:
         return Packed(self.bounds())
-
-    def check(self, seq: int, kv_seq: int) -> None:
-        if sum(self.lengths) != kv_seq:
-            raise PlanError(f"documents sum to {sum(self.lengths)} tokens, not to kv_seq {kv_seq}")
-        if self.q_lengths is not None and sum(self.q_lengths) != seq:
-            raise PlanError(f"q_lengths sum to {sum(self.q_lengths)} tokens, not to seq {seq}")
 
     @classmethod
     def parse_file(cls, text: str) -> Mask:
@@ -68,42 +79,23 @@ class Documents(Mask):
 
 
 @dataclass(frozen=True, repr=False)
-class Varlen(Mask):
+class Varlen(Lengths):
     """A query meets keys of its own document, whose last query is at its last key.
 
     `left` keys before its place there and `right` after it, None being unbounded: chunked prefill
-    and decoding of packed documents, as in flash-attn's function of that name. Raises PlanError for
-    negative or mismatched lengths.
+    and decoding of packed documents, as in flash-attn's function of that name.
     """
 
     forms = ("varlen:A,B/QA,QB", "varlen:A,B/QA,QB/LEFT,RIGHT")
-    restarts = True
-    lists = 2
 
-    lengths: tuple[int, ...]
     q_lengths: tuple[int, ...]
     left: int | None = None
     right: int | None = 0
 
     def __post_init__(self) -> None:
-        documents, near = self.documents, Window(self.left, self.right)
-        values = documents.lengths, documents.q_lengths, near.left, near.right
-        for field, value in zip(fields(self), values, strict=True):
-            object.__setattr__(self, field.name, value)
-
-    @property
-    def documents(self) -> Documents:
-        """Returns the documents without a rule inside them."""
-        return Documents(self.lengths, self.q_lengths)
-
-    def bounds(self) -> Ints:
-        """Returns where documents begin and end in keys: int64 [documents + 1]."""
-        return self.documents.bounds()[1]
-
-    def ahead(self) -> Ints:
-        """Returns how far the keys of each document are ahead of its queries: int64 [documents]."""
-        queries, keys = self.documents.bounds()
-        return keys[1:] - queries[1:]
+        super().__post_init__()
+        for side, width in vars(Window(self.left, self.right)).items():
+            object.__setattr__(self, side, width)
 
     @property
     def expression(self) -> str:
@@ -114,20 +106,18 @@ class Varlen(Mask):
     @property
     def names(self) -> Names:
         """The mask with a bound less, and where that bound is in each document, from 1 on."""
+        queries, keys = self.bounds()
+        ahead, documents = keys[1:] - queries[1:], Documents(self.lengths, self.q_lengths)
         if self.left is not None:
-            least = np.pad(self.ahead() - self.left, 1)
-            return {"near": replace(self, left=None), "BOUNDS": self.bounds(), "LEAST": least}
+            least = np.pad(ahead - self.left, 1)
+            return {"near": replace(self, left=None), "BOUNDS": keys, "LEAST": least}
         if self.right is not None:
-            most = np.pad(self.ahead() + self.right, 1)
-            return {"near": self.documents, "BOUNDS": self.bounds(), "MOST": most}
-        return {"near": self.documents}
+            return {"near": documents, "BOUNDS": keys, "MOST": np.pad(ahead + self.right, 1)}
+        return {"near": documents}
 
     def packed(self) -> Packed:
         left, right = Window(self.left, self.right).reach
-        return Packed(self.documents.bounds(), left, right, from_ends=True)
-
-    def check(self, seq: int, kv_seq: int) -> None:
-        self.documents.check(seq, kv_seq)
+        return Packed(self.bounds(), left, right, from_ends=True)
 
 
 def _lengths(name: str, values: Sequence[int]) -> tuple[int, ...]:

@@ -96,7 +96,7 @@ def test_many_boxes_against_stripes_are_counted_by_a_product(
     mask = Blocks(grid, size) & Window(9 * size + 1, 2)  # type: ignore[arg-type]
     q, kv = stripes(20 * size - 1, ranks), stripes(20 * size, 3)
     pieces = mask.region().pieces
-    assert module._boxes_worth_multiplying(pieces, module.runs(q), module.runs(kv)).sum() > 8
+    assert module._boxes_under_strides(pieces, module.runs(q), module.runs(kv)).sum() > 8
     np.testing.assert_array_equal(areas(mask.region(), q, kv), counted(mask, q, kv))
 
 
