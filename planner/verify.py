@@ -14,12 +14,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.copies import Copies
 from planner.analysis.inputs import check_inputs
-from planner.analysis.liveness import held_away
+from planner.analysis.liveness import held_away, lifetimes
 from planner.analysis.messages import ALWAYS, last_ways
 from planner.analysis.partial_sums import check_partial_sums
-from planner.analysis.tables import Table, groups
+from planner.analysis.tables import groups
 from planner.analysis.tiles import CELLS, LIVE, Tiles, dead_edges, tiles
 from planner.columns import chosen
 from planner.errors import PlanError
@@ -103,12 +102,8 @@ def _left_by(forward: Plan, tensor: str, block: Index, rank: Index) -> NDArray[n
         return np.asarray((source[block] == rank) | (step[block] == ALWAYS))
     if tensor not in INPUTS["forward"]:
         return np.zeros(len(block), bool)
-    came, copies = Table(forward, tensor), Copies(forward, tensor)
-    came[came.cells.owned] = True
-    for number in range(-1, len(forward.steps)):
-        for rows in copies.comes(number):
-            came[rows.rank, rows.blocks] = True
-    return came[came.cells.flat(rank, block)]
+    came = lifetimes(forward, tensor)[0][rank, block] >= -1
+    return np.asarray(came | (forward.side(tensor).owners[block] == rank))
 
 
 def check_rectangles(plan: Plan, table: Tiles) -> None:

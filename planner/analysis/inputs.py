@@ -19,19 +19,18 @@ def check_inputs(plan: Plan) -> None:
 
 
 def _check_input(plan: Plan, tensor: str) -> None:
-    here, copies, absent = Table(plan, tensor, nothing=True), Copies(plan, tensor), None
-    here[here.cells.owned] = True
-    came = len(plan.side(tensor))
-    for number in range(len(plan.steps) + 1):
+    copies, came, never = Copies(plan, tensor), len(plan.side(tensor)), len(plan.steps) + 1
+    ready = Table(plan, tensor, np.min_scalar_type(never))  # the step from which it can be read
+    ready.flat[:] = never
+    ready[ready.cells.owned] = 0
+    for number in range(never):
         for rank, blocks, _ in copies.readable(number):
-            here[rank, blocks] = True
+            ready[rank, blocks] = number
             came += present(blocks)
-        if absent := next(_absent(plan, tensor, number, copies, here), None):
-            break
-    if np.count_nonzero(here.flat) - 1 < came:
+    if np.count_nonzero(ready.flat < never) - 1 < came:
         raise next(_twice(plan, tensor))
-    if absent:
-        raise absent
+    for error in _absent(plan, tensor, copies, ready):
+        raise error
 
 
 def _twice(plan: Plan, tensor: str) -> Iterator[PlanError]:
@@ -50,22 +49,17 @@ def _twice(plan: Plan, tensor: str) -> Iterator[PlanError]:
             here[entries] = True
 
 
-def _absent(
-    plan: Plan, tensor: str, number: int, copies: Copies, here: Table
-) -> Iterator[PlanError]:
-    """Yields an error for each node of a step that reads what is not there yet, if it ever is."""
-    for rank, blocks, to in copies.reads(number):
-        readable = here[rank, blocks]
-        if readable.all():
-            continue
-        row, column = np.argwhere(~readable)[0]
-        reader, block = rank[row], blocks[row, column]
-        comes = (
-            f"is there from step {later} only"
-            for later in range(number + 1, len(plan.steps) + 1)
-            for rows in copies.readable(later)
-            if (rows.blocks[rows.rank == reader] == block).any()
-        )
-        does = f"attends {tensor}" if to is None else f"sends {tensor} to rank {to[row]}"
-        when = next(comes, "never comes there")
-        yield PlanError(f"step {number}: rank {reader} {does}, but block {block} {when}")
+def _absent(plan: Plan, tensor: str, copies: Copies, ready: Table) -> Iterator[PlanError]:
+    """Yields an error for each node that reads what is not there yet, if it ever is."""
+    never = len(plan.steps) + 1
+    for number in range(never):
+        for rank, blocks, to in copies.reads(number):
+            early = (since := ready[rank, blocks]) > number
+            if early.any():
+                at = tuple(np.argwhere(early)[0])
+                does = f"attends {tensor}" if to is None else f"sends {tensor} to rank {to[at[0]]}"
+                when = f"is there from step {since[at]} only"
+                when = when if since[at] < never else "never comes there"
+                yield PlanError(
+                    f"step {number}: rank {rank[at[0]]} {does}, but block {blocks[at]} {when}"
+                )
