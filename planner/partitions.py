@@ -175,6 +175,13 @@ class Side:
                 seen.add(key)
 
 
+def heads_in_common(q: Sequence[range], kv: Sequence[range], group: int) -> NDArray[np.int64]:
+    """Query heads of which a q slice, and whose KV heads a kv slice, has: int64 [q, kv slices]."""
+    low = np.maximum.outer([s.start for s in q], [s.start * group for s in kv])
+    high = np.minimum.outer([s.stop for s in q], [s.stop * group for s in kv])
+    return np.asarray(np.maximum(high - low, 0))
+
+
 def _indices(items: Iterable[object], distinct: tuple[object, ...]) -> Ints:
     number = {item: i for i, item in enumerate(distinct)}
     return np.array([number[item] for item in items], np.int32)

@@ -39,10 +39,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from planner.ir import TENSORS, Pass, Plan
+from planner.layouts import owners_of_tokens
 from planner.masks import Causal
 from planner.masks.areas import areas, sizes
 from planner.masks.regions import FAR, Ints, Region
-from planner.partitions import Ranges, merge
 from planner.workload import Workload
 from simulator.costs.kernels import Kernels
 from simulator.hardware import Hardware
@@ -210,7 +210,6 @@ def outside(plan: Plan) -> str | None:
     if early:
         return f"copies of {', '.join(sorted(early))} are away from their owners at the start"
     sides = {"query": plan.partition.q, "key": plan.partition.kv}
-    owned = list[dict[Ranges, int]]()
     for name, side in sides.items():
         full = side.sizes > 0
         chunk, home, heads = side.chunk[full], side.owners[full], side.head_counts[full]
@@ -222,17 +221,9 @@ def outside(plan: Plan) -> str | None:
         most, fair = int(np.bincount(owner, tokens).max()), -(-int(tokens.sum()) // plan.ranks)
         if most > fair:
             return f"a rank owns {most} tokens of the {name} side, more than {fair}"
-        owned.append(dict(zip(side.chunks, owner.tolist(), strict=True)))
-    if _plain(plan.workload) and owned[0] != owned[1]:
-        q, kv = (_by_token(side, plan.workload.seq) for side in owned)
+    if _plain(plan.workload):
+        pieces = ([(b.positions, b.home) for b in side.blocks] for side in sides.values())
+        q, kv = (owners_of_tokens(side, plan.workload.seq) for side in pieces)
         if (q != kv).any():
             return "the query and the key of a token have different owners"
     return None
-
-
-def _by_token(owned: dict[Ranges, int], tokens: int) -> Ints:
-    """Return the owner of each token."""
-    owners = np.zeros(tokens, np.int64)
-    for positions, owner in owned.items():
-        owners[merge(positions)] = owner
-    return owners

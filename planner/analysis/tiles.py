@@ -12,10 +12,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import chosen
 from planner.ir import Attend, Index, Plan
 from planner.masks.areas import areas, sizes
-from planner.partitions import Ints, Partition, shifted
+from planner.partitions import Ints, Partition, heads_in_common, shifted
 from planner.workload import Workload
 
 LIVE, FULL = np.uint8(1), np.uint8(2)
@@ -57,11 +56,7 @@ class Tiles:
     @property
     def shared_heads(self) -> NDArray[np.int64]:
         """Query heads that a q slice and a kv slice compute together under the GQA grouping."""
-        group, q, kv = self.work.group, self.partition.q.slices, self.partition.kv.slices
-        low = np.maximum.outer([s.start for s in q], [s.start * group for s in kv])
-        high = np.minimum.outer([s.stop for s in q], [s.stop * group for s in kv])
-        shared: NDArray[np.int64] = np.maximum(high - low, 0)
-        return shared
+        return heads_in_common(self.partition.q.slices, self.partition.kv.slices, self.work.group)
 
     @property
     def one_slice(self) -> bool:
@@ -77,28 +72,19 @@ class Tiles:
             live = live & (self.shared_heads[q_side.slice[q], kv_side.slice[kv]] > 0)
         return live
 
-    def kinds(self, attend: Attend) -> Iterator[tuple[slice, NDArray[np.uint8], Index | slice]]:
-        """Yield LIVE and FULL of the tiles of rectangles, some rows at a time; of -1 it is FULL.
-
-        (rows, kinds [a, b, distinct], index into these [rows]): those like the one before are
-        looked up once.
-        """
+    def kinds(self, attend: Attend) -> Iterator[tuple[slice, NDArray[np.uint8]]]:
+        """Yield LIVE and FULL of tiles [a, b, rows], some rows at a time; those of -1 are FULL."""
         height = max(1, CELLS // (attend.q.shape[1] * attend.kv.shape[1]))
         for at in range(0, len(attend), height):
             rows, (of_q, of_kv) = slice(at, at + height), self._entries
             q, kv = of_q.take(attend.q[rows].T), of_kv.take(attend.kv[rows].T)
-            fresh = np.ones(q.shape[1], np.bool_)
-            fresh[1:] = (q[:, 1:] != q[:, :-1]).any(axis=0) | (kv[:, 1:] != kv[:, :-1]).any(axis=0)
-            first = chosen(fresh)
-            entries = q[:, first][:, None] + kv[:, first][None]
-            which = slice(None) if fresh.all() else np.cumsum(fresh) - 1
-            yield rows, self.chunk_kinds.take(entries), which
+            yield rows, self.chunk_kinds.take(q[:, None] + kv[None])
 
     def full(self, attend: Attend) -> NDArray[np.bool_]:
         """Returns True for rectangles of which the mask hides no pair: bool [rows]."""
         full = np.empty(len(attend), np.bool_)
-        for rows, kinds, which in self.kinds(attend):
-            full[rows] = np.logical_and.reduce(kinds & FULL, axis=(0, 1))[which]
+        for rows, kinds in self.kinds(attend):
+            full[rows] = np.logical_and.reduce(kinds & FULL, axis=(0, 1))
         return full
 
     def heads(self, attend: Attend) -> NDArray[np.int64]:
@@ -142,11 +128,11 @@ def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray
     """
     dead_q, dead_kv = attend.q >= 0, attend.kv >= 0
     met = table.heads(attend) > 0
-    for rows, kinds, which in table.kinds(attend):
+    for rows, kinds in table.kinds(attend):
         live = (kinds & LIVE).view(np.bool_)
         for dead, axis in ((dead_q, 1), (dead_kv, 0)):
             edge: NDArray[np.bool_] = np.logical_or.reduce(live, axis=axis)
-            dead[rows] &= ~(edge[:, which] & met[rows]).T
+            dead[rows] &= ~(edge & met[rows]).T
     return dead_q, dead_kv
 
 

@@ -103,19 +103,20 @@ def names(work: Workload, ranks: int, partition: Partition) -> str:
     ranks.
     """
     by_mask = tuple(BY_MASK) if ranks <= MOST else ()
-    owner = _owners(((block.positions, block.home) for block in partition.q.blocks), work.seq)
+    pieces = ((block.positions, block.home) for block in partition.q.blocks)
+    owner = owners_of_tokens(pieces, work.seq)
     for members in (n for n in range(1, ranks + 1) if ranks % n == 0 and (n < ranks or n == 1)):
         groups = ranks // members
         places = owner // members, owner % groups
         for layout in (*LAYOUTS, *by_mask) if members == 1 else LAYOUTS:
-            group = _owners(sides(work, groups, layout)[0], work.seq)
+            group = owners_of_tokens(sides(work, groups, layout)[0], work.seq)
             if any(np.array_equal(group, place) for place in places):
                 shared = f" of groups of {members} ranks" if members > 1 else ""
                 return f"{layout}{shared} = {PEER_NAMES[layout]}"
     return f"custom, {len(partition.q.chunks)} query and {len(partition.kv.chunks)} KV pieces"
 
 
-def _owners(pieces: Iterable[tuple[Ranges, int]], tokens: int) -> NDArray[np.int32]:
+def owners_of_tokens(pieces: Iterable[tuple[Ranges, int]], tokens: int) -> NDArray[np.int32]:
     """Returns the rank that owns each token: [tokens]; none where ranks own some of its heads."""
     owner, owned = np.zeros(tokens, np.int32), 0
     for positions, rank in dict.fromkeys(pieces):  # once for all heads

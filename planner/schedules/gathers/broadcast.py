@@ -14,25 +14,20 @@ ringX (Yin et al. 2025).
 
 import numpy as np
 
-from planner.errors import PlanError
 from planner.ir import Attend, Move, Pass, Plan, Step
 from planner.layouts import Layout, by_tokens
 from planner.masks.mask import SideName
 from planner.schedules.tour import carried
 from planner.workload import Workload
 
-SIDES: dict[str, SideName] = {"q": "q", "kv": "kv"}
-
 
 def broadcast(
-    work: Workload, ranks: int, pass_: Pass, *, side: str = "kv", layout: Layout = "zigzag"
+    work: Workload, ranks: int, pass_: Pass, *, side: SideName = "kv", layout: Layout = "zigzag"
 ) -> Plan:
     """KV is broadcast and DKV reduced; or, with side=q, queries and their results."""
-    if side not in SIDES:
-        raise PlanError(f"side is q or kv, not {side!r}")
     part, rank, steps = by_tokens(work, ranks, layout), np.arange(ranks), list[Step]()
     q, kv = part.q.owned(ranks), part.kv.owned(ranks)
-    own, (inputs, sums) = (q if side == "q" else kv), carried(SIDES[side], pass_)
+    own, (inputs, sums) = (q if side == "q" else kv), carried(side, pass_)
     for t in range(ranks + 2):
         moves, attends = list[Move](), list[Attend]()
         if t < ranks:

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.ir import Held, Move
 from planner.layouts import Chunks, Layout, by_heads, cut, sides, split
-from planner.partitions import Ints, Side, check_places
+from planner.partitions import Ints, Side, check_places, heads_in_common
 from planner.schedules.grid import Grid
 from planner.workload import Workload
 
@@ -22,16 +22,6 @@ def head_slices(work: Workload, parts: int) -> tuple[list[range], list[range]]:
     edges = {s.start // work.group for s in q} | {-(-s.stop // work.group) for s in q}
     ends = sorted(edges)
     return q, [range(a, b) for a, b in pairwise(ends)]
-
-
-def kv_uses(work: Workload, q: list[range], kv: list[range]) -> list[list[int]]:
-    """The numbers of the KV slices that each query slice meets."""
-
-    def meet(queries: range, keys: range) -> bool:
-        low, high = keys.start * work.group, keys.stop * work.group
-        return max(queries.start, low) < min(queries.stop, high)
-
-    return [[a for a, keys in enumerate(kv) if meet(queries, keys)] for queries in q]
 
 
 class Shards:
@@ -62,7 +52,8 @@ def shards(
     q = Shards(queries, ulysses, groups, q_slices)
     same = (queries, q_slices) == (keys, kv_slices)  # then what is found out of one side goes
     kv = q if same else Shards(keys, ulysses, groups, kv_slices)
-    return q, kv, kv_uses(work, q_slices, kv_slices)
+    common = heads_in_common(q_slices, kv_slices, work.group)
+    return q, kv, [np.flatnonzero(heads).tolist() for heads in common]
 
 
 class Exchange:

@@ -40,7 +40,7 @@ def usp(
     ulysses: int = 0,
     ring: int = 0,
     gather: int = 1,
-    order: str = "heads",
+    order: Literal["heads", "context"] = "heads",
     layout: Layout = "zigzag",
     keep: Literal[0, 1] = 1,
 ) -> Plan:
@@ -49,8 +49,6 @@ def usp(
     keep=1: the backward pass reuses what the forward pass sent, and OUT where it was made.
     """
     ulysses, ring, gather = degrees(work, ranks, ulysses, ring, gather)
-    if order not in ("heads", "context"):
-        raise PlanError(f"order is heads or context, for whose ranks are neighbours, not {order!r}")
     groups = ring * gather
     queries, keys, uses = shards(work, ulysses, groups, ulysses, layout)
     q = Exchange(queries, [[h] for h in range(queries.slices)])
