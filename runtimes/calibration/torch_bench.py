@@ -1,4 +1,4 @@
-"""A bench in torch, of the kernels that emitted programs call.
+"""A bench in torch, of the kernels and merges of emitted programs.
 
 On a CPU that is one core, timed by the thread's own clock; on a CUDA device, by its events.
 """
@@ -9,21 +9,26 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
+from types import ModuleType
 from typing import Any
 
 import torch
-import torch.nn.attention
 
+from codegen import emit
+from planner.planning import plan
+from planner.workload import Workload
 from runtimes.calibration.benches import Bench, Sample
+from runtimes.emitted import load
 from runtimes.machine import memory_bytes
 
-CUDNN = torch.nn.attention.SDPBackend.CUDNN_ATTENTION.value
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 
 
 class TorchBench(Bench):
     """Times kernel calls, merges, copies and products on one device; kind is cpu or cuda."""
+
+    clock = staticmethod(time.thread_time)
 
     def __init__(self, kind: str) -> None:
         self.kind, self.kinds = kind, tuple[str, ...](["full", "causal"])
@@ -47,51 +52,24 @@ class TorchBench(Bench):
         return torch.randn(*shape, device=self._device).to(DTYPES[dtype])
 
     def prepare(self, sample: Sample, dtype: str) -> Callable[[], object]:
-        """Returns a function that calls the kernel of this device once."""
-        heads, kv_heads = sample.heads, sample.kv_heads or sample.heads
-        q = self._random(1, heads, sample.rows, sample.head_dim, dtype=dtype)
-        k, v = (
-            self._random(1, kv_heads, sample.columns, sample.head_dim, dtype=dtype)
-            for _ in range(2)
-        )
-        rule, aten = (0.0, sample.kind == "causal"), torch.ops.aten
-        if self._cuda:
-            seed = torch.zeros((), dtype=torch.int64, device=self._device)
-            sizes = None, None, sample.rows, sample.columns
-            saved: tuple[Any, ...] = *sizes, *rule, seed, seed
-            forward = partial(aten._scaled_dot_product_flash_attention, q, k, v, *rule)
-            kernel = aten._scaled_dot_product_flash_attention_backward
-            if aten._fused_sdp_choice(q, k, v, None, *rule, enable_gqa=True) == CUDNN:
-                saved = seed, seed, None, *sizes, *rule
-                forward = partial(
-                    aten._scaled_dot_product_cudnn_attention, q, k, v, None, True, *rule
-                )
-                kernel = aten._scaled_dot_product_cudnn_attention_backward
-        else:
-            mask, saved = _half_hidden(sample, q.dtype), rule
-            forward = partial(
-                aten._scaled_dot_product_flash_attention_for_cpu, q, k, v, *rule, attn_mask=mask
-            )
-            kernel = partial(
-                aten._scaled_dot_product_flash_attention_for_cpu_backward, attn_mask=mask
-            )
+        """Returns a function that calls the program's kernel of this device once."""
+        rows, columns, heads = sample.rows, sample.columns, sample.heads
+        q, dout = (self._random(1, heads, rows, sample.head_dim, dtype=dtype) for _ in range(2))
+        shared = 1, sample.kv_heads or heads, columns, sample.head_dim
+        k, v = (self._random(*shared, dtype=dtype) for _ in range(2))
+        within = sorted((0, columns - rows))  # a band in which every row sees a column
+        band = {"full": False, "causal": True, "masked": within}[sample.kind]
+        program = kernels("causal" if isinstance(band, bool) else "window:1")
+        forward = partial(program.attend, q, k, v, band)
         if sample.pass_ == "forward":
             return forward
-        out, lse = forward()[:2]
-        return partial(kernel, torch.randn_like(q), q, k, v, out, lse, *saved)
+        return partial(program.attend_backward, dout, q, *forward(), k, v, band)
 
     def merging(self, rows: int, heads: int, head_dim: int) -> Callable[[], object]:
-        """Returns a function that merges a partial output into another, as emitted programs do."""
-        total = self._random(1, heads, rows, head_dim + 1)
-        o = self._random(1, heads, rows, head_dim, dtype=self.dtype)
-        lse = self._random(1, heads, rows, 1)
-
-        def merge() -> None:
-            weight = torch.sigmoid(lse - total[..., head_dim:]).nan_to_num(0.0)
-            total[..., :head_dim].lerp_(o.to(total.dtype), weight)
-            total[..., head_dim:] = torch.logaddexp(total[..., head_dim:], lse)
-
-        return merge
+        """Returns a function that merges a partial output into another."""
+        total, lse, part_lse = (self._random(1, heads, rows, n) for n in (head_dim, 1, 1))
+        part = self._random(1, heads, rows, head_dim, dtype=self.dtype)
+        return partial(kernels("causal").merge, total, lse, part, part_lse)
 
     def copying(self, size: int) -> Callable[[], object]:
         """Returns a function that copies `size` bytes within this device's memory."""
@@ -112,10 +90,7 @@ class TorchBench(Bench):
     def seconds(self, run: Callable[[], object], times: int) -> float:
         """Returns the seconds of `times` calls: of the device on CUDA, else of this thread."""
         if not self._cuda:
-            began = time.thread_time()
-            for _ in range(times):
-                run()
-            return time.thread_time() - began
+            return super().seconds(run, times)
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         first.record()
@@ -126,13 +101,11 @@ class TorchBench(Bench):
         return float(first.elapsed_time(last)) / 1e3
 
 
-def _half_hidden(sample: Sample, dtype: Any) -> Any:
-    """Returns an explicit mask of a masked call, None for other calls; every row sees a column."""
-    if sample.kind != "masked":
-        return None
-    seen = torch.rand(sample.rows, sample.columns) < 0.5
-    seen[:, 0] = True
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
+@cache
+def kernels(mask: str) -> ModuleType:
+    """Returns an emitted program; its kernels are those of all programs of such masks."""
+    work = Workload(seq=1 << 12, heads=2, kv_heads=1, mask=mask)
+    return load(emit(plan("ring", work, 2, pass_="both"), "torch"))
 
 
 def processor() -> str:

@@ -329,6 +329,12 @@ def test_every_kind_of_call_runs_in_every_pass() -> None:
         assert all(gradients(run()) for run in runs[half:])
 
 
+def test_kernels_are_timed_as_programs_call_them() -> None:
+    """On a CPU they take 16-bit inputs as float32, so they are no faster than those of float32."""
+    out, _ = bench("cpu").prepare(Sample("forward", 32, 32, "full", 4, 16), "bfloat16")()  # type: ignore[misc]
+    assert out.dtype == torch.float32
+
+
 def gradients(results: Any) -> bool:
     """True for what a backward pass gives: three arrays of 32 tokens and 16 dimensions."""
     return isinstance(results, tuple) and [x.shape[-2:] for x in results] == [(32, 16)] * 3
