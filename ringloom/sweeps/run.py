@@ -17,6 +17,7 @@ from ringloom.sweeps.grid import Grid, Row, grid_of, outcome, read_grid
 from ringloom.sweeps.store import Store, opened
 from ringloom.sweeps.workers import workers
 from runtimes.machine import holding_interrupts
+from simulator.prediction import ratio
 
 Batch = list[int]
 Track = Callable[[list[Batch]], Iterable[Batch]]
@@ -142,7 +143,7 @@ def standings(rows: Sequence[Row], keys: Sequence[str]) -> list[Standing]:
         hardware, fastest = str(place[others.index("hardware")]), min(cell.values())
         cells[hardware] += 1
         for schedule, seconds in cell.items():
-            names[hardware, schedule].append(seconds / fastest)
+            names[hardware, schedule].append(ratio(seconds, fastest))
     return [
         Standing(*name, tuple(sorted(ratios)), cells[name[0]], refused[name])
         for name, ratios in names.items()

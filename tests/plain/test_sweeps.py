@@ -127,6 +127,12 @@ def test_both_files_hold_the_rows(whole: tuple[Path, run.Sweep]) -> None:
         assert not other["makespan_s"] or float(row["makespan_s"]) == float(other["makespan_s"])
 
 
+def test_all_schedules_are_the_fastest_where_there_is_nothing_to_compute() -> None:
+    about = {"hardware": "h100", "makespan_s": 0.0}
+    rows = [about | {"schedule": name} for name in ("ring", "zigzag")]
+    assert [one.ratios for one in standings(rows, ("hardware", "schedule"))] == [(1.0,), (1.0,)]
+
+
 def test_standings_count_the_fastest_and_those_that_cannot_run() -> None:
     rows: list[dict[str, Any]] = [
         {"seq": seq, "hardware": "h", "schedule": name, **rest}
