@@ -122,7 +122,10 @@ def assemble(
 
     `marks`: those of lines of parts that the program has.
     """
-    modules = [module(text, marks) for text in (IMPORTS, *texts)]
+    modules = [
+        module(x.text(marks), above=True) if isinstance(x, Part) else module(x)
+        for x in (IMPORTS, *texts)
+    ]
     given = {line for imports, _ in modules for line in imports}
     pieces = [piece for _, pieces in modules for piece in pieces]
     chosen = needed(pieces, {line.name for line in given}, keep)
@@ -174,13 +177,12 @@ def joined(pieces: Sequence[Piece]) -> str:
 # ---- taking a text apart
 
 
-@lru_cache(maxsize=64)  # a second program in a process takes 1.4 times as long without, 1.6 in JAX
-def module(
-    source: str | Part, marks: frozenset[str]
-) -> tuple[tuple[Import, ...], tuple[Piece, ...]]:
-    """The imports and the top-level statements of a text, without what assembly leaves out."""
-    above = isinstance(source, Part)
-    text = source.text(marks) if isinstance(source, Part) else source
+@lru_cache(maxsize=256)  # a second program in a process takes 1.4 times as long without
+def module(text: str, above: bool = False) -> tuple[tuple[Import, ...], tuple[Piece, ...]]:
+    """The imports and the top-level statements of a text, without what assembly leaves out.
+
+    `above`: stand-ins for constants may stand above its first definition.
+    """
     lines, imports, pieces = text.splitlines(), list[Import](), list[Piece]()
     heading, end, last = "", 0, 0
     for node in ast.parse(text).body:
@@ -261,6 +263,7 @@ def _root(node: ast.expr) -> str:
     return ""
 
 
+@lru_cache(maxsize=4096)
 def used(text: str) -> frozenset[str]:
     """The global names that a statement refers to, those of its nested functions included."""
     top = symtable.symtable(text, "<part>", "exec")

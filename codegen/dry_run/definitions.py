@@ -16,7 +16,7 @@ def definitions(text: str, names: dict[str, Any]) -> dict[str, Any]:
 
     Imports of frameworks are left out: `names` has what stands for those, too.
     """
-    imports, pieces = module.__wrapped__(text, frozenset())
+    imports, pieces = module.__wrapped__(text)
     kept = [x for x in imports if (x.module or x.source).split(".")[0] not in FRAMEWORKS]
     named = {name for piece in pieces for name in piece.names}
     own = [p for p in pieces if p.names and not p.names & names.keys() and p.owner not in named]

@@ -24,8 +24,8 @@ def line(
     """Counts the first values, from step `start` on, that one expression gives, and returns it."""
     xs = np.asarray(values, np.intp)
     steps, clocks = np.diff(xs), [(1, 0)]
-    if not len(steps):
-        return 1, Expr(int(xs[0]))
+    if not steps.any():
+        return len(xs), Expr(int(xs[0]))
     if (steps != steps[0]).any():
         clocks += [(p, phase) for p in periods for phase in range(p)]
     every, since = np.array(clocks).T[:, :, None]

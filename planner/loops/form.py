@@ -36,7 +36,7 @@ that holds Q and OUT from the forward pass), Q and OUT of the same blocks are he
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
@@ -295,6 +295,6 @@ def inside(kind: type[Node], tree: object) -> Iterator[Node]:
     elif isinstance(tree, tuple):
         for item in tree:
             yield from inside(kind, item)
-    elif is_dataclass(tree):
-        for field in fields(tree):
-            yield from inside(kind, getattr(tree, field.name))
+    else:
+        for name in getattr(tree, "__match_args__", ()):
+            yield from inside(kind, getattr(tree, name))

@@ -58,7 +58,6 @@ if __name__ == "__main__":
 @pytest.fixture
 def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
     monkeypatch.setattr(assembly, "CODEGEN", tmp_path)
-    assembly.module.cache_clear()
     (tmp_path / "kernels.py").write_text(PART)
     return Part("kernels")
 
