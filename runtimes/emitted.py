@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -66,6 +66,7 @@ def _folder() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="ringloom-programs-")
 
 
+@lru_cache(maxsize=4)  # a plan is often run again, and hashed in a hundredth of the time
 def source_of(plans: Plans, target: str) -> str:
     """Emits the program of plans; a backward plan alone gets a forward plan of its layout."""
     if plans.forward is None and plans.backward is not None:

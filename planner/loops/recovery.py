@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 
+from planner.cached import cached_on_plan
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.check import check
@@ -41,6 +42,7 @@ def recover(plan: Plan) -> Loops:
     return recovered(plan).loops
 
 
+@cached_on_plan
 def recovered(plan: Plan) -> Expansion:
     """The loop form of a plan, expanded; raises PlanError as `recover` does."""
     reasons = list[PlanError]()

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -26,14 +26,9 @@ MASKS = {
     "blocks": rl.Blocks(((True, False), (True, True)), 32) | rl.Global(3),
 }
 SCHEDULES = (*CLASSIC, "striped:grain=4", "allgather:keep=1", "usp:ulysses=2")
-KINDS: dict[str, dict[str, bool]] = {
-    "attention": {},
-    "forward": {},
-    "dynamic": {"dynamic": True},
-    "layer": {"layer": True},
-}
 
 
+@cache
 def plans(
     schedule: str, mask: rl.Mask, ranks: int = 4, seq: int = 64, pass_: str = "both"
 ) -> rl.Plan | tuple[rl.Plan, rl.Plan]:
@@ -104,23 +99,24 @@ def test_mypy_finds_nothing(folder: Path) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_function_of_a_file_is_used_and_annotated(target: str) -> None:
     for name, source in sources(target).items():
-        assert not unused(source), name
-        assert not bare(source), name
+        tree = ast.parse(source)
+        assert not unused(tree), name
+        assert not bare(tree), name
         assert max(map(len, source.splitlines())) <= 100, name
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_file_refuses_and_fails_also_where_python_leaves_assertions_out(target: str) -> None:
+    """No line begins with one; of several statements on a line ruff would complain."""
     for name, source in sources(target).items():
-        assert not any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(source))), name
+        assert not re.search(r"^\s*assert\b", source, re.MULTILINE), name
 
 
 PUBLIC = {"attention", "decoder_layer", "kv_positions", "load", "positions", "shard", "unshard"}
 
 
-def unused(source: str) -> set[str]:
+def unused(tree: ast.Module) -> set[str]:
     """Functions and classes of a file whose names appear only where they are defined."""
-    tree = ast.parse(source)
     kinds = ast.FunctionDef, ast.ClassDef
     defined = {
         node.name for node in tree.body if isinstance(node, kinds) and not node.decorator_list
@@ -129,9 +125,9 @@ def unused(source: str) -> set[str]:
     return defined - set(names) - PUBLIC
 
 
-def bare(source: str) -> Iterator[str] | list[str]:
+def bare(tree: ast.Module) -> list[str]:
     """Functions for users of the file that lack annotations."""
-    functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
     return [
         f.name
         for f in functions
@@ -156,8 +152,10 @@ NOT_KERNEL = 240
 LARGE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16"}
 
 
-@pytest.mark.parametrize("schedule", BUDGETS)
-def test_a_regular_program_is_as_long_as_one_by_hand(schedule: str) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "platform"), square([*BUDGETS], ["tpu", "gpu", "cpu"], every=3)
+)
+def test_a_regular_program_is_as_long_as_one_by_hand(schedule: str, platform: str) -> None:
     torch_lines, all_platforms, one_platform = BUDGETS[schedule]
     work = rl.Workload(seq=2**18, mask=rl.Causal(), **LARGE)
     pair = rl.plan(schedule, work, 8, pass_="both")
@@ -165,16 +163,15 @@ def test_a_regular_program_is_as_long_as_one_by_hand(schedule: str) -> None:
         source = rl.emit(pair, target)
         assert lines(source) <= most
         assert lines(without_kernels(source)) <= NOT_KERNEL
-    for platform in ("tpu", "gpu", "cpu"):
-        assert lines(rl.emit(pair, "jax", platform=platform)) <= one_platform
+    assert lines(rl.emit(pair, "jax", platform=platform)) <= one_platform
 
 
 LONGEST = 340
 LONGER_FREE = {"mesh2d": 348}  # four kinds of exchange
 LONGER = {"balanced": 345, "head-chunks": 347, "llama3": 347, "ulysses-gather": 365}  # windows
 USUAL: list[rl.Mask] = [
-    *(rl.Full(), rl.Causal(), rl.Window(4096), rl.Window(4096, 512), rl.Prefix(1000)),
-    *(rl.Documents((2**14,) * 4), rl.Documents((20000, 30000, 15536)) & rl.Causal()),
+    *(rl.Full(), rl.Causal(), rl.Window(512), rl.Window(512, 64), rl.Prefix(125)),
+    *(rl.Documents((2**11,) * 4), rl.Documents((2500, 3750, 1942)) & rl.Causal()),
 ]
 ALL = [*dict.fromkeys([*CLASSIC, *OTHERS, "llama3:stride=1"])]
 
@@ -182,7 +179,7 @@ ALL = [*dict.fromkeys([*CLASSIC, *OTHERS, "llama3:stride=1"])]
 @pytest.mark.parametrize(("schedule", "mask"), square(ALL, USUAL, every=4), ids=str)
 def test_regular_torch_programs_are_short(schedule: str, mask: rl.Mask) -> None:
     """Those whose tiles are cut at run time, too."""
-    work = rl.Workload(seq=2**16, mask=mask, **LARGE)
+    work = rl.Workload(seq=2**13, mask=mask, **LARGE)
     source = rl.emit(rl.plan(schedule, work, 8, pass_="both"), "torch")
     free = isinstance(mask, rl.Full | rl.Causal)
     longer = LONGER_FREE if free else LONGER
