@@ -142,22 +142,25 @@ def test_arrays_that_do_not_fit_are_refused_with_both_shapes() -> None:
 # ---- the file
 
 
-def run(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(path), *words]
-    shell = os.environ | QUICK
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=shell)
-
-
-def test_the_file_checks_itself_and_fails_when_it_is_wrong(tmp_path: Path) -> None:
+def test_the_file_checks_itself_and_fails_when_it_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = emit(plan("striped", replace(WORK, seq=4096, kv_seq=4096), 4, pass_="both"), "jax")
     path = tmp_path / "program.py"
     path.write_text(text)
-    good = run(path, "--seq", "52")
+    command = [sys.executable, str(path), "--seq", "52"]
+    shell = os.environ | QUICK
+    good = subprocess.run(command, capture_output=True, text=True, timeout=300, env=shell)
     assert good.returncode == 0, good.stderr
-    assert "unrecognized arguments: --steps 52" in run(path, "--steps", "52").stderr
-    path.write_text(text.replace("SCALE = 4**-0.5", "SCALE = 5**-0.5"))
-    assert path.read_text() != text
-    assert self_check(path.read_text(), 52) == 1
+    monkeypatch.setattr("sys.argv", ["program.py", "--steps", "52"])
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)  # there are devices already
+    with pytest.raises(SystemExit):
+        exec(compile(text, "program.py", "exec"), {"__name__": "__main__"})
+    monkeypatch.undo()
+    assert "unrecognized arguments: --steps 52" in capsys.readouterr().err
+    wrong = text.replace("SCALE = 4**-0.5", "SCALE = 5**-0.5")
+    assert wrong != text
+    assert self_check(wrong, 52) == 1
 
 
 @pytest.mark.parametrize("sinks", [False, True])
