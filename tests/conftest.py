@@ -1,5 +1,6 @@
 """Hypothesis profiles and golden texts, for every test."""
 
+import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 
 pytest.register_assert_rewrite("command_line", "dense_attention", "rank_threads")
 from command_line import CommandLine
+
+gc.set_threshold(10_000)  # looking for cycles in torch and JAX takes time
 
 # "ci" repeats itself exactly, so a failure belongs to the change; "nightly" looks for new ones.
 SLOW_MACHINE = [HealthCheck.too_slow]

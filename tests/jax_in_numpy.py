@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from codegen import emit
 from codegen.dry_run.jax_in_numpy import NAMES, array, each, leaves, same_kind, tree_map
 from codegen.dry_run.ranks import Ranks
-from runtimes.emitted import RESULTS, SIDES
+from planner.plans import Plans
+from runtimes.emitted import RESULTS, SIDES, source_of
 
 
 def replay(plans: Any, *arrays: Any, sinks: Any = None) -> list[Any]:
@@ -23,7 +23,7 @@ def replay(plans: Any, *arrays: Any, sinks: Any = None) -> list[Any]:
 
     Without dout, the output alone.
     """
-    return replayed(emit(plans, "jax"), plans.ranks, *arrays, sinks=sinks)
+    return replayed(source_of(Plans.of(plans), "jax"), plans.ranks, *arrays, sinks=sinks)
 
 
 def replayed(source: str, ranks: int, *arrays: Any, sinks: Any = None) -> list[Any]:

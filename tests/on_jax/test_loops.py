@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from codegen import emit
 from codegen.jax.cases import conditions_of, groups
 from codegen.jax.hops import Hops
 from codegen.jax.runs import Block, Op, Run, lines, runs
@@ -31,6 +30,7 @@ from planner.planning import derive, plan
 from planner.verify import verify, verify_pair
 from planner.workload import Workload
 from runtimes.arrays import draw
+from runtimes.emitted import source_of
 
 WORK = Workload(64, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")
 UNEVEN = replace(WORK, seq=61, kv_seq=61)
@@ -80,7 +80,7 @@ def program(schedule: str, ranks: int, work: Workload) -> Program:
 def test_loops_match_dense_attention(schedule: str, ranks: int, work: Workload) -> None:
     pair = plan(schedule, work, ranks, pass_="both")
     assert program_of(pair, "jax").loops
-    assert "FORWARD_ROWS" not in emit(pair, "jax"), "tables"
+    assert "FORWARD_ROWS" not in source_of(pair, "jax"), "tables"
     inputs = draw(work, 3)
     assert_dense(work, inputs, replay(pair, *inputs))
 
@@ -90,7 +90,7 @@ def test_loops_match_dense_attention(schedule: str, ranks: int, work: Workload) 
 )
 def test_masked_rectangles_of_any_length_follow_the_arrays(schedule: str, ranks: int) -> None:
     source, work = (
-        emit(plan(schedule, WORK, ranks, pass_="both"), "jax"),
+        source_of(plan(schedule, WORK, ranks, pass_="both"), "jax"),
         replace(WORK, seq=128, kv_seq=128),
     )
     assert "any length" in source
@@ -101,7 +101,7 @@ def test_masked_rectangles_of_any_length_follow_the_arrays(schedule: str, ranks:
 
 def test_a_program_of_stripes_refuses_one_token_on_a_rank() -> None:
     """The diagonal is left out of its rectangles: there, nothing would be left of them."""
-    source, built = emit(plan("striped", WORK, 4, pass_="both"), "jax"), ModuleType("stripes")
+    source, built = source_of(plan("striped", WORK, 4, pass_="both"), "jax"), ModuleType("stripes")
     assert "divides, from 8 on" in " ".join(source.split())
     exec(source, vars(built))
     q = np.zeros((1, WORK.heads, 4, WORK.head_dim))
@@ -114,7 +114,7 @@ def test_messages_along_a_list_of_ranks_are_printed_as_tables() -> None:
     work = replace(WORK, mask=Full())
     pair = foreign_pair("shuffled", work, 8)
     assert program_of(pair, "jax").loops
-    assert "FORWARD_ROWS" in emit(pair, "jax")
+    assert "FORWARD_ROWS" in source_of(pair, "jax")
 
 
 @pytest.mark.parametrize("name", FOREIGN)

@@ -21,7 +21,7 @@ from planner.verify import verify_pair
 from planner.workload import Workload
 from runtimes import backends
 from runtimes.arrays import draw, draw_sinks
-from runtimes.emitted import load
+from runtimes.emitted import load, source_of
 from runtimes.jax import mesh
 from runtimes.reference import dense
 from runtimes.validation import check, distance
@@ -175,7 +175,7 @@ def test_loops_and_tables_have_sinks_and_values_of_another_dimension(
     schedule: str, compiled: bool
 ) -> None:
     """pass-q by tables; ulysses keeps outputs by heads, into which the sinks of these go."""
-    source = emit(plan(schedule, SUNK, 4, pass_="both"), "jax")
+    source = source_of(plan(schedule, SUNK, 4, pass_="both"), "jax")
     assert ("FORWARD_ROWS" in source) == (schedule == "pass-q")
     exact(SUNK, schedule, 4, compiled=bool(compiled))
 

@@ -22,6 +22,7 @@ from planner.verify import verify_pair
 from planner.workload import Workload
 from runtimes.arrays import Array, draw, draw_sinks
 from runtimes.backends import forward
+from runtimes.emitted import source_of
 from runtimes.reference import dense
 from runtimes.validation import backward_leaks, check, distance, forward_leaks
 from sampling import square
@@ -84,7 +85,7 @@ def test_sinks_and_values_of_another_dimension_are_printed_as_loops(schedule: st
         seq=32, heads=8, kv_heads=4, head_dim=6, v_head_dim=4, sinks=True, dtype="float64"
     )
     pair = both(schedule, work, 4)
-    assert "as tables" not in emit(pair, "torch")
+    assert "as tables" not in source_of(pair, "torch")
     assert_exact(pair)
 
 
@@ -188,7 +189,7 @@ def test_regular_schedules_on_request_are_printed_as_loops(
 ) -> None:
     sizes = {"heads": 4 * ranks, "kv_heads": 2 * ranks, "head_dim": 4, "dtype": "float64"}
     pair = both(schedule, Workload(seq=4 * ranks, mask=mask, **sizes), ranks)
-    assert "as tables" not in emit(pair, "torch")
+    assert "as tables" not in source_of(pair, "torch")
     assert_exact(pair)
 
 
@@ -211,7 +212,7 @@ def test_sums_that_go_on_in_steps_without_attends_are_exact() -> None:
     for hop in range(3):
         steps.append(Step((), (Move(("DKV",), kv[(r + 1 + hop) % 4], r, (r - 1) % 4),)))
     pair = verify_pair(plan("ring", work, 4), replace(ring, steps=tuple(steps)))
-    assert "as tables" not in emit(pair, "torch")
+    assert "as tables" not in source_of(pair, "torch")
     assert_exact(pair)
 
 
@@ -245,7 +246,7 @@ def test_nested_rings_are_exact_without_a_backward_pass(node: int) -> None:
 def test_runs_of_queries_meet_whole_runs_of_keys_or_are_cut(schedule: str, function: str) -> None:
     work = Workload(seq=64, heads=2, head_dim=4, mask=Causal(), dtype="float64")
     plans = both(schedule, work, 8)
-    assert f"in {function}(" in emit(plans, "torch")
+    assert f"in {function}(" in source_of(plans, "torch")
     assert_exact(plans)
 
 
@@ -253,7 +254,7 @@ def test_no_order_is_made_under_a_full_mask() -> None:
     """And what does not change in a loop is before it."""
     work = Workload(seq=64, heads=2, head_dim=4, mask=Full(), dtype="float64")
     plans = both("mesh2d", work, 8)
-    before, _, loop = emit(plans, "torch").partition("def backward")[2].partition("for step")
+    before, _, loop = source_of(plans, "torch").partition("def backward")[2].partition("for step")
     assert "argsort" not in before
     assert "with_output(" in before
     assert "with_output(" not in loop.partition("def wait")[0]
@@ -263,7 +264,7 @@ def test_no_order_is_made_under_a_full_mask() -> None:
 @pytest.mark.parametrize("schedule", ["llama3", "head-chunks"])
 def test_heads_come_while_others_are_attended(schedule: str) -> None:
     work = Workload(seq=32, heads=16, kv_heads=8, head_dim=4, mask=Full(), dtype="float64")
-    lines = emit(both(schedule, work, 4), "torch").partition("def forward")[2].splitlines()
+    lines = source_of(both(schedule, work, 4), "torch").partition("def forward")[2].splitlines()
     started, attended, waited = (
         next(n for n, line in enumerate(lines) if text in line)
         for text in ("arriving_kv = ", "attend(", "for x in arriving_kv]")
