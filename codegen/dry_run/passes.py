@@ -139,24 +139,35 @@ def jax_names(case: Case, text: str) -> Scope:
 
 
 def run_jax(names: Scope, case: Case, rank: int) -> list[Any]:
-    """Output and gradients of a rank."""
+    """Output and gradients of a rank, without the rows of padding."""
     q, k, v, *douts = (array(x) for x in inputs_of(names, case, rank))
     more, given = ("", ()) if case.sinks is None else ("_with_sinks", (array(case.sinks),))
     out, saved = names[f"forward{more}"](q, k, v, *given, AXIS)
     backward = partial(names.get(f"backward{more}", tuple), AXIS, saved)
-    return [out, *(x for dout in douts for x in backward(dout))]
+    grads = (x for dout in douts for x in backward(dout))
+    real = {SIDE[name]: places(names, case, name, rank) >= 0 for name in case.inputs}
+    sides = dict(enumerate(SIDE[name] for name in ("out", "dq", "dk", "dv")))
+    return [
+        x[:, :, real[sides[n]]] if n in sides and np.ndim(x) == 4 else x
+        for n, x in enumerate((out, *grads))
+    ]
+
+
+def places(names: Scope, case: Case, name: str, rank: int) -> Array:
+    """The positions of the tokens in a rank's shard of an input; -1 is padding."""
+    where = names["positions"]
+    if SIDE[name] == "kv":
+        where = names.get("kv_positions", where)
+    return np.asarray(where(rank, case.length(name)))
 
 
 def inputs_of(names: Scope, case: Case, rank: int) -> list[Array]:
-    """The inputs of a rank in the order of its shard, padded with zeros as that is."""
+    """The inputs of a rank in the order of its shard, padded with zeros where that is."""
     parts = list[Array]()
     for name in case.inputs:
-        part, where = case.part(name, rank), names["positions"]
-        if SIDE[name] == "kv":
-            where = names.get("kv_positions", where)
-        own = np.asarray(where(rank, case.length(name)))
+        part, own = case.part(name, rank), places(names, case, name, rank)
         if not np.array_equal(own[own >= 0], case.at[SIDE[name]][rank]):
             raise Stuck(f"rank {rank} has other tokens of {name}")
-        padding = [(0, 0), (0, 0), (0, len(own) - part.shape[2]), (0, 0)]
-        parts.append(np.pad(part, padding))
+        parts.append(np.zeros((*part.shape[:2], len(own), part.shape[3])))
+        parts[-1][:, :, own >= 0] = part
     return parts

@@ -116,6 +116,12 @@ def test_a_kernel_call_of_queries_without_keys_is_noticed() -> None:
         dry_run.check(made, text.replace(line, "pass"))
 
 
+@pytest.mark.parametrize("tokens", [50, 97])
+def test_padding_inside_a_shard_is_right(tokens: int) -> None:
+    pair = plan("zigzag", Workload(tokens, heads=4, kv_heads=2, mask=Causal()), 6, pass_="both")
+    assert "as tables" not in emit(pair, "jax")
+
+
 def test_an_exchange_that_is_not_tiled_is_noticed() -> None:
     made = program("ulysses", "jax")
     text = emit(made.plans, "jax")
