@@ -173,7 +173,7 @@ def _holds(program: Program) -> Iterator[str]:
     yield f"It holds for {any_of} and {length}."
     run = f"torchrun --nproc-per-node {program.ranks}" if program.target == "torch" else "python"
     what = "output and gradients" if program.backward else "the output"
-    size = "" if program.any_plan else f" of {program.checked} tokens"
+    size = f" of {program.checked} token{'s' * (program.checked > 1)}" * (not program.any_plan)
     slow = ", which is slow on CPUs" * (program.checked >= SLOW and not program.any_plan)
     yield f"`{run} FILE` compares {what} with dense attention{size}{slow}."
 

@@ -59,14 +59,14 @@ class Names:
         if axis >= 0:
             return self.axes[axis]
         if not self.rank:
-            raise PlanError("a condition is on ranks counted across the axes of a mesh")
+            raise PlanError("which ranks take part follows no axis of their mesh")
         return self.rank
 
 
 def expression(e: Expr, names: Names) -> str:
     """The text of a whole number: `rank - step + 1`, `(rank + 3) % RANKS`."""
     if e.table:
-        raise PlanError("a number follows no formula")
+        raise PlanError("what changes with the rank or the step follows no formula")
     clock, constant = names.step, e.constant
     if names.at is not None:
         constant += e.step * ((names.at - e.phase) // e.period)

@@ -36,10 +36,10 @@ def check(program: Program, text: str) -> None:
         scope = definitions(text, names(case, text))
         results = Ranks(program.ranks).run(lambda rank: run(scope, case, rank))
     except Exception as error:
-        raise PlanError(f"its loops do not run: {type(error).__name__}: {error}") from error
+        raise PlanError(f"in a test its loops do not run: {error!r}") from error
     for rank, got in enumerate(results):
         if len(got) != len(case.results):
-            raise PlanError(f"its loops give {len(got)} results on rank {rank}")
+            raise PlanError(f"in a test its loops give {len(got)} results on rank {rank}")
         for name, x in zip(case.results, got, strict=True):
             if not case.right(name, rank, x):
-                raise PlanError(f"its loops give another {name} on rank {rank}")
+                raise PlanError(f"in a test its loops give another {name} on rank {rank}")

@@ -125,7 +125,7 @@ class Attends:
         if len(steps) < len(group.cases[0].active):
             group, *others = self.groups(steps, group.cells)
             if others:
-                raise PlanError("cases exclude each other in some steps of a loop only")
+                raise PlanError("attention calls exclude each other in some steps of a loop")
         if any(case.head is not None for case in group.cases):
             yield from self.of_heads(group, steps, names, closures)
             return
@@ -148,7 +148,7 @@ class Attends:
         head, part, own = group.cases[0].head or Expr(), (cell[0], SOME), self.made.inputs["q", OWN]
         alike = all((case.q, case.head) == (OWN, head) for case in group.cases)
         if not alike:
-            raise PlanError("rectangles are of several slices of heads")
+            raise PlanError("in a step, ranks compute different groups of heads")
         self.written.pop(part, None)
         shares = Shares(True, head, slices, slices)
         picked = f"some_heads({own if self.forward else 'x'}, {numbers(shares, names)})"
@@ -162,10 +162,10 @@ class Attends:
         """A loop over tiles of one shape; PlanError where ranks have none."""
         attended = self.walked.attended[case.statements[0]]
         if self.uneven or self.stats or len(case.statements) > 1:
-            raise PlanError("the tiles of a rectangle are not of one shape")
+            raise PlanError("the tiles of an attention call differ in shape")
         made = {tiling(self.plan, attended[t], self.loops.coordinates(), self.names) for t in steps}
         if len(made) > 1:
-            raise PlanError("the tiles of a rectangle change with the step")
+            raise PlanError("the tiles of an attention call change with the step")
         ((ends, diagonal),) = made
         q, kv = self.input("q", case.q), self.input("kv", case.kv)
         start = f"({', '.join(self.base(cell, case, steps) for cell in cells)})"
@@ -216,9 +216,9 @@ class Attends:
             if r is None:
                 continue
             if any((row < 0).any() for row in r.rows):
-                raise PlanError("some ranks have more pieces of a variable than others")
+                raise PlanError("some ranks get more pieces of the sequence than others")
             if (seen(self.plan, r.rows) & ~r.attended(self.plan.partition, r.rows)).any():
-                raise PlanError("rectangles of different shapes leave out what the mask allows")
+                raise PlanError("attention calls differ in shape, and leave out a part of the mask")
 
     def places(self, case: Case, side: str, steps: Steps, names: Names) -> str:
         """The positions of the tokens of a value, as text."""
@@ -237,7 +237,7 @@ class Attends:
             if not order and exchange.part.value == OWN:
                 return name
             if self.uneven or not self.program.layout.q.pieces:
-                raise PlanError("exchanged pieces are not equal and in order")
+                raise PlanError("exchanged pieces are not of one length and in order")
             if len(self.loops.mesh) > 1:
                 self.positions[name] = f"jnp.sort({self.positions[name]})"
                 return name
@@ -258,7 +258,7 @@ class Attends:
             came = f"({came})" if ", " in name else came
             came = f"with_heads({totals}, {came}, {numbers(shares, names)})"
         elif not first:
-            raise PlanError("sums come back to a rank that has others")
+            raise PlanError("partial results come back to a rank that has others")
         elif self.outputs_alone:
             name = "out"
         return self.assign(name, came)

@@ -143,7 +143,7 @@ def _choice(on: Flags, active: Flags, at: Ints) -> tuple[int, Expr, Expr]:
         low, high = x[on].min(), x[on].max()
         if np.array_equal(active & (x >= low) & (x <= high), on):
             return axis, Expr(int(low)), Expr(int(high))
-    raise PlanError("the shape of a rectangle follows no coordinate of its rank")
+    raise PlanError("the shape of attention calls follows no axis of the ranks")
 
 
 def conditions_of(group: Group, on: Domain) -> list[str]:
@@ -157,7 +157,7 @@ def conditions_of(group: Group, on: Domain) -> list[str]:
         said = needed([*bounds(case.guard, on, rest)], rest) if left.any() else []
         text = on_arrays(said)
         if not np.array_equal(on.evaluate(text) & rest, case.active):
-            raise PlanError(f"the condition {text} is not the plan's")
+            raise PlanError(f"which ranks compute in a step is not told by {text}")
         made += [text] if left.any() else []
         rest = left
     return made
@@ -190,7 +190,7 @@ def switched(
         return (chosen(conditions, branches, [], targets),)
     operands = [a for a in calls[0][1] if "=" not in a]
     if any([a for a in arguments if "=" not in a] != operands for _, arguments in calls):
-        raise PlanError("cases read different variables in a loop that Python unrolls")
+        raise PlanError("in a step, ranks attend to blocks of different messages")
     branches = [function(made) for made in calls] + ["lambda *x: x[:2]"] * (not exhaustive)
     whole = chosen(conditions, branches, operands, targets)
     if len(whole) <= WIDTH - 12:  # in a condition of a loop

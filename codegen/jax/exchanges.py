@@ -59,7 +59,7 @@ class Over:
                 parts = ", ".join(self.swapped(x, back=True) for x in (out, lse))
                 return f"merged_home({parts}, axis{self.groups})"
             if not whole:
-                raise PlanError("outputs over some of the keys come back from several ranks")
+                raise PlanError("outputs of some of the keys come back from several ranks")
             out = self.home(f"{out}.astype(q.dtype)")
             return out if alone else f"{out}, {self.home(lse)}"
         cast = ".astype(dout.dtype)" if whole else ""
@@ -88,7 +88,7 @@ class Over:
     def share(self) -> list[str]:
         """The function that gives the sinks of the heads that a rank gets."""
         if self.s.heads is None:
-            raise PlanError("sinks meet outputs that ranks have of all heads")
+            raise PlanError("sinks are shared among ranks, their outputs are of all heads")
         mesh, copies, index = self.loops.mesh, self.shares.copies, "lax.axis_index(axis)"
         if len(mesh) > 1:
             index = f"{index} {'%' if self.s.axis else '//'} INNER"
@@ -104,7 +104,7 @@ class Over:
         """The argument of exchanges along an axis of the mesh: the ranks of each group."""
         part, mesh = self.s.part, self.loops.mesh
         if part != Part(part.value):
-            raise PlanError("an exchange sends some pieces of a value")
+            raise PlanError("an exchange takes some of the pieces that a rank has")
         if len(mesh) == 1:
             return ""
         name, groups = "ACROSS", "[[*range(r, RANKS, INNER)] for r in range(INNER)]"
@@ -130,12 +130,12 @@ class Over:
         side, loops, s = self.program.forward.partition.side(self.s.side), self.loops, self.s
         orders = np.argsort(along(pieces_of(side, loops, s.part.value), loops.mesh, s.axis), axis=1)
         if (orders != orders[0]).any():
-            raise PlanError("the groups of an exchange have their pieces in different orders")
+            raise PlanError("ranks that exchange have their pieces in different orders")
         if np.array_equal(orders[0], np.arange(orders.shape[1])):
             return ""
         text = _zigzag(orders[0], loops.mesh[s.axis])
         if not text or not self.program.layout.equal or len({*side.sizes.tolist()}) > 1:
-            raise PlanError("the order of exchanged pieces follows no formula")
+            raise PlanError("gathered pieces come in an order that follows no formula")
         return entered(self.constants, numbered("ORDER"), text)
 
 

@@ -54,7 +54,7 @@ class Hops:
     def _rooted(self, s: Send, hop: Root, value: str, names: Names) -> str:
         """A broadcast, or sums that go to one rank: `lax.psum`, as loops compute which one."""
         if s.when.guard != Guard() or s.tensors == ("OUT",) or len(self.loops.mesh) > 1:
-            raise PlanError("a broadcast is among some ranks, or of outputs that are merged")
+            raise PlanError("a broadcast reaches some ranks, or carries outputs to merge")
         root = expression(hop.root, names)
         if s.sums:
             return f"on_root(lax.psum({value}, axis), {root}, axis)"
@@ -77,7 +77,7 @@ class Hops:
         """The pairs of a step, told by those who send; True: not of all ranks."""
         guard, way, n = s.when.guard, _far(s), len(self.loops.coordinates())
         if len(way) > 1 or any(way[0].axes) or len(guard.bounds) > 1 or guard.tabled:
-            raise PlanError("messages that change with the step go along an axis, or in ranges")
+            raise PlanError("who sends to whom changes with the step, for some ranks only")
         low, high = guard.bounds[0][1:] if guard.bounds else (None, None)
         ends = [low or Expr(), replace(high, constant=high.constant + 1) if high else Expr(n)]
         if guard.receiver:
@@ -103,7 +103,7 @@ class Hops:
             "hop": lambda ranks, far: [(r % n, (r + far) % n) for r in ranks],
         }
         if sorted(eval(pairs, known)) != sorted(zip(src.tolist(), dst.tolist(), strict=True)):
-            raise PlanError("pairs of ranks are not the plan's")
+            raise PlanError("who sends to whom follows no formula")
 
 
 def _span(low: str, end: str) -> str:
@@ -120,7 +120,7 @@ def _less(number: Expr, other: Expr) -> Expr:
 def _far(s: Send) -> tuple[Expr, ...]:
     """The distance that a message goes along each axis."""
     if not isinstance(s.hop, Shift):
-        raise PlanError("messages follow a list of ranks")
+        raise PlanError("who sends to whom is a list, not a distance")
     return s.hop.by
 
 

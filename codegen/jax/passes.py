@@ -226,7 +226,7 @@ class Pass(Attends):
         """A name for a value from here on, or from the next step on if that is no loop's."""
         name, source = (self.made.inputs[s.side, v] for v in (s.name, s.part.value))
         if s.part.pieces or s.part.heads:
-            raise PlanError("a value that starts as some pieces of another")
+            raise PlanError("some of the pieces that came in a message travel on")
         if run.kind == "straight":
             self.started[s.side, s.name] = source
         if name != source:
@@ -241,7 +241,7 @@ class Pass(Attends):
         for t in steps:
             more = np.setdiff1d(running, pairs(self.loops, s, t)[0])
             if np.isin(holders.get(t, more[:0]), more).any():
-                raise PlanError("sums that only some ranks send on")
+                raise PlanError("only some ranks send their partial results on")
 
     def arrive(self, cell: Cell, text: str, steps: Steps) -> Iterator[Op]:
         """Add what arrives to sums, or let it be the sums."""
@@ -260,7 +260,7 @@ class Pass(Attends):
     def forward_input(self, s: Send, names: Names) -> Iterator[Op]:
         """Send inputs; what arrives has its name from the next step on."""
         if len(s.parts) > 1 or s.parts[0].pieces or s.parts[0].heads:
-            raise PlanError("messages of some pieces of a value")
+            raise PlanError("a message carries some of the pieces that a rank has")
         source, name = self.input(s.side, s.parts[0].value), self.made.inputs[s.side, s.name]
         yield self.assign(name, self.hops.call(s, source, names))
 
@@ -282,7 +282,7 @@ class Pass(Attends):
         source = self.made.sums[self.made.taken[s]]
         exchange = self.loops.exchanges.get(s.name, self.kept.get("kv"))
         if exchange is None:
-            raise PlanError("sums that go to their owners without an exchange before")
+            raise PlanError("partial results are exchanged where no inputs were")
         over = self.over(exchange)
         came = over.back(s, source, self.outputs_alone)
         if over.whole:
@@ -295,7 +295,7 @@ def _in_order(ops: list[Op]) -> Iterator[Op]:
     while ops:
         first = next((op for op in ops if not _read_by_others(op, ops)), None)
         if first is None:
-            raise PlanError("values that are sent on where others of their names arrive")
+            raise PlanError("blocks travel on in the steps in which others take their place")
         ops.remove(first)
         yield first
 

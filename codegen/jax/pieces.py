@@ -38,7 +38,7 @@ class Slices:
         rows, cols = self.text(case.rows), self.text(case.cols)
         if case.kind == "strict":
             if rows or cols:
-                raise PlanError("some pieces are attended without their diagonal")
+                raise PlanError("parts of a shard are attended without their diagonal")
             return "slice(1, None)", "slice(0, -1)", True
         return rows, cols, case.kind == "causal"
 
@@ -48,11 +48,11 @@ class Slices:
         if (first, last) == (0, of - 1):
             return None
         if not self.equal:
-            raise PlanError("sliced pieces have more queries than keys, or fewer")
+            raise PlanError("pieces of queries and of keys differ in length")
         halves = of % 2 == 0 and self.halved in (None, of)
         if halves and first * 2 % of == 0 and (last + 1) * 2 % of == 0:
             return HALVES[first * 2 // of, (last + 1) * 2 // of]
-        raise PlanError("slices of pieces are no halves")
+        raise PlanError("attention calls take parts of a shard that are no halves")
 
     def definitions(self, case: Case, q: str, kv: str) -> Iterator[tuple[str, str]]:
         """The names of halves with their values, if a case needs them and has none yet."""
@@ -72,7 +72,7 @@ def tiling(
     (q, kv), sides = rectangles.rows, plan.partition
     everywhere = len(rectangles.rank) == len(coordinates) and (q >= 0).all() and (kv >= 0).all()
     if not everywhere or q.shape[1] > 2 or sides.q.sizes.max() != sides.kv.sizes.max():
-        raise PlanError("rectangles have different shapes, many pieces, or unequal tiles")
+        raise PlanError("attention calls differ in shape, or have many or unequal pieces")
     shape = len(q), q.shape[1], kv.shape[1]
     rows, cols = (np.broadcast_to(x, shape) for x in (q[:, :, None], kv[:, None, :]))
     live, inside = seen(plan, (q, kv)), rectangles.attended(sides, (q, kv))
@@ -84,9 +84,9 @@ def tiling(
     behind = np.where((number == count) & diagonal, CAUSAL, EMPTY)
     past = diagonal and (count == shape[2]).any()
     if (live & ~inside).any() or past or (kinds != np.where(number < count, FULL, behind)).any():
-        raise PlanError("rectangles have other tiles than whole ones and then a diagonal one")
+        raise PlanError("attention calls have other tiles than whole ones and then a causal one")
     at, now = coordinates[:, :-1], coordinates[:, -1] * 0
     fits = [plane(at, now, numbers) for numbers in count[:, :, 0].T]
     if not all(fits):
-        raise PlanError("the tiles of a rectangle follow no coordinate of its rank")
+        raise PlanError("the tiles of attention calls follow no axis of the ranks")
     return tuple(expression(e, names) for e in fits if e), diagonal

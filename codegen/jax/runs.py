@@ -122,7 +122,7 @@ class _Activity:
         for part in [range(t, t + 1) for t in steps] if apart else [steps]:
             names = [(s.name, s.tensors) for s, _ in self.during(part) if sends_inputs(s)]
             if len(set(names)) < len(names):
-                raise PlanError("a value that several messages bring at once")
+                raise PlanError("in a step, several messages bring a rank keys, or queries")
 
     def unrolls(self, steps: range) -> bool:
         """True if a message's way changes with the step, statements pause, or exchanges go on."""
@@ -215,8 +215,8 @@ def lines(blocks: Sequence[Block], results: Sequence[str], names: Names) -> list
     for block in reversed(blocks):
         reads.before(block)
     assigned = {name for block in blocks for op in block.every for name in op.targets}
-    if lost := sorted(reads.wanted & assigned - GIVEN):
-        raise PlanError(f"values that are read before they are there: {', '.join(lost)}")
+    if reads.wanted & assigned - GIVEN:
+        raise PlanError("a rank would compute with blocks before they have come")
     kept, made = worth_printing(blocks, reads.read), list[str]()
     for block in blocks:
         before, ops, after = ([op for op in part if op in kept] for part in block.parts)

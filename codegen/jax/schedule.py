@@ -35,7 +35,7 @@ def print_loops(program: Program) -> str:
     forms = [rows.loops for rows in program.passes]
     sides = program.forward.partition.q, program.forward.partition.kv
     if not all(sum(map(len, chunk)) for side in sides for chunk in side.chunks):
-        raise PlanError("some pieces have no tokens")
+        raise PlanError("some pieces of the sequence have no tokens")
     hops, constants = Hops(forms[0]), dict[str, str]()
     keeping = kept(program.passes)
     made, bodies = list[Pass](), list[list[str]]()
@@ -62,7 +62,7 @@ def print_loops(program: Program) -> str:
         sizes = ", ".join(map(str, mesh))
         named_once.insert(0, f"{', '.join(SIZES[len(mesh)])} = {sizes}  # {said}")
     if len({loops.mesh for loops in forms}) > 1:
-        raise PlanError("the passes run over different meshes of ranks")
+        raise PlanError("the two passes arrange the ranks in different meshes")
     head = ["# ---- Schedule", "", *named_once]
     if program.work.sinks and "q" in keeping:
         text += Over(keeping["q"], forms[0], program, constants).share()
@@ -95,11 +95,11 @@ def named(loops: Loops) -> Names:
     """Names of coordinates and sizes; steps count from the first one of the longest section."""
     mesh, ranks = loops.mesh, len(loops.coordinates())
     if not loops.statements:
-        raise PlanError("the schedule has no step")
+        raise PlanError("the mask leaves nothing to compute")
     long = max(loops.sections(), key=lambda s: s.last - s.first)
     first = long.first if long.last > long.first else 0
     if len(mesh) > 2:
-        raise PlanError(f"ranks form a mesh of {len(mesh)} axes")
+        raise PlanError(f"ranks form a mesh of {len(mesh)} axes, more than two")
     sizes = {ranks: "RANKS", **dict(reversed([*zip(mesh, SIZES[len(mesh)], strict=True)]))}
     heads = any(s.again for s in loops.exchanges.values())  # which steps count then
     few = {size: name for size, name in sizes.items() if size > FEW and not heads}

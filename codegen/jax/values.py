@@ -77,7 +77,7 @@ def _variables(loops: Loops, walked: Walk) -> Callable[[Cell, int], Cell]:
         later = steps[number] if number < len(steps) else -1  # it stays
         leaves = (cell, later) in sent
         if leaves and later > t + 1:
-            raise PlanError("sums wait for several steps before they go on")
+            raise PlanError("partial results wait for several steps before they travel on")
         apart = leaves and (cell[1] == OWN or cell in back)
         return cell[0], f"{cell[1]}{LEAVING}" if apart else cell[1]
 
@@ -89,11 +89,11 @@ def _cells(made: Values, loops: Loops, walked: Walk, variable: Callable[[Cell, i
     for s, t, cell in walked.additions():
         into = variable(cell, t)
         if made.cells.setdefault((s, cell[0]), into) != into:
-            raise PlanError("sums are added to one variable first, then to another")
+            raise PlanError("partial results are added up in several places")
     for s, cell in walked.source.items():
         made.taken[s] = variable(cell, s.when.first - 1)
     sent, back = (
         {cell for s, cell in made.taken.items() if isinstance(s, kind)} for kind in (Send, Return)
     )
     if sent & back:
-        raise PlanError("some sums are sent where others go back")
+        raise PlanError("some partial results travel on where others go back")

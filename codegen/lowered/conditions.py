@@ -95,7 +95,7 @@ def times(steps: Sequence[int], domain: Domain) -> list[Condition]:
         made = [_said(domain, *texts) for texts in (end, pause) if texts]
         if np.array_equal(together(made, domain.everywhere)[:, 0], wanted):
             return made
-    raise PlanError("statements that pause in a loop")
+    raise PlanError("a loop would leave out steps that follow no rule")
 
 
 def _pauses(steps: Sequence[int], domain: Domain) -> Iterator[tuple[str]]:
@@ -126,7 +126,7 @@ def bounds(guard: Guard, domain: Domain, known: Flags | None = None) -> Iterator
     asked = np.ones(domain.shape, bool) if known is None else np.broadcast_to(known, domain.shape)
     axes = domain.names.axes
     if guard.spans or (guard.ranks and len(axes) > 1):
-        raise PlanError("a list of ranks on a mesh, or first and last steps of each rank")
+        raise PlanError("which ranks take part in a step follows no formula")
     if guard.ranks:
         each = " | ".join(f"({axes[0]} == {rank})" for rank in guard.ranks)
         yield _said(domain, f"{axes[0]} in {guard.ranks}", each)
@@ -138,7 +138,7 @@ def bounds(guard: Guard, domain: Domain, known: Flags | None = None) -> Iterator
                 yield said
                 break
         else:
-            raise PlanError("a condition on ranks that has no text")
+            raise PlanError("which ranks take part in a step follows no formula")
 
 
 def _said(domain: Domain, text: str, *comparisons: str) -> Condition:

@@ -21,16 +21,16 @@ def kept(passes: Sequence[Expansion]) -> Kept:
     if not tensors:
         return {}
     if not tensors <= {"Q", "OUT", "KV"} or len(tensors & {"Q", "OUT"}) == 1:
-        raise PlanError(f"a backward pass that holds {', '.join(sorted(tensors))}")
+        raise PlanError(f"the backward pass begins with copies of {', '.join(sorted(tensors))}")
     made: Kept = {}
     brought, back = (rows.tables for rows in passes)
     for side, table in ((side, table) for (side, name), table in back.items() if name == HELD):
         first, last = ([s for s in x.loops.exchanges.values() if s.side == side] for x in passes)
         again = (s for s in last if s.tensors == ("DOUT",))
         if not all(np.array_equal(back[side, s.name], table) for s in again):
-            raise PlanError("gradients of other results come than a backward pass holds")
+            raise PlanError("the backward pass gets gradients of other outputs than it has")
         alike = [s for s in first if np.array_equal(brought[side, s.name], table)]
         if not alike:
-            raise PlanError("a backward pass that holds what no exchange brought")
+            raise PlanError("the backward pass begins with copies that no exchange brought")
         made[side] = alike[-1]
     return made

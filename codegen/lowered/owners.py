@@ -30,10 +30,10 @@ def owner(plan: Plan, walked: Walk, side: str, value: str, domain: Domain) -> Ow
     far = [_distance(plan, walked, side, value, t, domain) for t in domain.steps]
     known = {t: x for t, x in zip(domain.steps, far, strict=True) if x is not None}
     if not known:
-        raise PlanError(f"{value} is read before it is there")
+        raise PlanError("a rank would compute with a block before it has come")
     at, texts = np.broadcast_to(where[:, :-1], (*domain.shape, len(mesh))).copy(), list[str]()
     for axis, n in enumerate(mesh):
-        away, by = _line({t: int(x[axis]) for t, x in known.items()}, n, value)
+        away, by = _line({t: int(x[axis]) for t, x in known.items()}, n)
         at[:, :, axis] += (away + by * np.array(domain.steps))[:, None]
         now = names.first if names.at is None else names.at
         away = (away + by * now + n // 2) % n - n // 2
@@ -59,18 +59,18 @@ def _distance(
     far = (where[owners] - where[here]) % domain.loops.mesh
     whole = blocks.shape[1] == owned.shape[1] and (blocks[here] == owned).all()
     if not whole or (far != far[0]).any():
-        raise PlanError(f"{value} is not all that one rank owns, as far away on every rank")
+        raise PlanError("what comes is not all of one rank's, equally far away for every rank")
     return np.asarray(far[0])
 
 
-def _line(far: dict[int, int], n: int, value: str) -> tuple[int, int]:
+def _line(far: dict[int, int], n: int) -> tuple[int, int]:
     """Distances modulo n by step, as one at step 0 and what each step adds."""
     (i, first), (j, last) = min(far.items()), max(far.items())
     slope = (last - first) // (j - i) if j > i else 0
     for by in (slope, 1, -1):
         if all((first + by * (t - i) - x) % n == 0 for t, x in far.items()):
             return first - by * i, by
-    raise PlanError(f"the owner of {value} is not told by the step")
+    raise PlanError("whose blocks come in a step follows no formula")
 
 
 def along(pieces: Ints, mesh: tuple[int, ...], axis: int) -> Ints:
@@ -84,10 +84,10 @@ def pieces_of(side: Side, loops: Loops, value: str) -> Ints:
     """The pieces that each rank owns, or has of an exchange in sequence order: [ranks, n]."""
     if value != OWN:
         if (s := loops.exchanges.get(value)) is None:
-            raise PlanError(f"{value} is what an exchange of the forward pass brought")
+            raise PlanError("the backward pass reads what an exchange of the forward pass brought")
         return np.sort(along(pieces_of(side, loops, s.part.value), loops.mesh, s.axis), axis=1)
     ranks = np.arange(len(loops.coordinates()))
     blocks = pack(len(ranks), side, ranks, side.owned(len(ranks)))[:, :, 0]  # any heads
     if (blocks < 0).any():
-        raise PlanError("an exchange where some ranks own fewer pieces than others")
+        raise PlanError("ranks that exchange pieces own different numbers of them")
     return np.asarray(side.chunk[blocks])

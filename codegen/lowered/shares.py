@@ -44,9 +44,9 @@ def shares_of(plan: Plan, loops: Loops, s: Exchange) -> Shares:
     slices, counts = len(side.slices), set(side.head_counts.tolist())
     first, last = s.heads
     if first != last:
-        raise PlanError("heads are shared in several slices")
+        raise PlanError("a rank gets heads from several places")
     if len(counts) > 1:
-        raise PlanError(f"{slices} slices of heads among {n} ranks, {sorted(counts)} heads each")
+        raise PlanError(f"ranks share out their heads {sorted(counts)} at a time, not evenly")
     at = np.zeros((n, len(loops.mesh) + 1), np.intp)
     at[:, s.axis] = np.arange(n)
     given = first.at(0, at)
@@ -56,7 +56,7 @@ def shares_of(plan: Plan, loops: Loops, s: Exchange) -> Shares:
         return Shares(True, rising, slices, slices)
     every, copies = max(1, slices // n), max(1, n // slices)
     if slices * copies != every * n or (given != low + every * (at[:, s.axis] // copies)).any():
-        raise PlanError("heads are shared in another order than ranks")
+        raise PlanError("heads go to ranks in another order than that of the ranks")
     return Shares(False, rising, every, slices, copies)
 
 
@@ -66,10 +66,10 @@ def head_of(attends: Sequence[Attend]) -> Expr | None:
     Raises PlanError for several of them, and for some heads of keys.
     """
     if any(p.heads is not None for s in attends for p in s.kv):
-        raise PlanError("a rank attends some of the heads of keys that it has")
+        raise PlanError("a rank computes with some of the KV heads that it has")
     ends, *others = {p.heads for s in attends for p in s.q}
     if others or (ends and (ends[0] != ends[1] or ends[0].axes or ends[0].table)):
-        raise PlanError("a rank attends several slices of the heads that it has")
+        raise PlanError("a rank computes some of its heads at a time, in several calls")
     return ends[0] if ends else None
 
 

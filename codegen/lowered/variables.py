@@ -45,7 +45,7 @@ def input_spans(loops: Loops, spare: int = 0) -> dict[Value, Span]:
         for side, part in inputs_read(s):
             later = came[side, part.value]
             if any(later & {*range(t - part.lag + 1, t + 1)} for t in steps):
-                raise PlanError(f"{part.value} is read {part.lag} steps after it came")
+                raise PlanError("a block is still read when the next one has come")
             _live(spans, (side, part.value), [4 * t + late for t in (steps[0], steps[-1])])
         if isinstance(s, Start | Send | Exchange) and not s.sums:
             late = late or 2

@@ -63,7 +63,7 @@ def settled(rows: Expansion) -> tuple[Loops, "Walk"]:
         left = tuple(s for s in rows.loops.statements if s not in own)
         given, walked = walk(expand(replace(rows.loops, statements=left), rows.plan), at_owner=True)
     if walked.kept:
-        raise PlanError("sums of which some stay on a rank where others go on")
+        raise PlanError("some partial results stay on a rank while others travel on")
     return given, walked
 
 
@@ -151,9 +151,9 @@ class Walk:
                 self.pieces[side, name] = max(self.pieces[side, name], value.table.shape[1])
         for cell, full in self._full.items():
             if cell[1] != OWN and full.any():
-                raise PlanError(f"{cell[0]} for {cell[1]} is left on ranks that do not own it")
+                raise PlanError(f"partial {cell[0]} is left on ranks that do not own it")
             if cell[1] == OWN and not full.all() and not self.accumulates(cell):
-                raise PlanError(f"on some ranks nothing is added to {cell[0]}")
+                raise PlanError(f"some ranks compute nothing for their own {cell[0]}")
 
     def _moment(self, t: int) -> Moment:
         """The messages of sums in a step, and its rectangles."""
@@ -163,7 +163,7 @@ class Walk:
             if isinstance(s, Send):
                 if not self._into_whole(s, t, move.src, move.dst):
                     tensor = s.tensors[0]
-                    raise PlanError(f"step {t}: {tensor} arrives for other values than it is of")
+                    raise PlanError(f"in step {t} partial {tensor} meets blocks that it is not of")
                 sent[self.source[s]].append((move.src, move.blocks))
             elif (exchange := self.loops.exchanges.get(s.name)) and exchange.again:
                 table = self.rows.value(Part(s.name, s.lag), s.side, t).table
@@ -171,7 +171,7 @@ class Walk:
         for cell, copies in sent.items():
             ranks = np.concatenate([rank for rank, _ in copies])
             if twice(ranks):
-                raise PlanError(f"step {t}: a rank sends sums of one value in several messages")
+                raise PlanError(f"in step {t} a rank sends partial results in several messages")
             codes = np.concatenate([self._codes(cell[0], *x) for x in copies])
             self._leaving[cell][t] = ranks, np.sort(codes)
         attends = (s for s in self.loops.statements if isinstance(s, Attend) and s.when.on(t))
@@ -188,7 +188,7 @@ class Walk:
     def _rectangles(self, s: Attend, t: int) -> list[str | None]:
         """Note the rectangles of an attend; the values that stay and have its blocks, by side."""
         if any(len({(p.value, p.lag) for p in parts}) > 1 for parts in (s.q, s.kv)):
-            raise PlanError(f"step {t}: a rectangle of several values")
+            raise PlanError(f"in step {t} a rank attends at once to blocks of several messages")
         tables = self.rows.value(s.q[0], "q", t).table, self.rows.value(s.kv[0], "kv", t).table
         rows = self.rows.rectangles[s][t]
         self.attended[s][t] = Rectangles(rows.rank, rows.q, rows.kv, tables)
@@ -208,7 +208,7 @@ class Walk:
         sums, attends = moment
         for cell in {self.source[s]: None for s in sums}:
             if not all(self._leaves(cell, t, codes) for codes in self._here.pop(cell, ())):
-                raise PlanError(f"step {t}: {cell[0]} for {cell[1]} stays behind on some ranks")
+                raise PlanError(f"in step {t} partial {cell[0]} stays behind on some ranks only")
         for s in sums:
             self._take(s, t)
         for attend, staying in attends:
@@ -258,7 +258,7 @@ class Walk:
             stays = self.at_owner and equal == OWN
             if stays or later is None or not self._leaves(cell, later, codes):
                 if equal is None:
-                    raise PlanError(f"step {t}: sums for {part.value} are nowhere kept")
+                    raise PlanError(f"in step {t} partial results have no place on the rank")
                 cell = tensor, equal
                 self._here[cell].append(codes)
             self.targets[s].setdefault(t, {})[tensor] = cell
@@ -331,7 +331,7 @@ class Walk:
         reading = (steps for s, steps in self.attended.items() if (s.q, s.kv)[i][0].value == name)
         width, *more = {int(r.tables[i].shape[1]) for steps in reading for r in steps.values()}
         if more:
-            raise PlanError(f"{name} has more pieces in some steps than in others")
+            raise PlanError("a rank holds more pieces in some steps than in others")
         return width
 
     def accumulates(self, cell: Cell) -> bool:
@@ -348,7 +348,7 @@ def source(s: Handing) -> Cell:
     if isinstance(s, Return):
         return s.tensors[0], s.name
     if len({(p.value, p.lag) for p in s.parts}) > 1:
-        raise PlanError(f"sums of {' + '.join(p.value for p in s.parts)} go together")
+        raise PlanError("partial results of several origins travel in one message")
     return s.tensors[0], s.parts[0].value
 
 

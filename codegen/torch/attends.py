@@ -158,7 +158,7 @@ class Attending(State):
         if head is None:
             return ""
         if len(set(side.head_counts.tolist())) > 1:
-            raise PlanError("slices of heads are of different sizes")
+            raise PlanError("ranks compute different numbers of heads")
         return f".chunk({len(side.slices)}, 1)[{expression(head, meeting.domain.names)}]"
 
 

@@ -103,7 +103,7 @@ class Exchanges(Messages):
         """The heads that each rank gets; PlanError for those that several ranks get."""
         shares = shares_of(self.plan, self.loops, s)
         if shares.copies > 1:
-            raise PlanError(f"{shares.slices} slices of heads are shared among more ranks")
+            raise PlanError(f"heads in {shares.slices} groups are shared among more ranks")
         return shares
 
     def back(self, s: Return) -> Shares:
@@ -133,12 +133,12 @@ class Exchanges(Messages):
             return ""
         every = before is not None and axis == 0  # groups, one by one
         if not every and source != OWN:
-            raise PlanError("what an exchange brings is in an order of its own")
+            raise PlanError("gathered pieces come in an order that follows no formula")
         if side == "kv" and not together(self.plan.partition):
-            raise PlanError("what an exchange brings of keys has another order than queries")
+            raise PlanError("gathered keys come in another order than queries")
         order = "all_at" if every else "at"
         if self.orders.setdefault(order, axis) != axis:
-            raise PlanError("exchanges along several axes need several orders")
+            raise PlanError("exchanges along several axes bring pieces in different orders")
         return f"[:, :, {order}]"
 
     def handed(self, value: str) -> Exchange | None:

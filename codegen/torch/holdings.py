@@ -53,7 +53,7 @@ class Holdings:
     def part(self, tensors: tuple[str, ...], part: Part) -> Tensors:
         """The list of tensors of a message."""
         if part.pieces is not None or part.heads is not None:
-            raise PlanError("a message carries a part of a variable")
+            raise PlanError("a message carries some of the pieces that a rank has")
         return self.value(TENSORS[tensors[0]].side, part.value)
 
     # -- sums

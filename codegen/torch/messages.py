@@ -30,7 +30,7 @@ class Messages(State):
             verb, given = "exchange", [message, to, source, group]
         if move.guarded:
             if late(self.loops, s):
-                raise PlanError("some ranks wait for a message in a later step")
+                raise PlanError("some ranks wait for a message longer than others")
             on, around = move.asked(to, source), len(f"{handle} = {verb}(*)")
             around += alone * len(f"wait() or {handle}")
             if self.keeps(move) or len(", ".join([*given, on])) > WIDTH - self.margin - around:
@@ -57,7 +57,7 @@ class Messages(State):
             return
         t, own = self.walked.kept[move.source], (move.s.tensors[0], OWN)
         if self.walked.accumulates(own):
-            raise PlanError("sums that stay with their owners are added to")
+            raise PlanError("some partial results stay with their owners, and are added to")
         when = f"step == {t - move.domain.names.first} and " * (move.domain.names.at is None)
         kept, name = (self.have.cells[cell] for cell in (own, move.source))
         line = self.have.blank(own) if move.source == own else f"{kept} = {name}"
@@ -100,7 +100,7 @@ class Messages(State):
         elif move.into[0] != "OUT":
             self.write(f"add({name}, {came})")
         elif move.root:
-            raise PlanError("results are reduced to one rank")
+            raise PlanError("partial outputs go to one rank at once")
         else:
             self.paste(indented(f"if came := {came}:", [f"merge(*{name}, *came)"]))
 

@@ -61,7 +61,7 @@ def gathered(side: Side, owned: Ints, blocks: Ints, domain: Domain) -> Origin:
         along_axis = np.sort(along(side.chunk[owned], domain.loops.mesh, axis), axis=1)
         if np.array_equal(along_axis, np.sort(side.chunk[blocks], axis=1)):
             return Origin(everything, ranks, axis)
-    raise PlanError("what is gathered is not what the ranks along an axis own")
+    raise PlanError("what is gathered is not all that a group of ranks owns")
 
 
 Attended = dict[int, list[Rectangles]]  # by number of the step
@@ -74,7 +74,7 @@ def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> N
         for r in attended.get(i, []):
             left[r.rank] &= ~r.attended(plan.partition, (rows[r.rank], cols[r.rank]))
         if left.any():
-            raise PlanError("ranks attend a part of what the mask leaves of two variables")
+            raise PlanError("attention calls leave out a part of what the mask allows")
 
 
 def triangular(plan: Plan, q: Origin, kv: Origin, free: bool) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def pieces_of(plan: Plan) -> int:
     """The number of pieces that a rank owns; PlanError unless all are without gaps."""
     side = plan.partition.q
     if any(len(p) != 1 or p[0].step != 1 for p in side.chunks):
-        raise PlanError("pieces of queries are no ranges")
+        raise PlanError("queries of a rank are no ranges of the sequence")
     return len(np.unique(side.chunk[side.owned(plan.ranks)[0]]))  # whose heads may be cut, too
 
 
@@ -123,7 +123,7 @@ def step_of(plan: Plan) -> int:
     ranks, sides = range(plan.ranks), (plan.partition.q, plan.partition.kv)
     q, kv = ([side.positions(rank) for rank in ranks] for side in sides)
     if plan.workload.seq != plan.workload.kv_seq or not all(map(np.array_equal, q, kv)):
-        raise PlanError("keys do not lie where their queries lie")
+        raise PlanError("the keys of some tokens lie on other ranks than the queries")
     steps = {step for own in q for step in np.diff(own).tolist()}
     if len(steps) > 1:
         pieces_of(plan)

@@ -103,7 +103,7 @@ class Pass(Attending, Exchanges):
         """The results in the model's types."""
         for tensor in ACCUMULATORS[self.plan.pass_]:
             if (tensor, OWN) not in self.have.cells:
-                raise PlanError(f"nothing is ever added to {tensor}, of which nobody sees anything")
+                raise PlanError(f"the mask leaves nothing to compute of {tensor}")
         if self.backward:
             sums = (f"*{self.have.cells[t, OWN]}" for t in ACCUMULATORS[self.plan.pass_])
             slopes = f"x.to(q.dtype) for x in ({', '.join(sums)})"

@@ -42,7 +42,7 @@ def kept_by_torch(passes: Sequence[Expansion]) -> Kept:
     keeping = kept(passes)
     moved = sorted(s.tensors for rows in passes for s in swaps(rows.loops))
     if keeping and (len(keeping) < 2 or moved != [("DOUT",), ("KV",), ("Q",)]):
-        raise PlanError("the backward pass holds other copies than Q, KV and OUT")
+        raise PlanError("the backward pass begins with copies of more than Q, KV and OUT")
     return keeping
 
 
@@ -84,7 +84,7 @@ def print_loops(passes: Sequence[Expansion], free: bool) -> str:
     bodies = [each.function(direct) for each in made]
     meshes, lines = {each.mesh for each in loops if len(each.mesh) > 1}, list[str]()
     if len(meshes) > 1:
-        raise PlanError("the passes run over different meshes of ranks")
+        raise PlanError("the two passes arrange the ranks in different meshes")
     for mesh in meshes:
         names = SIZES[len(mesh)]
         lines += [
@@ -156,26 +156,26 @@ def pieces_function(plan: Plan, loops: Sequence[Loops], free: bool, several: boo
 def check_form(plan: Plan, loops: Loops) -> None:
     """Raise PlanError for messages that are not printed, and for pieces of several sizes."""
     if len(loops.mesh) > 2:
-        raise PlanError(f"ranks form a mesh of {len(loops.mesh)} axes")
+        raise PlanError(f"ranks form a mesh of {len(loops.mesh)} axes, more than two")
     for s in loops.statements:
         if isinstance(s, Moves) and s.tensors not in MOVES:
-            raise PlanError(f"a message of {' '.join(s.tensors)}")
+            raise PlanError(f"a message carries {' and '.join(s.tensors)}")
         if isinstance(s, Send) and len(s.parts) > 1:
-            raise PlanError("a message carries blocks of several variables")
+            raise PlanError("a message carries blocks that came in several")
     bringing = defaultdict[tuple[str, str, int], list[Send]](list)
     for s in (s for s in loops.statements if isinstance(s, Send) and not s.sums):
         for t in s.when.steps:
             bringing[s.side, s.name, t].append(s)
     for (*_, t), sends in bringing.items():
         if len(sends) > 1 and twice(np.concatenate([pairs(loops, s, t)[1] for s in sends])):
-            raise PlanError("several messages bring a rank blocks of one variable at once")
+            raise PlanError("in a step, several messages bring a rank keys, or queries")
     cut = any(p.pieces for s in loops.statements if isinstance(s, Attend) for p in (*s.q, *s.kv))
     sizes = {*plan.partition.q.sizes.tolist(), *plan.partition.kv.sizes.tolist()}
     if cut and len(sizes) > 1:
-        raise PlanError("pieces of queries and of keys are of different sizes")
+        raise PlanError("pieces of queries and of keys differ in length")
     for name, side in (("queries", plan.partition.q), ("keys", plan.partition.kv)):
         if len(set(side.sizes.tolist())) > 1:
-            raise PlanError(f"pieces of {name} are of different sizes")
+            raise PlanError(f"pieces of {name} differ in length")
         if (side.owned(plan.ranks) < 0).any():
             raise PlanError(f"some ranks own more pieces of {name} than others")
         if any((np.diff(side.positions(rank)) < 0).any() for rank in range(plan.ranks)):

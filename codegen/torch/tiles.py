@@ -56,7 +56,7 @@ class Meeting:
             rows, cols = map(self.slice_of, parts, self.pieces)
             return rows, cols, str(s.kind == "causal")
         if any(p.pieces is not None for p in parts):
-            raise PlanError("some pieces are attended without their diagonal")
+            raise PlanError("parts of a shard are attended without their diagonal")
         return "1:", ":-1", "True"
 
     def slice_of(self, part: Part, pieces: int) -> str:
@@ -66,7 +66,7 @@ class Meeting:
         low, high = part.pieces
         past = replace(high, constant=high.constant + 1)
         if high.modulo or high.period > 1 or low.table or high.table:
-            raise PlanError("the number of a piece goes around")
+            raise PlanError("which pieces a rank attends to goes around the ranks")
         first, last = (times(expression(self.in_units(e), self.domain.names)) for e in (low, past))
         ends = first.removeprefix("0"), last * (past != Expr(pieces))
         return (

@@ -25,7 +25,7 @@ class Transfer:
         if self.root is not None:
             return [self.root[0]]
         if not isinstance(self.s.hop, Shift):
-            raise PlanError("ranks send to others by a table")
+            raise PlanError("who sends to whom is a list, not a distance")
         return [a for a, e in enumerate(self.s.hop.by) if e != Expr()]
 
     @property
@@ -59,7 +59,7 @@ class Transfer:
         if by.axes or by.table:
             raise PlanError("how far a message goes depends on the rank")
         if by.step and by.period > 1 and names.at is None:
-            raise PlanError("how far a message goes changes in rounds")
+            raise PlanError("how far messages go changes with the step, and starts over")
         here = tuple(int(a == axis) for a in range(len(names.axes)))
         to = replace(by, constant=sign * by.constant, step=sign * by.step, axes=here, modulo=0)
         return f"({expression(to, names)}) % {size}"
@@ -73,7 +73,7 @@ class Transfer:
     def asked(self, to: str, source: str) -> str:
         """A list that says if this rank sends, and if something comes to it."""
         if len(self.axes) > 1:
-            raise PlanError("a message of some ranks goes along several axes at once")
+            raise PlanError("messages of some ranks go along several axes of a mesh at once")
         (axis,), receiver = self.axes, self.s.when.guard.receiver
         here, others = self.domain.names.axes[axis], self.domain.names.but(axis, "r")
         said = conditions(self.s.when, replace(self.domain, names=others))
@@ -91,5 +91,5 @@ def transfers(walked: Walk, domain: Domain) -> Iterator[Transfer]:
             yield Transfer(s, None, None, domain)
             continue
         if s.parts[0].pieces or s.parts[0].heads:
-            raise PlanError(f"sums of {s.parts[0].value} go in parts")
+            raise PlanError("partial results travel in parts")
         yield Transfer(s, walked.source[s], walked.into[s][steps[0]], domain)

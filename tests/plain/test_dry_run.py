@@ -174,7 +174,7 @@ def test_a_program_that_is_not_exact_becomes_one_by_tables(monkeypatch: pytest.M
     pair = plan("zigzag", Workload(64, heads=4, mask=Causal()), 4, pass_="both")
     monkeypatch.setattr(codegen.torch, "print_loops", wrong)
     text = " ".join(emit(pair, "torch").split())
-    assert "(as tables, not loops: its loops give another dk on rank " in text
+    assert "(as tables, not loops: in a test its loops give another dk on rank " in text
 
 
 def test_a_plan_of_too_many_rectangles_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,9 +117,9 @@ def test_ranks_that_are_listed_are_asked_for_along_one_axis() -> None:
     said = [*bounds(Guard(ranks=(1, 5)), domain)]
     assert both(said) == "rank in (1, 5)"
     assert np.flatnonzero(domain.evaluate(on_arrays(said))).tolist() == [1, 5]
-    with pytest.raises(PlanError, match="first and last steps of each rank"):
+    with pytest.raises(PlanError, match="which ranks take part"):
         list(bounds(Guard(spans=((0, 1),) * 8), domain))
-    with pytest.raises(PlanError, match="list of ranks on a mesh"):
+    with pytest.raises(PlanError, match="which ranks take part"):
         list(bounds(Guard(ranks=(1, 5)), replace(domain, names=Names(("outer", "inner")))))
 
 
@@ -238,7 +238,7 @@ def test_sums_that_are_added_elsewhere_do_not_reach_their_owners() -> None:
 def test_sums_for_a_part_of_what_they_are_added_to_are_refused() -> None:
     """Rank 1 sends sums for one piece of keys of rank 0, where they would be added to both."""
     made = plan("group-cast:layout=zigzag", LONG, 2, pass_="backward")
-    with pytest.raises(PlanError, match="DKV arrives for other values than it is of"):
+    with pytest.raises(PlanError, match="partial DKV meets blocks that it is not of"):
         walk(recovered(made))
 
 
@@ -291,7 +291,7 @@ def test_a_copy_of_which_a_later_one_came_is_not_read() -> None:
         replace(s, kv=(replace(s.kv[0], lag=2),)) if isinstance(s, Attend) else s
         for s in loops.statements
     )
-    with pytest.raises(PlanError, match="A is read 2 steps after it came"):
+    with pytest.raises(PlanError, match="still read when the next one"):
         input_spans(replace(loops, statements=late))
 
 
@@ -304,5 +304,5 @@ def test_a_value_that_begins_again_is_not_read_as_it_was() -> None:
         else s
         for s in loops.statements
     ]
-    with pytest.raises(PlanError, match="B is read 1 steps after it came"):
+    with pytest.raises(PlanError, match="still read when the next one"):
         input_spans(replace(loops, statements=tuple(again)))
