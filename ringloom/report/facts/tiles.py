@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from planner.analysis.messages import message_bytes
 from planner.analysis.tiles import tiles
 from planner.ir import Plan
-from planner.layouts import cut
-from planner.masks.areas import areas
+from planner.layouts import cut, split
+from planner.masks.areas import areas, sizes
 from planner.partitions import Ints, Ranges, shifted
 from ringloom.views.units import counted, numbers, size
 
@@ -101,15 +101,13 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
     step, rank = np.full((2, *shape), -1, np.int32)
     slices = sides.q.slice[a], sides.kv.slice[b]
     first, last = (np.searchsorted(edges, heads)[slices] for heads in _heads(plan))
-    drawn = np.flatnonzero(first < shape[0])
-    count = np.minimum(last[drawn], shape[0]) - first[drawn]
-    tile = np.repeat(drawn, count)
-    head = np.arange(len(tile)) - np.repeat(np.cumsum(count) - count - first[drawn], count)
-    place = head, sides.q.chunk[a[tile]], sides.kv.chunk[b[tile]]
-    step[place], rank[place] = at[tile], who[tile]
-    held = [[n for n, chunk in enumerate(chunks) if _size(chunk)] for chunks in (q, kv)]
-    every = np.ix_(range(len(step)), *held)  # but pieces of no token: they would be blank rows
-    q, kv = (tuple(c for c in chunks if _size(c)) for chunks in (q, kv))
+    for head in range(shape[0]):
+        tile = np.flatnonzero((first <= head) & (head < last))
+        place = head, sides.q.chunk[a[tile]], sides.kv.chunk[b[tile]]
+        step[place], rank[place] = at[tile], who[tile]
+    held = [np.flatnonzero(sizes(chunks)) for chunks in (q, kv)]
+    every = np.ix_(np.arange(len(step)), *held)  # but pieces of no token: they would be blank rows
+    q, kv = (tuple(filter(_size, chunks)) for chunks in (q, kv))
     sent = messages(plan)
     return TileFacts(
         title,
@@ -176,7 +174,7 @@ def _shares(plan: Plan, q: tuple[Ranges, ...], kv: tuple[Ranges, ...]) -> NDArra
     rows = [shifted(p, offset) for p in _pieces(q)]
     columns = _pieces(kv)
     count = areas(plan.workload.mask.region(), rows, columns)
-    full = np.multiply.outer([_size(p) for p in rows], [_size(p) for p in columns])
+    full = np.multiply.outer(sizes(rows), sizes(columns))
     return np.divide(count, full, out=np.zeros(count.shape), where=full > 0)
 
 
@@ -189,19 +187,13 @@ def _pieces(chunks: tuple[Ranges, ...]) -> list[Ranges]:
 
 def _parts(chunk: Ranges, parts: int) -> list[Ranges]:
     """Cut consecutive ranges at their tokens and interleaved ones range by range: disjoint."""
-    consecutive = all(a[-1] < b[0] for a, b in pairwise(chunk))
-    if len(chunk) > 1 and consecutive:
-        ends = np.cumsum([0, *map(len, chunk)]).tolist()
-        cuts = cut(ends[-1], parts)
-        return [
-            tuple(
-                r[max(0, c.start - e) : max(0, c.stop - e)]
-                for r, e in zip(chunk, ends, strict=False)
-            )
-            for c in cuts
-        ]
-    pieces = [[r[c.start : c.stop] for c in cut(len(r), parts)] for r in chunk]
-    return [tuple(p[n] for p in pieces) for n in range(parts)]
+    if len(chunk) == 1 or any(a[-1] >= b[0] for a, b in pairwise(chunk)):
+        return split(chunk, parts)
+    ends = np.cumsum([0, *map(len, chunk[:-1])]).tolist()
+    return [
+        tuple(r[max(0, c.start - e) : max(0, c.stop - e)] for r, e in zip(chunk, ends, strict=True))
+        for c in cut(_size(chunk), parts)
+    ]
 
 
 def _size(positions: Ranges) -> int:
