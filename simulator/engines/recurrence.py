@@ -24,12 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.messages import message_bytes
 from planner.columns import index
-from planner.ir import Attend, Index, Move, Step
+from planner.ir import Index, Move, Plan
 from simulator.costs.prices import Costs
-from simulator.engines.holdings import Accumulators, Origins
-from simulator.engines.rounds import attend_rounds, move_rounds
+from simulator.engines.rounds import Calls, Messages, Rounds
 from simulator.network.ports import Ports
 from simulator.timeline import Floats, Rows, Timeline, Wait, work
 
@@ -51,9 +49,9 @@ def run(
     costs: Costs, ports: Ports, speed: Floats, *, overlap: bool = True, record: bool = False
 ) -> tuple[Timeline, Sums]:
     """Time all rows; `speed` [ranks] are factors on rates, `record` keeps every row."""
-    engine = Recurrence(costs, ports, speed, overlap, record)
-    for number, step in enumerate(costs.plan.steps):
-        engine.step(number, step)
+    engine = Recurrence(costs.plan, ports, costs.prologue / speed, overlap, record)
+    for number, (messages, calls) in enumerate(Rounds(costs, speed)):
+        engine.step(number, messages, calls)
     return engine.timeline(), engine.sums()
 
 
@@ -61,60 +59,50 @@ class Recurrence:
     """The state of all ranks while the steps go by: one clock per rank, one per port."""
 
     def __init__(
-        self, costs: Costs, ports: Ports, speed: Floats, overlap: bool, record: bool
+        self, plan: Plan, ports: Ports, prologue: Floats, overlap: bool, record: bool
     ) -> None:
-        ranks = costs.plan.ranks
-        self._costs, self._overlap, self._record = costs, overlap, record
-        self._origins, self._accumulators = Origins(costs.plan), Accumulators(costs)
-        moves = (move for _, move in costs.plan.moves())
-        inputs = sum(len(move) for move in moves if not move.accumulates)
-        # Of messages of inputs, by their numbers; 0 stands for what no message brought.
-        (self._offered, self._arrived), self._inputs = np.zeros((2, 1 + inputs)), 0
-        self._ports, self._speed = ports, speed
-        self._now, self._last = costs.prologue / self._speed, 0.0
-        self._busy, self._exposed = self._now.copy(), np.zeros(ranks)
+        ranks, steps = plan.ranks, len(plan.steps)
+        self._plan, self._overlap, self._record = plan, overlap, record
+        # By the numbers of messages of inputs; 0 stands for what no message brought.
+        self._messages = sum(len(move) for _, move in plan.moves())
+        self._offered, self._arrived = np.zeros((2, 1 + self._messages))
+        self._ports, self._now, self._last = ports, prologue, 0.0
+        self._busy, self._exposed = prologue.copy(), np.zeros(ranks)
         self._out, self._in = np.zeros(ports.out), np.zeros(ports.into)  # when they are free
         self._sending, self._receiving = np.zeros(ports.out), np.zeros(ports.into)
         self._sent, self._taken = np.zeros(ranks, np.int64), np.zeros(ranks)
-        steps = len(costs.plan.steps)
         self._keeps = record or steps * ranks <= KEPT
         # Begin, start of attends, end of attends; of the step at hand alone, if not all are kept.
         self._steps = np.empty((3, steps if self._keeps else 1, ranks))
-        self._log, self._waits, self._messages = list[Rows](), list[Wait](), 0
+        self._log, self._waits = list[Rows](), list[Wait]()
 
-    def step(self, number: int, step: Step) -> None:
+    def step(self, number: int, messages: list[Messages], calls: list[Calls]) -> None:
         """Offer the step's messages, attend, then merge what arrives."""
         self._begin, self._start, self._end = times = self._steps[:, number * self._keeps]
         self._begin[:], self._start[:], self._taken[:] = self._now, np.inf, 0.0
-        arrived = [(move, self._send(number, move)) for move in move_rounds(step)]
+        arrived = [(sent, self._send(number, sent)) for sent in messages]
         if not self._overlap:
             self._wait_for_all(number, arrived)
-        for node in attend_rounds(step):
-            self._attend(number, node)
+        for call in calls:
+            self._attend(number, call)
         self._end[:] = self._now
         np.minimum(times[1], self._now, out=times[1])  # for ranks without attends
-        for move, arrival in arrived:
-            if move.accumulates:
-                self._merge(number, move, arrival)
+        for sent, arrival in arrived:
+            if sent.node.accumulates:
+                self._merge(number, sent, arrival)
 
-    def _send(self, number: int, move: Move) -> Floats:
+    def _send(self, number: int, sent: Messages) -> Floats:
         """Return the arrival of each message; ports are taken in row order."""
-        size = message_bytes(self._costs.plan, number, move)
+        move, size = sent.node, sent.size
         start = offered = self._begin.take(move.src)
-        for messages in self._origins.sent(move):
+        for messages in sent.needs:
             start = np.maximum(start, self._arrived.take(messages.T).max(axis=0))
         if not self._overlap:
             start = np.maximum(start, self._begin.take(move.dst))
         start, end, arrival = self._transfer(move, size, start)
-        if move.accumulates:
-            self._accumulators.leave(move)
-        else:
-            first = self._inputs + 1
-            self._inputs += len(move)
-            self._origins.arrive(move, first)
-            self._offered[first : first + len(move)] = offered
-            self._arrived[first : first + len(move)] = arrival
-        self._messages += len(move)
+        if not move.accumulates:
+            own = slice(sent.first, sent.first + len(move))
+            self._offered[own], self._arrived[own] = offered, arrival
         self._last = max(self._last, float(arrival.max()))
         if self._record:
             self._log.append(Rows("message", number, move, start, end, arrival, size))
@@ -137,13 +125,14 @@ class Recurrence:
         np.add.at(self._receiving, into, seconds)
         return start, end, end + alpha
 
-    def _wait_for_all(self, number: int, arrived: list[tuple[Move, Floats]]) -> None:
+    def _wait_for_all(self, number: int, arrived: list[tuple[Messages, Floats]]) -> None:
         """Keep every rank from computing until its own messages of the step are through."""
         began = self._begin
         waited = np.zeros_like(began)
-        for move, arrival in arrived:
-            for rank in (index(move.src), index(move.dst)):
-                since = np.maximum(began[rank], began.take(move.src))
+        for sent, arrival in arrived:
+            src, dst = index(sent.node.src), index(sent.node.dst)
+            for rank in (src, dst):
+                since = np.maximum(began[rank], began[src])
                 waited[rank] = np.maximum(waited[rank], arrival - since)
                 self._now[rank] = np.maximum(self._now[rank], arrival)
         self._wait(number, np.arange(len(waited)), self._now, waited)
@@ -155,12 +144,11 @@ class Recurrence:
             rows = zip(*(x.tolist() for x in (rank, until - seconds, until)), strict=True)
             self._waits += [Wait(number, *row) for row in rows if row[1] < row[2]]
 
-    def _attend(self, number: int, node: Attend) -> None:
-        rank = index(node.rank)
-        start = self._ready(number, node, rank)
-        seconds = self._costs.attend(node) / self._speed[rank] + self._taken[rank]
+    def _attend(self, number: int, call: Calls) -> None:
+        node, adding, rank = call.node, call.adding, index(call.node.rank)
+        start = self._ready(number, call, rank)
+        seconds = call.seconds + self._taken[rank]
         self._taken[rank] = 0.0
-        adding = self._accumulators.attended(node) / self._speed[rank]
         end = start + seconds
         np.minimum.at(self._start, rank, start)
         self._now[rank] = end + adding
@@ -169,20 +157,20 @@ class Recurrence:
             self._log.append(work("attend", number, node, start, end))
             self._log.append(work("add", number, node, end, end + adding))
 
-    def _ready(self, number: int, node: Attend, rank: Index) -> Floats:
+    def _ready(self, number: int, call: Calls, rank: Index) -> Floats:
         """Return when each rank is free and has its inputs, and note its wait for them."""
         free = ready = self._now[rank]
-        longest = np.zeros(len(node))  # of its waits for what was already offered
-        for messages in self._origins.attended(node):
+        longest = np.zeros(len(rank))  # of its waits for what was already offered
+        for messages in call.needs:
             arrived, offered = (times.take(messages.T) for times in (self._arrived, self._offered))
             ready = np.maximum(ready, arrived.max(axis=0))
             np.maximum(longest, (arrived - np.maximum(offered, free)).max(axis=0), out=longest)
         self._wait(number, rank, ready, longest)
         return ready
 
-    def _merge(self, number: int, move: Move, arrival: Floats) -> None:
-        dst = index(move.dst)
-        free, seconds = self._now[dst], self._accumulators.arrived(move) / self._speed[dst]
+    def _merge(self, number: int, sent: Messages, arrival: Floats) -> None:
+        move, seconds, dst = sent.node, sent.merging, index(sent.node.dst)
+        free = self._now[dst]
         start = np.maximum(free, arrival)
         since = np.maximum(free, self._begin.take(move.src))
         self._wait(number, dst, arrival, np.maximum(arrival - since, 0.0))
@@ -193,10 +181,10 @@ class Recurrence:
 
     def timeline(self) -> Timeline:
         """Return the times of all rows so far."""
-        plan, end = self._costs.plan, max(float(self._now.max()), self._last)
+        end = max(float(self._now.max()), self._last)
         rows, steps = tuple(self._log) if self._record else None, self._steps
         waits = tuple(self._waits)
-        return Timeline(plan, end, self._now, steps if self._keeps else None, rows, waits)
+        return Timeline(self._plan, end, self._now, steps if self._keeps else None, rows, waits)
 
     def sums(self) -> Sums:
         """Return the totals of all ranks so far."""

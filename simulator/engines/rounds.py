@@ -1,26 +1,112 @@
-"""Rows of a node in rounds, so that within a round no rank does two things at once.
+"""The rows of a plan round by round for both engines: what each costs, and what it waits for.
 
-A round takes, in row order, each row none of whose ranks an earlier remaining row still waits
-for; so the rows of every rank keep their order. A partial permutation is one round as it is.
+Within a round no rank does two things at once. A round takes, in row order, each row none of whose
+ranks an earlier remaining row still waits for; so the rows of every rank keep their order. A
+partial permutation is one round as it is.
+
+A rank holds at most one accumulator per (tensor, block). A partial-sum transfer takes it away, an
+attend or an arrival adds to it or, where it is absent, begins it: so merging is charged exactly
+where two are added. Where accumulators lie does not depend on the clock.
+
+Messages have numbers from 1 on, in plan order; 0 stands for what the rank owns or had from the
+start. Tensors that always travel together share one table of the messages that brought them.
 """
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.ir import Attend, Index, Move, Node, Step
+from planner.analysis.messages import message_bytes
+from planner.analysis.tables import Table, attended_blocks, of_inputs
+from planner.ir import ACCUMULATORS, Attend, Index, Move, Node, Step
 from planner.partitions import Ints
+from simulator.costs.prices import Costs
+from simulator.costs.terms import Event
+from simulator.timeline import Floats
 
+EVENTS: tuple[Event, ...] = ("add", "merge")
 AnyNode = TypeVar("AnyNode", bound=Node)
 
 
-def attend_rounds(step: Step) -> Iterator[Attend]:
+class Messages(NamedTuple):
+    """A round of messages; the first one has the number `first`."""
+
+    node: Move
+    first: int
+    size: NDArray[np.int64]  # bytes
+    needs: list[Ints]  # numbers of messages that its source must have received: [rows, w] each
+    merging: Floats  # seconds at its destination
+
+
+class Calls(NamedTuple):
+    """A round of attends; the seconds of their kernel calls, and of adding their results."""
+
+    node: Attend
+    needs: list[Ints]  # as of messages
+    seconds: Floats
+    adding: Floats
+
+
+class Rounds:
+    """The rounds of each step of a plan; `speed` [ranks] are factors on the ranks' rates."""
+
+    def __init__(self, costs: Costs, speed: Floats) -> None:
+        plan, self._costs, self._speed = costs.plan, costs, speed
+        self._prices = {event: costs.per_block(event) for event in EVENTS}
+        self._present = {tensor: Table(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
+        self._brought = {names[0]: t for names, t in of_inputs(plan, np.int32).items()}
+        self._next = 1
+
+    def __iter__(self) -> Iterator[tuple[list[Messages], list[Calls]]]:
+        """Yields each step: all its messages leave before anybody attends, and are merged last."""
+        for number, step in enumerate(self._costs.plan.steps):
+            sent = [self._send(number, move) for move in _moves(step)]
+            calls = [self._attend(node) for node in _attends(step)]
+            yield [self._arrive(messages) for messages in sent], calls
+
+    def _send(self, number: int, move: Move) -> Messages:
+        first, size = self._next, message_bytes(self._costs.plan, number, move)
+        self._next += len(move)
+        numbers = np.arange(first, self._next, dtype=np.int32)
+        tables = [table for tensor, table in self._brought.items() if tensor in move.tensors]
+        needs = [table[move.src, move.blocks] for table in tables]
+        for table in tables:
+            table[move.dst, move.blocks] = numbers[:, None]
+        for tensor in move.tensors if move.accumulates else ():
+            self._present[tensor][move.src, move.blocks] = False
+        return Messages(move, first, size, needs, np.zeros(len(move)))
+
+    def _attend(self, node: Attend) -> Calls:
+        needs = [t[node.rank, attended_blocks(node, name)] for name, t in self._brought.items()]
+        blocks = {name: attended_blocks(node, name) for name in self._present}
+        seconds = self._costs.attend(node) / self._speed[node.rank]
+        return Calls(node, needs, seconds, self._join("add", node.rank, blocks))
+
+    def _arrive(self, messages: Messages) -> Messages:
+        if not (move := messages.node).accumulates:
+            return messages
+        blocks = dict.fromkeys(move.tensors, move.blocks)
+        return messages._replace(merging=self._join("merge", move.dst, blocks))
+
+    def _join(self, event: Event, rank: Ints, blocks: dict[str, Ints]) -> Floats:
+        """Add to accumulators, or begin absent ones; returns the seconds of each row."""
+        seconds = np.zeros(len(rank))
+        for tensor, of_rows in blocks.items():
+            present, prices = self._present[tensor], self._prices[event][tensor]
+            entries = present.of(rank, of_rows)
+            seconds += (prices.take(of_rows.T) * present[entries].T).sum(axis=0)
+            present[entries] = True
+        return seconds / self._speed[rank]
+
+
+def _attends(step: Step) -> Iterator[Attend]:
     """Yield a step's attends in parts in which every rank has one row."""
     return (part for node in step.attends for part in _in_rounds(node, node.rank))
 
 
-def move_rounds(step: Step) -> Iterator[Move]:
+def _moves(step: Step) -> Iterator[Move]:
     """Yield a step's moves in parts in which every rank sends and receives once at the most."""
     return (part for node in step.moves for part in _in_rounds(node, node.src, node.dst))
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.analysis.messages import message_bytes
-from planner.ir import Attend, Move, Step
+from planner.ir import Attend, Move
 from planner.partitions import Ints
 from simulator.costs.prices import Costs
-from simulator.engines.holdings import Accumulators, Origins
-from simulator.engines.rounds import attend_rounds, move_rounds
+from simulator.engines import rounds
+from simulator.engines.rounds import Rounds
 from simulator.timeline import Floats
 
 Needs = tuple[int, ...]  # numbers of messages
@@ -62,31 +61,13 @@ class Tasks:
     """
 
     def __init__(self, costs: Costs, speed: Floats) -> None:
-        self._costs, self._speed = costs, speed
-        self._accumulators, self._origins = Accumulators(costs), Origins(costs.plan)
         self.messages, self.calls, self.parts = Messages(), Calls(), list[Part]()
         self.steps = [list[RankStep]() for _ in range(costs.plan.ranks)]
-        for number, step in enumerate(costs.plan.steps):
-            self._step(number, step)
-        del self._accumulators, self._origins  # ranks x blocks, which a run has no use for
-
-    def _step(self, number: int, step: Step) -> None:
-        """Add a step: all its messages leave before anybody attends; arrivals are merged last."""
-        moves = list(move_rounds(step))
-        firsts = [self._send(number, move) for move in moves]
-        for node in attend_rounds(step):
-            self._attend(number, node)
-        for first, move in zip(firsts, moves, strict=True):
-            merging = np.zeros(len(move))
-            if move.accumulates:
-                merging = self._accumulators.arrived(move) / self._speed[move.dst]
-            self.messages.merge += merging.tolist()
-            ends = zip(move.src.tolist(), move.dst.tolist(), strict=True)
-            for message, (src, dst) in enumerate(ends, first):
-                self._rank_step(src, number).sends.append(message)
-                self._rank_step(dst, number).receives.append(message)
-                if move.accumulates:
-                    self._rank_step(dst, number).merges.append(message)
+        for number, (messages, calls) in enumerate(Rounds(costs, speed)):
+            for sent in messages:
+                self._send(number, sent)
+            for call in calls:
+                self._attend(number, call)
 
     def _rank_step(self, rank: int, step: int) -> RankStep:
         steps = self.steps[rank]
@@ -94,28 +75,30 @@ class Tasks:
             steps.append(RankStep(step))
         return steps[-1]
 
-    def _send(self, step: int, move: Move) -> int:
-        done, first = self.messages, len(self.messages.src)
-        done.needs += _needs(len(move), self._origins.sent(move))
+    def _send(self, step: int, sent: rounds.Messages) -> None:
+        done, move, first = self.messages, sent.node, len(self.messages.src)
         self.parts.append((first, step, move))
         done.src += move.src.tolist()
         done.dst += move.dst.tolist()
-        done.size += message_bytes(self._costs.plan, step, move).tolist()
-        self._origins.arrive(move, first + 1)
-        if move.accumulates:
-            self._accumulators.leave(move)
-        return first
+        done.size += sent.size.tolist()
+        done.needs += _needs(len(move), sent.needs)
+        done.merge += sent.merging.tolist()
+        for message in range(first, len(done.src)):
+            receiver = self._rank_step(done.dst[message], step)
+            self._rank_step(done.src[message], step).sends.append(message)
+            receiver.receives.append(message)
+            if move.accumulates:
+                receiver.merges.append(message)
 
-    def _attend(self, step: int, node: Attend) -> None:
-        done, first = self.calls, len(self.calls.rank)
-        done.needs += _needs(len(node), self._origins.attended(node))
-        self.parts.append((first, step, node))
-        done.rank += node.rank.tolist()
-        speed, adding = self._speed[node.rank], self._accumulators.attended(node)
-        done.seconds += (self._costs.attend(node) / speed).tolist()
-        done.adding += (adding / speed).tolist()
-        for call, rank in enumerate(node.rank.tolist(), first):
-            self._rank_step(rank, step).calls.append(call)
+    def _attend(self, step: int, call: rounds.Calls) -> None:
+        done, ranks, first = self.calls, call.node.rank.tolist(), len(self.calls.rank)
+        self.parts.append((first, step, call.node))
+        done.rank += ranks
+        done.seconds += call.seconds.tolist()
+        done.adding += call.adding.tolist()
+        done.needs += _needs(len(ranks), call.needs)
+        for number, rank in enumerate(ranks, first):
+            self._rank_step(rank, step).calls.append(number)
 
 
 def _needs(rows: int, origins: Sequence[Ints]) -> list[Needs]:
