@@ -59,8 +59,7 @@ class InSimPy:
     env: simpy.Environment = field(default_factory=simpy.Environment)
 
     def __post_init__(self) -> None:
-        messages = self.rows.messages
-        pair = self.traffic.pair(np.array(messages.src), np.array(messages.dst))
+        pair = self.traffic.pair(np.array(self.rows.src), np.array(self.rows.dst))
         self.path = [self.traffic.paths[p] for p in pair]
         self.alone = [self.traffic.shared.isdisjoint(path.links) for path in self.path]
         self.links = [simpy.Resource(self.env) for _ in self.traffic.routes.links]
@@ -82,26 +81,26 @@ class InSimPy:
             self.env.process(self.rank(rank, steps))
 
     def rank(self, rank: int, steps: list[RankStep]) -> Iterator[simpy.Event]:
-        calls, merge = self.rows.calls, self.rows.messages.merge
+        rows = self.rows
         for step in steps:
             for m in step.sends:
                 self.offered[m].succeed()
             taken = sum(map(self.taken, (*step.sends, *step.receives)))
             for call in step.calls:
-                for need in calls.needs[call]:
+                for need in rows.reads[call]:
                     yield self.arrived[need]
-                yield self.env.timeout(calls.seconds[call] + taken + calls.adding[call])
+                yield self.env.timeout(rows.seconds[call] + taken + rows.adding[call])
                 taken = 0.0
             for m in step.merges:
                 yield self.arrived[m]
-                yield self.env.timeout(merge[m])
+                yield self.env.timeout(rows.merging[m])
         self.finish[rank] = self.env.now
 
     def stream(self, queue: list[int]) -> Iterator[simpy.Event]:
         """The messages over one link that leaves a rank, one after the other."""
         for m in queue:
             yield self.offered[m]
-            for need in self.rows.messages.needs[m]:
+            for need in self.rows.needs[m]:
                 yield self.arrived[need]
             yield self.turn[m]
             yield from self.transfer(m)
@@ -112,10 +111,10 @@ class InSimPy:
 
     def taken(self, m: int) -> float:
         """Seconds that a message takes from the compute beside it, on either rank."""
-        return self.path[m].share * self.rows.messages.size[m] / self.path[m].bandwidth
+        return self.path[m].share * self.rows.size[m] / self.path[m].bandwidth
 
     def transfer(self, m: int) -> Iterator[simpy.Event]:
-        size = self.rows.messages.size[m]
+        size = self.rows.size[m]
         if self.alone[m]:
             yield self.env.timeout(size / self.path[m].bandwidth)
             return

@@ -9,7 +9,6 @@ from itertools import chain
 
 import numpy as np
 
-from planner.ir import Move
 from simulator.engines.tasks import Tasks
 
 
@@ -18,16 +17,13 @@ class Buffers:
 
     def __init__(self, ranks: int, rows: Tasks, room: Mapping[str, int]) -> None:
         self._free = {tensor: [n] * ranks for tensor, n in room.items()}
-        messages, self._dst = rows.messages, rows.messages.dst
-        self._wanted: list[dict[str, int]] = [{} for _ in messages.dst]
-        self._reads = [0] * len(messages.dst)
-        for message in chain.from_iterable((*messages.needs, *rows.calls.needs)):
+        self._dst, self._wanted = rows.dst, list[dict[str, int]]()
+        self._reads = [0] * len(rows.dst)
+        for message in chain.from_iterable((*rows.needs, *rows.reads)):
             self._reads[message] += 1
-        for first, _, node in rows.parts:
-            if isinstance(node, Move):
-                blocks = np.count_nonzero(node.blocks >= 0, axis=1).tolist()
-                for message, n in enumerate(blocks, first):
-                    self._wanted[message] = dict.fromkeys(room.keys() & node.tensors, n)
+        for sent in chain.from_iterable(messages for messages, _ in rows.rounds):
+            blocks = np.count_nonzero(sent.node.blocks >= 0, axis=1).tolist()
+            self._wanted += [dict.fromkeys(room.keys() & sent.node.tensors, n) for n in blocks]
 
     def take(self, message: int) -> bool:
         """Take a slot for each block of a message that is to start; False if one is missing."""

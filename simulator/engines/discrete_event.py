@@ -7,13 +7,10 @@ recurrence.
 """
 
 from collections.abc import Iterator
-from itertools import groupby
-from operator import itemgetter
 
 import numpy as np
 
 from planner.errors import PlanError
-from planner.ir import Attend, Move
 from simulator.costs.prices import Costs
 from simulator.engines.buffers import Buffers
 from simulator.engines.events import Clock
@@ -52,8 +49,8 @@ class DiscreteEvent:
         room = scenario.room(plan)
         self._buffers = Buffers(plan.ranks, rows, room) if room is not None else None
         told = self._resume, self._buffers
-        self._transfers = Transfers(clock, rows.messages, traffic, scenario, *told)
-        calls, messages = len(self._rows.calls.rank), len(self._rows.messages.src)
+        self._transfers = Transfers(clock, rows, traffic, scenario, *told)
+        calls, messages = len(rows.seconds), len(rows.src)
         self._call_start, self._call_end = [0.0] * calls, [0.0] * calls
         self._offered, self._merge_start = [NEVER] * messages, [0.0] * messages
         self._busy, self._finish = self._prologue.copy(), self._prologue.copy()
@@ -111,20 +108,20 @@ class DiscreteEvent:
                 self._transfers.count_down(message)
 
     def _attend(self, rank: int, step: RankStep, call: int, taken: float) -> Iterator[Want]:
-        calls, clock = self._rows.calls, self._clock
-        if needs := calls.needs[call]:
+        rows, clock = self._rows, self._clock
+        if needs := rows.reads[call]:
             yield from self._wait_for(rank, step, needs)
         start = self._call_start[call] = clock.now
-        end = start + calls.seconds[call] + taken
+        end = start + rows.seconds[call] + taken
         if self._buffers or self._scenario.late:
             yield end
         self._call_end[call] = end
         if self._buffers:
-            self._buffers.read(calls.needs[call])
+            self._buffers.read(needs)
             self._transfers.room(rank)
         if self._scenario.late and call == step.calls[0]:
             self._launch(step)
-        now = end + calls.adding[call]
+        now = end + rows.adding[call]
         self._busy[rank] += now - start
         if now > clock.now:
             yield now
@@ -146,7 +143,7 @@ class DiscreteEvent:
     def _merge(self, rank: int, step: RankStep, message: int) -> Iterator[Want]:
         yield from self._wait_for(rank, step, (message,))
         start = self._merge_start[message] = self._clock.now
-        seconds = self._rows.messages.merge[message]
+        seconds = self._rows.merging[message]
         self._busy[rank] += seconds
         if seconds:
             yield start + seconds
@@ -156,11 +153,11 @@ class DiscreteEvent:
 
         All others wait, for whatever reason, for what is before them in the order of the plan.
         """
-        messages, message = self._rows.messages, self._transfers.without_room()
-        moves = ((n, step, m) for n, step, m in self._rows.parts if isinstance(m, Move))
-        first, step, move = [part for part in moves if part[0] <= message][-1]
-        what = block_names(move)[message - first]
-        ends = f"rank {messages.src[message]} cannot send {what} to rank {messages.dst[message]}"
+        rows, message = self._rows, self._transfers.without_room()
+        sent = ((step, part) for step, (messages, _) in enumerate(rows.rounds) for part in messages)
+        step, part = next((n, part) for n, part in sent if message < part.rows.stop)
+        what = block_names(part.node)[message - part.rows.start]
+        ends = f"rank {rows.src[message]} cannot send {what} to rank {rows.dst[message]}"
         why = "where no receive buffer ever becomes free"
         return f"stuck in step {step}: {ends}, {why}"
 
@@ -186,30 +183,25 @@ class DiscreteEvent:
 
     def _log(self) -> Iterator[Rows]:
         """Yield every row in the order in which the recurrence logs them."""
-        calls, messages, transfers = self._rows.calls, self._rows.messages, self._transfers
-        for _, parts in groupby(self._rows.parts, key=itemgetter(1)):
-            arriving = list[Rows]()
-            for first, step, node in parts:
-                rows = slice(first, first + len(node))
-                if isinstance(node, Attend):
-                    start, end = np.array(self._call_start[rows]), np.array(self._call_end[rows])
-                    yield work("attend", step, node, start, end)
-                    yield work("add", step, node, end, end + np.array(calls.adding[rows]))
-                    continue
-                times = transfers.start, transfers.end, transfers.arrived
-                start, end, arrived = (np.array(column[rows]) for column in times)
-                size = np.array(messages.size[rows], np.int64)
-                yield Rows("message", step, node, start, end, arrived, size)
-                if node.accumulates:
-                    start = np.array(self._merge_start[rows])
-                    end = start + np.array(messages.merge[rows])
-                    arriving.append(work("merge", step, node, start, end))
-            yield from arriving
+        transfers = self._transfers
+        times = transfers.start, transfers.end, transfers.arrived
+        for step, (messages, calls) in enumerate(self._rows.rounds):
+            for sent in messages:
+                start, end, arrived = (np.array(column[sent.rows]) for column in times)
+                yield Rows("message", step, sent.node, start, end, arrived, sent.size)
+            for part in calls:
+                begun = np.array(self._call_start[part.rows]), np.array(self._call_end[part.rows])
+                yield work("attend", step, part.node, *begun)
+                yield work("add", step, part.node, begun[1], begun[1] + part.adding)
+            for sent in messages:
+                if sent.node.accumulates:
+                    start = np.array(self._merge_start[sent.rows])
+                    yield work("merge", step, sent.node, start, start + sent.merging)
 
     def sums(self) -> Sums:
         """Return the totals of all ranks; a port is a link."""
-        messages, sent = self._rows.messages, np.zeros(self._plan.ranks, np.int64)
-        np.add.at(sent, np.array(messages.src, np.intp), np.array(messages.size, np.int64))
-        ports = self._traffic.seconds(messages.src, messages.dst, messages.size)
+        rows, sent = self._rows, np.zeros(self._plan.ranks, np.int64)
+        np.add.at(sent, np.array(rows.src, np.intp), np.array(rows.size, np.int64))
+        ports = self._traffic.seconds(rows.src, rows.dst, rows.size)
         busy, exposed = np.array(self._busy), np.array(self._exposed)
-        return Sums(busy, exposed, sent, ports, len(messages.src))
+        return Sums(busy, exposed, sent, ports, len(rows.src))

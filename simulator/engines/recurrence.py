@@ -101,7 +101,7 @@ class Recurrence:
             start = np.maximum(start, self._begin.take(move.dst))
         start, end, arrival = self._transfer(move, size, start)
         if not move.accumulates:
-            own = slice(sent.first, sent.first + len(move))
+            own = slice(1 + sent.rows.start, 1 + sent.rows.stop)
             self._offered[own], self._arrived[own] = offered, arrival
         self._last = max(self._last, float(arrival.max()))
         if self._record:

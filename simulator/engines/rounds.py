@@ -8,8 +8,9 @@ A rank holds at most one accumulator per (tensor, block). A partial-sum transfer
 attend or an arrival adds to it or, where it is absent, begins it: so merging is charged exactly
 where two are added. Where accumulators lie does not depend on the clock.
 
-Messages have numbers from 1 on, in plan order; 0 stands for what the rank owns or had from the
-start. Tensors that always travel together share one table of the messages that brought them.
+Messages and attends are numbered in plan order. In what a row needs, 0 stands for what the rank
+owns or had from the start, and 1 for the first message. Tensors that always travel together share
+one table of the messages that brought them.
 """
 
 from collections.abc import Iterator
@@ -31,12 +32,12 @@ AnyNode = TypeVar("AnyNode", bound=Node)
 
 
 class Messages(NamedTuple):
-    """A round of messages; the first one has the number `first`."""
+    """A round of messages, which have the numbers `rows` among all."""
 
     node: Move
-    first: int
+    rows: slice
     size: NDArray[np.int64]  # bytes
-    needs: list[Ints]  # numbers of messages that its source must have received: [rows, w] each
+    needs: list[Ints]  # what its source must have received, by numbers from 1: [rows, w] each
     merging: Floats  # seconds at its destination
 
 
@@ -44,6 +45,7 @@ class Calls(NamedTuple):
     """A round of attends; the seconds of their kernel calls, and of adding their results."""
 
     node: Attend
+    rows: slice
     needs: list[Ints]  # as of messages
     seconds: Floats
     adding: Floats
@@ -57,7 +59,7 @@ class Rounds:
         self._prices = {event: costs.per_block(event) for event in EVENTS}
         self._present = {tensor: Table(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
         self._brought = {names[0]: t for names, t in of_inputs(plan, np.int32).items()}
-        self._next = 1
+        self._messages = self._calls = 0
 
     def __iter__(self) -> Iterator[tuple[list[Messages], list[Calls]]]:
         """Yields each step: all its messages leave before anybody attends, and are merged last."""
@@ -67,22 +69,25 @@ class Rounds:
             yield [self._arrive(messages) for messages in sent], calls
 
     def _send(self, number: int, move: Move) -> Messages:
-        first, size = self._next, message_bytes(self._costs.plan, number, move)
-        self._next += len(move)
-        numbers = np.arange(first, self._next, dtype=np.int32)
+        rows = slice(self._messages, self._messages + len(move))
+        self._messages = rows.stop
+        numbers = np.arange(1 + rows.start, 1 + rows.stop, dtype=np.int32)
         tables = [table for tensor, table in self._brought.items() if tensor in move.tensors]
         needs = [table[move.src, move.blocks] for table in tables]
         for table in tables:
             table[move.dst, move.blocks] = numbers[:, None]
         for tensor in move.tensors if move.accumulates else ():
             self._present[tensor][move.src, move.blocks] = False
-        return Messages(move, first, size, needs, np.zeros(len(move)))
+        size = message_bytes(self._costs.plan, number, move)
+        return Messages(move, rows, size, needs, np.zeros(len(move)))
 
     def _attend(self, node: Attend) -> Calls:
+        rows = slice(self._calls, self._calls + len(node))
+        self._calls = rows.stop
         needs = [t[node.rank, attended_blocks(node, name)] for name, t in self._brought.items()]
         blocks = {name: attended_blocks(node, name) for name in self._present}
         seconds = self._costs.attend(node) / self._speed[node.rank]
-        return Calls(node, needs, seconds, self._join("add", node.rank, blocks))
+        return Calls(node, rows, needs, seconds, self._join("add", node.rank, blocks))
 
     def _arrive(self, messages: Messages) -> Messages:
         if not (move := messages.node).accumulates:

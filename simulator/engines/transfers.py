@@ -17,7 +17,7 @@ import numpy as np
 
 from simulator.engines.buffers import Buffers
 from simulator.engines.events import Action, Clock
-from simulator.engines.tasks import Messages, RankStep
+from simulator.engines.tasks import RankStep, Tasks
 from simulator.network.routes import Traffic
 from simulator.scenario import Scenario
 
@@ -32,15 +32,15 @@ class Transfers:
     def __init__(
         self,
         clock: Clock,
-        messages: Messages,
+        rows: Tasks,
         traffic: Traffic,
         scenario: Scenario,
         wake: Action,  # called with a rank at each arrival that it awaits
         buffers: Buffers | None,
     ) -> None:
-        self._clock, self._messages, self._most = clock, messages, scenario.chunk
+        self._clock, self._rows, self._most = clock, rows, scenario.chunk
         self._wake, self._buffers, self._share = wake, buffers, scenario.share
-        count = len(messages.src)
+        count = len(rows.src)
         self.start, self.end, self.arrived = ([NEVER] * count for _ in range(3))
         self.waiting = [list[int]() for _ in range(count)]  # ranks that are told of each arrival
         self._no_room = dict[int, list[int]]()
@@ -50,7 +50,7 @@ class Transfers:
     def _set_links(self, traffic: Traffic) -> None:
         self._bandwidth = traffic.routes.bandwidth
         self._free = [0.0] * len(self._bandwidth)  # when the last turn of each link ends
-        ends = (np.array(e, np.int32) for e in (self._messages.src, self._messages.dst))
+        ends = (np.array(e, np.int32) for e in (self._rows.src, self._rows.dst))
         self._pair: list[int] = traffic.pair(*ends).tolist()
         self._paths = traffic.paths
         self._alone = [traffic.shared.isdisjoint(path.links) for path in traffic.paths]
@@ -59,9 +59,9 @@ class Transfers:
     def _set_order(self, traffic: Traffic, launches: int) -> None:
         """Count what each message waits for in `_blocked`; other tables say what frees it."""
         count = len(self._pair)
-        self._blocked = [launches + len(needs) for needs in self._messages.needs]
+        self._blocked = [launches + len(needs) for needs in self._rows.needs]
         self._feeds = [list[int]() for _ in range(count)]
-        for message, needs in enumerate(self._messages.needs):
+        for message, needs in enumerate(self._rows.needs):
             for need in needs:
                 self._feeds[need].append(message)
         self._after = self._queue(traffic.out.tolist()), self._queue(traffic.into.tolist())
@@ -85,7 +85,7 @@ class Transfers:
 
     def _try(self, message: int) -> None:
         if self._buffers and not self._buffers.take(message):
-            self._no_room.setdefault(self._messages.dst[message], []).append(message)
+            self._no_room.setdefault(self._rows.dst[message], []).append(message)
         else:
             self._begin(message)
 
@@ -101,7 +101,7 @@ class Transfers:
     def _begin(self, message: int) -> None:
         now, pair = self._clock.now, self._pair[message]
         self.start[message] = now
-        size = self._messages.size[message]
+        size = self._rows.size[message]
         if self._alone[pair]:
             self._clock.at(now + size / self._paths[pair].bandwidth, self._through, message)
             return
@@ -137,8 +137,8 @@ class Transfers:
         """Free the buffer: the last byte has left the last link."""
         now = self.end[message] = self._clock.now
         if self._buffers:
-            self._buffers.read(self._messages.needs[message])
-            self.room(self._messages.src[message])
+            self._buffers.read(self._rows.needs[message])
+            self.room(self._rows.src[message])
         alpha = self._paths[self._pair[message]].alpha
         if alpha:
             self._clock.at(now + alpha, self._arrive, message)
@@ -151,7 +151,7 @@ class Transfers:
         for message in (*step.sends, *step.receives):
             path = self._paths[self._pair[message]]
             share = path.share if self._share is None else self._share
-            seconds += share * self._messages.size[message] / path.bandwidth
+            seconds += share * self._rows.size[message] / path.bandwidth
         return seconds
 
     def _arrive(self, message: int) -> None:
@@ -162,7 +162,7 @@ class Transfers:
                 self.count_down(after[message])
         if self._buffers:
             self._buffers.arrived(message)
-            self.room(self._messages.dst[message])
+            self.room(self._rows.dst[message])
         for other in self._feeds[message]:
             self.count_down(other)
         for rank in self.waiting[message]:
