@@ -60,32 +60,20 @@ class Traffic(NamedTuple):
         return sum(self)
 
 
-COLLECTIVE = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2, "ring": 1}
-MOVES: dict[str, tuple[dict[str, int], dict[str, int]]] = {  # times a whole tensor, per pass
-    # K, then V, around the ring; backward both again, and the gradients of both all-reduced
-    "ring self-attention": ({"ring": 2}, {"ring": 2, "all-reduce": 2}),
-    # attention and FFN each; the backward pass gathers the inputs of both once more
-    "megatron-v3": (
-        {"all-gather": 2, "reduce-scatter": 2},
-        {"all-gather": 2 + 2, "reduce-scatter": 2},
-    ),
-    # BurstAttention books v3, too, as v1: without gathering the inputs again
-    "tensor parallel": ({"all-reduce": 2}, {"all-reduce": 2}),
-}
-
-
 def traffic(system: str, shape: Shape) -> Traffic:
     """Elements per device and layer of a baseline."""
-    if system == "ulysses-system":  # Q, K, V and the output: each device sends its 1/G of a tensor
-        each = 4 * shape.tensor / shape.devices
-        return Traffic(each, each)
-    if system == "burst":
-        vectors, scalars = 3 * shape.tensor, 2 * shape.tensor / shape.head_dim
-        return Traffic(2 * shape.tensor, vectors + scalars)
-    passes = (
-        sum(COLLECTIVE[kind] * times for kind, times in moves.items()) for moves in MOVES[system]
-    )
-    return Traffic(*(shape.tensor * times for times in passes))
+    forward, backward = {  # whole tensors
+        # K, then V, around the ring; backward both again, and the gradients of both all-reduced
+        "ring self-attention": (2, 2 + 2 * 2),
+        # attention and FFN each; the backward pass gathers the inputs of both once more
+        "megatron-v3": (2 + 2, 2 + 2 + 2),
+        # BurstAttention books v3, too, as v1: without gathering the inputs again
+        "tensor parallel": (2 * 2, 2 * 2),
+        # Q, K, V and the output: each device sends its 1/G of a tensor
+        "ulysses-system": (4 / shape.devices, 4 / shape.devices),
+        "burst": (2, 3 + 2 / shape.head_dim),
+    }[system]
+    return Traffic(forward * shape.tensor, backward * shape.tensor)
 
 
 def checkpointed(system: str, shape: Shape) -> float:
