@@ -116,8 +116,9 @@ def with_folder(path: str) -> str:
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
     """Raises RingloomError where what is done inside cannot write a file or folder."""
-    if str(path) in ("", "-") or not isinstance(path, str | Path):
-        raise RingloomError(f"cannot write {path!r:.60}: give the name of a file")
+    name = str(path) if isinstance(path, Path) else path
+    if name in ("", "-") or not isinstance(name, str):
+        raise RingloomError(f"cannot write {name!r:.60}: give the name of a file")
     try:
         yield
     except BrokenPipeError:  # who reads has enough

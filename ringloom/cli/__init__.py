@@ -87,6 +87,11 @@ def command_of(name: str) -> click.Command:
     return command
 
 
+def examples(name: str) -> list[str]:
+    """The example commands of a command's help."""
+    return [line.strip() for line in docstring(name).partition(EXAMPLE)[2].splitlines() if line]
+
+
 def first_sentence(name: str) -> str:
     """Returns what the file of a command begins with."""
     return docstring(name).partition("\n")[0].removesuffix(".")

@@ -19,16 +19,10 @@ import ringloom as rl
 from command_line import CommandLine
 from repository import ROOT
 from ringloom.cli import COMMANDS as ALL
-from ringloom.cli import EXAMPLE, GROUPS, cli, command_of, first_sentence
+from ringloom.cli import GROUPS, cli, command_of, examples, first_sentence
 from sampling import square
 
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
-
-
-def examples(name: str) -> list[str]:
-    """The example commands of a command's help."""
-    text = str(command_of(name).epilog).partition(EXAMPLE)[2]
-    return [line.strip() for line in text.splitlines() if line]
 
 
 @pytest.mark.parametrize("option", ["--version", "--help"])
