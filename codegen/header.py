@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from codegen.layout import Form
-from codegen.masks import filled, mask_data
+from codegen.masks import mask_data
 from codegen.programs import Program
+from codegen.reflow import filled
 from planner.files.digest import digest
 from planner.ir import TENSORS
 from planner.layouts.peers import PEERS

@@ -10,18 +10,18 @@ low <= j - i <= high, disjoint, of aligned positions.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from codegen.reflow import WIDTH, filled, numbers
 from codegen.text import entered, numbered
 from planner.masks import Mask
 from planner.masks.regions import FAR, Region
 from planner.workload import Workload
 
-WIDTH = 100
 BEYOND = 2**30  # printed for "no bound" where the length is free; programs count in 32 bits
 ARRAYS = {"torch": "Tensor", "jax": "jax.Array"}
 PLACE = {
@@ -43,26 +43,8 @@ def mask_data(work: Workload, free: bool) -> str:
     lines, sentence = list[str](), Sentence(work, "jax")
     sentence.joined(work.mask)
     for name, value in sentence.data.items():
-        lines += _strings(name, value) if name.startswith("GRID") else _numbers(name, value)
+        lines += _strings(name, value) if name.startswith("GRID") else numbers(name, value)
     return "\n".join([*lines, *_boxes(work, free)]) + "\n"
-
-
-def _numbers(name: str, values: Iterable[object]) -> list[str]:
-    line = f"{name} = ({', '.join(map(str, values))})"
-    if len(line) <= WIDTH:
-        return [line]
-    return [f"{name} = (", *filled(map(str, values)), ")  # fmt: skip"]
-
-
-def filled(words: Iterable[str]) -> Iterator[str]:
-    """Yields words with a comma behind each, on as few lines as fit."""
-    line = "   "
-    for word in words:
-        if len(line) + len(word) + 2 > WIDTH:
-            yield line
-            line = "   "
-        line += f" {word},"
-    yield line
 
 
 def _strings(name: str, rows: Iterable[object]) -> list[str]:

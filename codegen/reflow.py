@@ -16,6 +16,7 @@ START = re.compile(r"return |[^=]* = ")  # of a statement whose value may stand 
 OPENING, CLOSING = "([{", ")]}"
 COMMA = r", (?!(?:(?!lambda)[\w=, ])*: )"  # but for those of a lambda
 CHOICE, SOURCE = r" (?=if |else )", r" (?=for )"  # where an expression may be broken
+EITHER = r" (?=\| )"
 
 
 def reflow(lines: Iterable[str]) -> list[str]:
@@ -32,6 +33,9 @@ def _broken(line: str) -> Iterator[str]:
     tail = text[-1] * text.endswith((",", ":"))
     text = text.removesuffix(tail)
     start, opened = START.match(text), _last_bracket(text)
+    if not start and len(parts := _cut(text, EITHER)) > 1:
+        yield from (indent + part for part in [*parts[:-1], parts[-1] + tail])
+        return
     if start and (opened is None or len(_cut(text[start.end() :], f"{COMMA}|{CHOICE}")) > 1):
         head, inside, tail = f"{start[0]}(", text[start.end() :], f"){tail}"
     elif opened is not None:
@@ -80,3 +84,22 @@ def _cut(text: str, where: str) -> list[str]:
             parts.append(text[begin : match.start()])
             begin = match.end()
     return [*parts, text[begin:]]
+
+
+def numbers(name: str, values: Iterable[object]) -> list[str]:
+    """Returns the assignment of a tuple."""
+    line = f"{name} = ({', '.join(map(str, values))})"
+    if len(line) <= WIDTH:
+        return [line]
+    return [f"{name} = (", *filled(map(str, values)), ")  # fmt: skip"]
+
+
+def filled(words: Iterable[str]) -> Iterator[str]:
+    """Yields words with a comma behind each, on as few lines as fit."""
+    line = "   "
+    for word in words:
+        if len(line) + len(word) + 2 > WIDTH:
+            yield line
+            line = "   "
+        line += f" {word},"
+    yield line

@@ -8,11 +8,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from codegen.reflow import numbers
 from planner.errors import PlanError
 from planner.loops.form import Expr
 
 Flags = NDArray[np.bool_]
 V = TypeVar("V")
+Data = dict[str, tuple[int, ...]]  # numbers of all ranks, by name
 
 
 def numbered(*names: str) -> Iterator[str]:
@@ -37,6 +39,7 @@ class Names:
     sizes: Mapping[int, str] = field(default_factory=dict)  # names of the sizes of axes
     step: str = "step"
     rank: str = "rank"  # "" where another one is meant, along one axis of several
+    data: Data = field(default_factory=dict)  # of a program
 
     @property
     def values(self) -> dict[str, int]:
@@ -100,3 +103,13 @@ def affine(terms: Sequence[tuple[int, str]], constant: int) -> str:
 def signed(number: int) -> str:
     """A number that follows others in a sum."""
     return f"{'-' if number < 0 else '+'} {abs(number)}"
+
+
+def listed(data: Data) -> list[str]:
+    """The constants with the numbers of all ranks."""
+    lines = [line for name, values in data.items() for line in numbers(name, values)]
+    return (
+        ["", "# of each rank: the last step in which it takes part, or the first one", *lines]
+        if lines
+        else []
+    )

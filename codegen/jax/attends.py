@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from codegen.jax.cases import WHOLE, Case, Group, groups, switched
+from codegen.jax.cases import MASKED, WHOLE, Case, Group, groups, switched
 from codegen.jax.exchanges import Over, numbers
 from codegen.jax.hops import Hops, Steps
 from codegen.jax.pieces import Slices, tiling
@@ -129,11 +129,11 @@ class Attends:
         if any(case.head is not None for case in group.cases):
             yield from self.of_heads(group, steps, names, closures)
             return
-        if group.cases[0].kind in ("masked", WHOLE) and len(group.cases) == 1:
+        if group.cases[0].kind in MASKED and len(group.cases) == 1:
             with suppress(PlanError):
                 yield self.tiles(group.cases[0], group.cells, steps)
                 return
-        on = Domain(self.loops, steps, names)
+        on, group = Domain(self.loops, steps, names), group if closures else group.alike()
         bases = [self.base(cell, group.cases[0], steps) for cell in group.cells]
         first = all(self.starts(cell, steps) for cell in group.cells)
         alone = closures or (len(group.cases) == 1 and group.always)  # no operands to share
@@ -195,7 +195,7 @@ class Attends:
         bases = [
             x for b in bases for x in ([f"*{b}"] if b.startswith("nothing(") else b.split(", "))
         ]
-        if case.kind in ("masked", WHOLE):
+        if case.kind in MASKED:
             if case.kind == WHOLE:
                 self.check_whole(case, steps)
             places = [self.places(case, side, steps, names) for side in ("q", "kv")]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from codegen.jax.values import Values
-from codegen.lowered.conditions import Domain, bounds, needed, on_arrays
+from codegen.lowered.conditions import Domain, bounds, needed, on_arrays, times
 from codegen.lowered.shares import head_of
 from codegen.lowered.walk import Cell, Walk
 from codegen.reflow import WIDTH
@@ -17,6 +17,7 @@ from planner.loops.form import Attend, Expr, Guard, Ints, Loops, Part
 Slice = tuple[int, int, int]  # first and last piece, of so many
 MOST = 4  # cases of one statement
 WHOLE = "whole"  # all pieces of both values, whatever the rectangle is: a kind of masked tile
+MASKED = "masked", WHOLE
 LEFT_OPEN = ("end", "other", "any")  # kinds that say nothing about all tiles
 
 
@@ -34,6 +35,12 @@ class Case:
     head: Expr | None = None  # the slice of the heads of queries, None for all
     statements: tuple[Attend, ...] = ()
 
+    @property
+    def whole(self) -> bool:
+        """True if it is all pieces of both values, and nothing else."""
+        parts = self.rows, self.cols
+        return self.kind != WHOLE and all(last - first + 1 == of for first, last, of in parts)
+
 
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -46,6 +53,15 @@ class Group:
     def always(self) -> bool:
         """True if every device has a case in every step."""
         return bool(np.logical_or.reduce([c.active for c in self.cases]).all())
+
+    def alike(self) -> "Group":
+        """The same, all under the mask if one is, so that functions take the same arguments."""
+        if all(case.kind not in MASKED for case in self.cases):
+            return self
+        statements = tuple(s for case in self.cases for s in case.statements)
+        masked = (replace(c, kind="masked", statements=statements) for c in self.cases)
+        cases = zip(self.cases, masked, strict=True)
+        return replace(self, cases=tuple(as_ if case.whole else case for case, as_ in cases))
 
 
 def groups(
@@ -81,7 +97,7 @@ def _joined(cases: list[Case]) -> list[Case]:
 
     The others wait for that one.
     """
-    masked = [case for case in cases if case.kind in (WHOLE, "masked")]
+    masked = [case for case in cases if case.kind in MASKED]
     everywhere, waiting = (
         np.logical_or.reduce([case.active for case in chosen] or [cases[0].active & False])
         for chosen in (cases, masked)
@@ -154,7 +170,11 @@ def conditions_of(group: Group, on: Domain) -> list[str]:
     made, rest = list[str](), np.ones_like(group.cases[0].active)
     for case in group.cases:
         left = rest & ~case.active
-        said = needed([*bounds(case.guard, on, rest)], rest) if left.any() else []
+        during = np.asarray(case.active.any(axis=1))
+        asked = rest & during[:, None]
+        steps = [t for t, runs in zip(on.steps, during, strict=True) if runs]
+        made_of = [*times(steps, on), *bounds(case.guard, on, asked)] if left.any() else []
+        said = needed(made_of, rest)
         text = on_arrays(said)
         if not np.array_equal(on.evaluate(text) & rest, case.active):
             raise PlanError(f"which ranks compute in a step is not told by {text}")
@@ -180,6 +200,12 @@ def switched(
     """
     conditions = conditions_of(group, on)
     exhaustive = len(conditions) < len(group.cases)
+    if len({called(made) for made in calls}) == 1:
+        calls = calls[:1]
+        if exhaustive:
+            conditions = []
+        elif len(conditions) > 1:
+            conditions = [" | ".join(f"({x})" for x in conditions)]
     if not conditions:
         return (f"{targets} = {called(calls[0])}",)
     if closures:

@@ -1,11 +1,12 @@
 """Messages from device to device: one ppermute each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 import numpy as np
 
-from codegen.lowered.conditions import SIZES
+from codegen.lowered.conditions import SIZES, Domain, spanned
 from codegen.text import Names, affine, entered, expression, numbered
 from planner.columns import distinct
 from planner.errors import PlanError
@@ -16,8 +17,10 @@ Steps = tuple[int, ...]
 
 
 def is_stepwise(s: object) -> bool:
-    """True if the way of a message changes with the step."""
-    return isinstance(s, Send) and isinstance(s.hop, Shift) and any(e.step for e in s.hop.by)
+    """True if the way of a message changes with the step, or its ranks do by data."""
+    if not isinstance(s, Send) or not isinstance(s.hop, Shift):
+        return False
+    return bool(s.when.guard.spans) or any(e.step for e in s.hop.by)
 
 
 def sends_inputs(s: object) -> TypeGuard[Send]:
@@ -68,30 +71,47 @@ class Hops:
         once = replace(s, when=When(s.when.first, s.when.first))
         src, dst = planned(self.loops, once, s.when.first)
         on = (low <= src) & (src <= high)
-        self._check(pairs, {}, src[on], dst[on])
+        self._check(pairs, names, 0, src[on], dst[on])
         title = {"(r + 1) % RANKS": "NEXT", "(r - 1) % RANKS": "PREVIOUS"}.get(text, "PAIRS")
         partly = len(sending) < len(self.loops.coordinates())
         return entered(self.constants, numbered(title), pairs), partly
 
     def _stepwise(self, s: Send, names: Names) -> tuple[str, bool]:
         """The pairs of a step, told by those who send; True: not of all ranks."""
-        guard, way, n = s.when.guard, _far(s), len(self.loops.coordinates())
-        if len(way) > 1 or any(way[0].axes) or len(guard.bounds) > 1 or guard.tabled:
+        guard, way = s.when.guard, _far(s)
+        if len(way) > 1 or any(way[0].axes) or len(guard.bounds) > 1 or guard.ranks:
             raise PlanError("who sends to whom changes with the step, for some ranks only")
+        steps = s.when.steps if names.at is None else [names.at]
+        told = self._spanned if guard.spans else self._between
+        pairs = f"hop({told(s, way[0], steps, names)}, {expression(way[0], names)})"
+        for t in steps:
+            self._check(pairs, names, t - names.first, *planned(self.loops, s, t))
+        return pairs, guard != Guard()
+
+    def _spanned(self, s: Send, far: Expr, steps: Sequence[int], names: Names) -> str:
+        """The senders, if the first and the last step of each rank are data."""
+        if names.at is not None:
+            return str(tuple(planned(self.loops, s, names.at)[0].tolist()))
+        others = names.but(0, "r")
+        on = Domain(self.loops, steps, others)
+        asked = spanned(s.when.guard, on, on.everywhere).text
+        back = replace(far, constant=-far.constant, step=-far.step, axes=(1,))
+        sender = expression(back, others) if s.when.guard.receiver else "r"
+        return f"[{sender} for r in range(RANKS) if {asked}]"
+
+    def _between(self, s: Send, far: Expr, _: object, names: Names) -> str:
+        """The senders, if they are an interval."""
+        guard, n = s.when.guard, len(self.loops.coordinates())
         low, high = guard.bounds[0][1:] if guard.bounds else (None, None)
         ends = [low or Expr(), replace(high, constant=high.constant + 1) if high else Expr(n)]
         if guard.receiver:
-            ends = [_less(end, way[0]) for end in ends]
+            ends = [_less(end, far) for end in ends]
             lowest = min(ends[0].constant + ends[0].step * t for t in s.when.steps)
             ends = [replace(end, constant=end.constant - lowest // n * n) for end in ends]
         texts = [expression(end, names) for end in ends]
-        span = _span(*(names.count(int(x)) if x.isdecimal() else x for x in texts))
-        pairs = f"hop({span}, {expression(way[0], names)})"
-        for t in s.when.steps if names.at is None else [names.at]:
-            self._check(pairs, {names.step: t - names.first}, *planned(self.loops, s, t))
-        return pairs, bool(guard.bounds)
+        return _span(*(names.count(int(x)) if x.isdecimal() else x for x in texts))
 
-    def _check(self, pairs: str, step: dict[str, int], src: Ints, dst: Ints) -> None:
+    def _check(self, pairs: str, names: Names, step: int, src: Ints, dst: Ints) -> None:
         """Raise PlanError unless the text of pairs means these."""
         sizes = dict(zip(SIZES[len(self.loops.mesh)], self.loops.mesh, strict=True))
         n = len(self.loops.coordinates())
@@ -99,7 +119,8 @@ class Hops:
             "range": range,
             "RANKS": n,
             **sizes,
-            **step,
+            **names.data,
+            names.step: step,
             "hop": lambda ranks, far: [(r % n, (r + far) % n) for r in ranks],
         }
         if sorted(eval(pairs, known)) != sorted(zip(src.tolist(), dst.tolist(), strict=True)):

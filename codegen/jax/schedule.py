@@ -11,7 +11,7 @@ from codegen.lowered.keeping import kept
 from codegen.lowered.walk import settled
 from codegen.programs import Program
 from codegen.reflow import reflow
-from codegen.text import Names
+from codegen.text import Data, Names, listed
 from planner.errors import PlanError
 from planner.loops.form import Exchange, Loops, Send
 
@@ -37,6 +37,7 @@ def print_loops(program: Program) -> str:
     if not all(sum(map(len, chunk)) for side in sides for chunk in side.chunks):
         raise PlanError("some pieces of the sequence have no tokens")
     hops, constants = Hops(forms[0]), dict[str, str]()
+    data: Data = {}
     keeping = kept(program.passes)
     made, bodies = list[Pass](), list[list[str]]()
     for rows in program.passes:
@@ -44,7 +45,9 @@ def print_loops(program: Program) -> str:
         stats = any("STATS" in s.tensors for s in moves)
         form, walked = settled(rows)
         here = replace(hops, loops=form)
-        each = Pass(rows.plan, form, walked, named(form), here, program, constants, stats, keeping)
+        each = Pass(
+            rows.plan, form, walked, named(form, data), here, program, constants, stats, keeping
+        )
         made.append(each)
         bodies.append(lines(each.blocks(runs(form)), each.results, each.names))
     heads = [opening(*both) for both in zip(made, bodies, strict=True)]
@@ -63,7 +66,7 @@ def print_loops(program: Program) -> str:
         named_once.insert(0, f"{', '.join(SIZES[len(mesh)])} = {sizes}  # {said}")
     if len({loops.mesh for loops in forms}) > 1:
         raise PlanError("the two passes arrange the ranks in different meshes")
-    head = ["# ---- Schedule", "", *named_once]
+    head = ["# ---- Schedule", "", *named_once, *listed(data)]
     if program.work.sinks and "q" in keeping:
         text += Over(keeping["q"], forms[0], program, constants).share()
     return "\n".join(reflow([*head, *text])) + "\n"
@@ -91,7 +94,7 @@ def opening(made: Pass, body: list[str]) -> list[str]:
     return head
 
 
-def named(loops: Loops) -> Names:
+def named(loops: Loops, data: Data) -> Names:
     """Names of coordinates and sizes; steps count from the first one of the longest section."""
     mesh, ranks = loops.mesh, len(loops.coordinates())
     if not loops.statements:
@@ -103,4 +106,4 @@ def named(loops: Loops) -> Names:
     sizes = {ranks: "RANKS", **dict(reversed([*zip(mesh, SIZES[len(mesh)], strict=True)]))}
     heads = any(s.again for s in loops.exchanges.values())  # which steps count then
     few = {size: name for size, name in sizes.items() if size > FEW and not heads}
-    return Names(AXES[len(mesh)], first, sizes=few)
+    return Names(AXES[len(mesh)], first, sizes=few, data=data)

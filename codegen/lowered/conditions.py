@@ -10,7 +10,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from codegen.text import Flags, Names, expression, signed
+from codegen.text import Flags, Names, entered, expression, numbered, signed
 from planner.errors import PlanError
 from planner.loops.form import Expr, Guard, Ints, Loops, When
 
@@ -47,9 +47,14 @@ class Domain:
         names = self.names
         known: dict[str, object] = {
             "RANKS": self.shape[1],
+            "jnp": np,
             names.rank: self.loops.coordinates()[:, -1],
         }
-        known |= names.values | dict(zip(names.axes, self.loops.coordinates().T, strict=False))
+        known |= (
+            names.data
+            | names.values
+            | dict(zip(names.axes, self.loops.coordinates().T, strict=False))
+        )
         known[names.step] = np.array(self.steps)[:, None] - names.first
         holds = eval(text or "True", {"__builtins__": {}}, known)
         return np.broadcast_to(np.asarray(holds, np.bool_), self.shape)
@@ -125,11 +130,14 @@ def bounds(guard: Guard, domain: Domain, known: Flags | None = None) -> Iterator
     """The conditions on a rank's coordinates; where nothing is `known` they may say anything."""
     asked = np.ones(domain.shape, bool) if known is None else np.broadcast_to(known, domain.shape)
     axes = domain.names.axes
-    if guard.spans or (guard.ranks and len(axes) > 1):
+    if guard.spans:
+        yield spanned(guard, domain, asked)
+    if guard.ranks and len(axes) > 1:
         raise PlanError("which ranks take part in a step follows no formula")
     if guard.ranks:
-        each = " | ".join(f"({axes[0]} == {rank})" for rank in guard.ranks)
-        yield _said(domain, f"{axes[0]} in {guard.ranks}", each)
+        each = [f"{axes[0]} == {rank}" for rank in guard.ranks]
+        text = f"{axes[0]} in {guard.ranks}" if len(each) > 1 else each[0]
+        yield _said(domain, text, " | ".join(f"({x})" for x in each))
     for bound in guard.bounds:
         meant = domain.table(Guard((bound,)).at).astype(bool)
         for text, *comparisons in _guesses(bound, domain):
@@ -139,6 +147,28 @@ def bounds(guard: Guard, domain: Domain, known: Flags | None = None) -> Iterator
                 break
         else:
             raise PlanError("which ranks take part in a step follows no formula")
+
+
+def spanned(guard: Guard, domain: Domain, asked: Flags) -> Condition:
+    """The condition that a step is from the first to the last one of its rank, which are data."""
+    names, rank = domain.names, domain.names.coordinate(-1)
+    meant = domain.table(guard.at).astype(bool)
+    if names.at is not None:
+        return next(bounds(Guard(ranks=tuple(np.flatnonzero(meant).tolist())), domain))
+    steps = np.array(domain.steps)[:, None] - names.first
+    first, last = np.array(guard.spans).T - names.first
+    never, begin = first > last, int(steps[asked.any(axis=1)].min())
+    late = "LAST", "<=", np.where(never, begin - 1, last)
+    early = "FIRST", ">=", np.where(never, last.max() + 1, first)
+    fits = (steps <= late[2], (late,)), (steps >= early[2], (early,)), (meant, (early, late))
+    ends = next(needs for holds, needs in fits if (holds == meant)[asked].all())
+    data = [entered(names.data, numbered(title), tuple(x.tolist())) for title, _, x in ends]
+    signs = [f"{names.step} {sign} " for _, sign, _ in ends]
+    text = f"{signs[0]}{data[0]}[{rank}]"
+    if len(data) > 1:
+        text = f"{data[0]}[{rank}] <= {names.step} <= {data[1]}[{rank}]"
+    arrays = zip(signs, data, strict=True)
+    return _said(domain, text, *(f"{sign}jnp.array({name})[{rank}]" for sign, name in arrays))
 
 
 def _said(domain: Domain, text: str, *comparisons: str) -> Condition:

@@ -12,7 +12,7 @@ from codegen.text import expression
 from codegen.torch.frames import Frame
 from codegen.torch.origins import (
     Attended,
-    check_everything,
+    everything,
     origin,
     single_runs,
     triangular,
@@ -43,6 +43,8 @@ class Attending(State):
         self.margin += 4 * bool(when)
         asked, lines = self.meet(meeting)
         self.margin -= 4 * bool(when)
+        if when and asked:
+            return f"{when} and ({asked})" if " or " in asked else f"{when} and {asked}", lines
         return when or asked, lines
 
     def meet(self, meeting: Meeting) -> Lines:
@@ -60,7 +62,7 @@ class Attending(State):
         if meeting.plain:
             asked, body = self.cases(meeting, (sums, queries, keys))
             return asked, [*lines, *body]
-        name, *arguments = self.cuts(meeting)
+        asked, name, *arguments = self.cuts(meeting)
         head = f"for rows, cols, band in {name}({', '.join(arguments)}):"
         if len(head) > WIDTH - self.margin:
             named = dict(zip(reversed(arguments), ("theirs", "ours"), strict=False))
@@ -69,7 +71,7 @@ class Attending(State):
             arguments = [named.get(x, x) for x in arguments]
             head = f"for rows, cols, band in {name}({', '.join(arguments)}):"
         tile = self.added((sums, queries, keys), "rows", "cols", "band")
-        return "", [*lines, *indented(head, tile)]
+        return asked, [*lines, *indented(head, tile)]
 
     def meetings(self, frame: Frame) -> list[Meeting]:
         """The rectangles of a frame, by the values that meet."""
@@ -135,7 +137,10 @@ class Attending(State):
         return "", made
 
     def cuts(self, meeting: Meeting) -> tuple[str, ...]:
-        """A function of tiles and its arguments: all that the mask leaves of two values."""
+        """A condition, a function of tiles and its arguments: what the mask leaves of two values.
+
+        It is asked where ranks have a value whose keys come to them in another step, too.
+        """
         q, kv = (
             origin(self.plan, self.walked, side, value, meeting.domain)
             for side, value in zip(("q", "kv"), meeting.values, strict=True)
@@ -144,13 +149,18 @@ class Attending(State):
         for i, t in enumerate(meeting.domain.steps):
             rows = (self.walked.attended[s].get(t) for s in meeting.attends)
             attended[i] = [x for x in rows if x]
-        check_everything(self.plan, q, kv, attended)
+        asked, cases, on = "", meeting.cases(), meeting.domain.everywhere
+        if not everything(self.plan, q, kv, attended, on):
+            asked = " or ".join(both(said) for _, said, _ in cases)
+            on = np.logical_or.reduce([holds for *_, holds in cases])
+            if not 0 < len(asked) < WIDTH - 30 or not everything(self.plan, q, kv, attended, on):
+                raise PlanError("attention calls leave out a part of what the mask allows")
         if tokens := triangular(self.plan, q, kv, self.free):
             if q.axis is not None:
                 self.orders["tokens"] = q.axis
-            return "triangles", *tokens
+            return asked, "triangles", *tokens
         single = single_runs(self.plan, self.forms)
-        return "tiles", *(x.positions(self.free, single) for x in (q, kv))
+        return asked, "tiles", *(x.positions(self.free, single) for x in (q, kv))
 
     def pick(self, meeting: Meeting) -> str:
         """The text behind tensors of queries that takes the heads of a meeting."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from codegen.lowered.conditions import AXES, SIZES, Domain
 from codegen.lowered.shares import apart
-from codegen.text import Names
+from codegen.text import Data, Names
 from planner.loops.form import Exchange, Loops, Return, Send, Statement
 
 
@@ -22,20 +22,20 @@ class Frame(Domain):
         return len(self.steps) > 1
 
 
-def frames(loops: Loops) -> Iterator[Frame]:
+def frames(loops: Loops, data: Data) -> Iterator[Frame]:
     """The steps of a program in the pieces in which they are printed."""
     for section in loops.sections():
         steps = range(section.first, section.last + 1)
         last = max((t for t in steps if _busy(loops, t)), default=section.first)
         for first, end in pairwise([section.first, *range(last + 1, steps.stop + 1)]):
-            yield from (_frame(loops, *part) for part in apart(loops, range(first, end)))
+            yield from (_frame(loops, data, *part) for part in apart(loops, range(first, end)))
 
 
-def _frame(loops: Loops, steps: range, statements: tuple[Statement, ...]) -> Frame:
+def _frame(loops: Loops, data: Data, steps: range, statements: tuple[Statement, ...]) -> Frame:
     again = any(s.again for s in statements if isinstance(s, Exchange))
     axes, at = len(loops.mesh), steps[0]
     sizes = {} if again else dict(zip(loops.mesh, SIZES[axes], strict=True))
-    names = Names(AXES[axes], at, None if len(steps) > 1 else at, sizes)
+    names = Names(AXES[axes], at, None if len(steps) > 1 else at, sizes, data=data)
     return Frame(loops, steps, names, statements)
 
 

@@ -56,7 +56,7 @@ class Messages(State):
         if not move.source or not self.keeps(move):
             return
         t, own = self.walked.kept[move.source], (move.s.tensors[0], OWN)
-        if self.walked.accumulates(own):
+        if move.source != own and t in self.walked.lasting(own)[1]:
             raise PlanError("some partial results stay with their owners, and are added to")
         when = f"step == {t - move.domain.names.first} and " * (move.domain.names.at is None)
         kept, name = (self.have.cells[cell] for cell in (own, move.source))

@@ -8,6 +8,7 @@ import numpy as np
 from codegen.lowered.conditions import SIZES, Domain
 from codegen.lowered.owners import along, owner
 from codegen.lowered.walk import Rectangles, Walk, seen
+from codegen.text import Flags
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.kernel_calls.calls import CAUSAL
@@ -67,14 +68,15 @@ def gathered(side: Side, owned: Ints, blocks: Ints, domain: Domain) -> Origin:
 Attended = dict[int, list[Rectangles]]  # by number of the step
 
 
-def check_everything(plan: Plan, q: Origin, kv: Origin, attended: Attended) -> None:
-    """Raise PlanError unless ranks attend all that the mask leaves of two values."""
+def everything(plan: Plan, q: Origin, kv: Origin, attended: Attended, on: Flags) -> bool:
+    """True if ranks attend all that the mask leaves of two values, where they are `on`."""
     for i, (rows, cols) in enumerate(zip(q.blocks, kv.blocks, strict=True)):
-        left = seen(plan, (rows, cols))
+        left = seen(plan, (rows, cols)) & on[i][:, None, None]
         for r in attended.get(i, []):
             left[r.rank] &= ~r.attended(plan.partition, (rows[r.rank], cols[r.rank]))
         if left.any():
-            raise PlanError("attention calls leave out a part of what the mask allows")
+            return False
+    return True
 
 
 def triangular(plan: Plan, q: Origin, kv: Origin, free: bool) -> tuple[str, ...]:

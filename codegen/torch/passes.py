@@ -11,6 +11,7 @@ from itertools import groupby
 from math import gcd
 
 from codegen.lowered.conditions import both, conditions, times
+from codegen.lowered.variables import inputs_read
 from codegen.lowered.walk import Cell
 from codegen.reflow import WIDTH
 from codegen.torch.attends import Attending
@@ -125,12 +126,22 @@ class Pass(Attending, Exchanges):
     def frame(self, frame: Frame) -> None:
         """A loop, or a step of its own."""
         starts = [s for s in frame.statements if isinstance(s, Start)]
-        first = [s for s in starts if untouched(self.loops, s, frame.steps[0])]
+        first = [s for s in starts if self.before_loop(s, frame.steps[0])]
         begun = dict[str, list[str]]()
         for name, value in (line.split(" = ") for s in first for line in self.start(s)):
             begun.setdefault(value, []).append(name)
         before = [" = ".join([*names, value]) for value, names in begun.items()]
         self.step(frame, [s for s in starts if s not in first], before)
+
+    def before_loop(self, s: Start, first: int) -> bool:
+        """True if a value may begin before step `first`: nobody reads another in its variable."""
+        name = self.have.inputs[s.side, s.name]
+        others = {value for value, x in self.have.inputs.items() if x == name}
+        reading = (
+            x for x in self.loops.statements for t in range(first, s.when.first) if x.when.on(t)
+        )
+        read = {(side, part.value) for x in reading for side, part in inputs_read(x)}
+        return untouched(self.loops, s, first) and not read & others
 
     def step(self, frame: Frame, starts: list[Start], before: list[str]) -> None:
         """The steps of a frame: values that begin to travel, messages, attends, arrivals."""

@@ -11,6 +11,7 @@ from codegen.assemble import Part, parts_of
 from codegen.lowered.conditions import SIZES
 from codegen.lowered.keeping import Kept, kept
 from codegen.reflow import reflow
+from codegen.text import Data, listed
 from codegen.torch.origins import in_order, pieces_of, single_runs, step_of
 from codegen.torch.passes import Pass
 from planner.columns import twice
@@ -79,7 +80,8 @@ def print_loops(passes: Sequence[Expansion], free: bool) -> str:
     for rows in passes:
         check_form(rows.plan, rows.loops)
     keep = kept_by_torch(passes)
-    made = [Pass(rows, loops, keep, free) for rows in passes]
+    data: Data = {}
+    made = [Pass(rows, loops, keep, free, data) for rows in passes]
     direct = not any(each.overlapped for each in made)
     bodies = [each.function(direct) for each in made]
     meshes, lines = {each.mesh for each in loops if len(each.mesh) > 1}, list[str]()
@@ -91,6 +93,7 @@ def print_loops(passes: Sequence[Expansion], free: bool) -> str:
             "",
             f"{', '.join(names)} = {', '.join(map(str, mesh))}  # rank = outer * INNER + inner",
         ]
+    lines += listed(data)
     written = "\n".join(line for body in bodies for line in body)
     if "pieces(" in written:
         lines += pieces_function(plan, loops, free, "*range(" in written)

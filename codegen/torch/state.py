@@ -8,6 +8,7 @@ from codegen.lowered.conditions import AXES, SIZES
 from codegen.lowered.keeping import Kept
 from codegen.lowered.walk import Cell, walk
 from codegen.reflow import WIDTH
+from codegen.text import Data
 from codegen.torch.frames import frames
 from codegen.torch.holdings import Holdings
 from codegen.torch.tiles import unit_of
@@ -24,10 +25,12 @@ class State:
     `keep`: exchanges whose values backward has; `free`: any length goes.
     """
 
-    def __init__(self, rows: Expansion, forms: Sequence[Loops], keep: Kept, free: bool) -> None:
+    def __init__(
+        self, rows: Expansion, forms: Sequence[Loops], keep: Kept, free: bool, data: Data
+    ) -> None:
         self.plan, self.forms, self.keep, self.free = rows.plan, forms, keep, free
         self.loops, self.walked = walk(rows)
-        self.frames = [*frames(self.loops)]
+        self.frames = [*frames(self.loops, data)]
         self.backward, kept = self.plan.pass_ == "backward", bool(keep)
         names = variables(self.loops, self.walked, self.frames, kept and not self.backward)
         work = self.plan.workload

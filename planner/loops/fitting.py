@@ -143,7 +143,7 @@ class Sets:
     def pieces(self) -> list[Piece] | None:
         """The fewest pieces; None where they need a list of ranks per step."""
         pieces, steps = self._simplest(), len(self.on)
-        if len(pieces) < 3 or sum(1 + 2 * p.guard.tabled for p in pieces) <= 3:
+        if sum(1 + 2 * p.guard.tabled for p in pieces) <= 3:
             return pieces
         fits = [line(x, n, self.first) for x, n in self.numbers]
         if any(many < steps for many, _ in fits):

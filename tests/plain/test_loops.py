@@ -95,8 +95,8 @@ def test_schedules_that_nobody_wrote_this_for_have_loops(
         pytest.skip("powers of two")
     for mask in (Full(), Causal()):
         made = foreign(name, work(ranks, mask), ranks, pass_)
-        if (name, ranks, mask) == ("shuffled", 8, Causal()):
-            with pytest.raises(PlanError, match=r"list of ranks per step|more than 40"):
+        if (name, ranks, mask, pass_) == ("shuffled", 8, Causal(), "backward"):
+            with pytest.raises(PlanError, match="more than 40"):
                 recover(made)
         else:
             check(recover(made), made)

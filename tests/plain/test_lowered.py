@@ -13,7 +13,7 @@ from codegen.lowered.conditions import Domain, both, bounds, conditions, needed,
 from codegen.lowered.owners import owner
 from codegen.lowered.variables import Span, input_spans, named
 from codegen.lowered.walk import Cell, Walk, settled, walk
-from codegen.text import Names, numbered
+from codegen.text import Data, Names, numbered
 from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
@@ -118,9 +118,32 @@ def test_ranks_that_are_listed_are_asked_for_along_one_axis() -> None:
     assert both(said) == "rank in (1, 5)"
     assert np.flatnonzero(domain.evaluate(on_arrays(said))).tolist() == [1, 5]
     with pytest.raises(PlanError, match="which ranks take part"):
-        list(bounds(Guard(spans=((0, 1),) * 8), domain))
-    with pytest.raises(PlanError, match="which ranks take part"):
         list(bounds(Guard(ranks=(1, 5)), replace(domain, names=Names(("outer", "inner")))))
+
+
+@pytest.mark.parametrize(
+    ("spans", "text", "data"),
+    [
+        ([(2, 2), (2, 4), (1, 0)], "step <= LAST[rank]", {"LAST": (0, 2, -1)}),
+        ([(2, 4), (4, 4), (1, 0)], "step >= FIRST[rank]", {"FIRST": (0, 2, 3)}),
+        (
+            [(2, 2), (3, 4), (1, 0)],
+            "FIRST[rank] <= step <= LAST[rank]",
+            {"FIRST": (0, 1, 3), "LAST": (0, 2, -1)},
+        ),
+    ],
+)
+def test_first_and_last_steps_of_ranks_are_data(
+    spans: list[tuple[int, int]], text: str, data: Data
+) -> None:
+    names, guard = Names(("rank",), first=2), Guard(spans=tuple(spans))
+    domain = Domain(Loops((3,), 5, ()), (2, 3, 4), names)
+    (said,) = bounds(guard, domain)
+    assert (said.text, names.data) == (text, data)
+    meant = [guard.at(t, domain.loops.coordinates()) for t in domain.steps]
+    assert np.array_equal(domain.evaluate(on_arrays([said])), meant)
+    alone = Domain(domain.loops, (2,), replace(names, at=2))
+    assert both([*bounds(guard, alone)]) == "rank " + ("== 0" if spans[1][0] > 2 else "in (0, 1)")
 
 
 # ---- sums

@@ -24,6 +24,7 @@ STATEMENTS = [
     f"    for total, share in zip({', '.join(NAMES[:6])}, strict=True):\n        pass",
     f"    x = lax.cond(rank <= 2, lambda a, b, n=n: meet({', '.join(NAMES[:4])}), lambda: same)",
     f"    x = lax.switch(index, [lambda: meet({LONG}), lambda: same], *operands)",
+    f"    x = lax.cond(((step >= 1) & (step <= 3)) | ((step >= 6) & ({LONG[:40]} == 4)), same)",
     "    x = 1  # short",
 ]
 

@@ -1,0 +1,70 @@
+"""Packed documents: messages go as far as documents reach, which is a number of each rank."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codegen import dry_run, emit
+from planner.loops import recover
+from planner.loops.form import Send
+from planner.planning import plan
+from planner.plans import Plans
+from planner.workload import Workload
+
+TOKENS = 16  # of a rank, and of a document on average
+
+
+def lengths(seed: int, ranks: int) -> str:
+    """As many documents as ranks, of random lengths."""
+    seq = TOKENS * ranks
+    cuts = sorted(random.Random(seed).sample(range(1, seq), ranks - 1))
+    ends = zip([0, *cuts], [*cuts, seq], strict=True)
+    return "documents:" + ",".join(str(last - first) for first, last in ends)
+
+
+def pair(schedule: str, ranks: int, seed: int, causal: bool) -> Plans:
+    """A plan of both passes."""
+    mask = "causal & " * causal + lengths(seed, ranks)
+    work = Workload(seq=TOKENS * ranks, mask=mask, heads=1, head_dim=4)
+    return plan(schedule, work, ranks, pass_="both")
+
+
+@given(st.integers(4, 32), st.integers(0, 99))
+def test_keys_travel_as_far_as_documents_reach(ranks: int, seed: int) -> None:
+    """One statement says so, whatever the documents are."""
+    forward, _ = pair("ring", ranks, seed, causal=True)
+    assert len([s for s in recover(forward).statements if isinstance(s, Send)]) <= 1
+
+
+@pytest.mark.parametrize("kind", [("ring", "torch"), ("balanced", "torch"), ("balanced", "jax")])
+@given(st.integers(4, 16), st.integers(0, 99))
+def test_programs_of_causal_documents_are_loops(
+    kind: tuple[str, str], ranks: int, seed: int
+) -> None:
+    """Emission runs them, and would print tables if they were not exact."""
+    schedule, target = kind
+    assert "(regular)" in emit(pair(schedule, ranks, seed, causal=True), target)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "target", "ranks", "seed"),
+    [
+        ("ring", "torch", 4, 0),  # some ranks get keys later than others attend to the like
+        ("ring", "torch", 7, 0),  # some owners keep sums to which others come from both sides
+        ("balanced", "torch", 11, 2),  # a value begins in a loop whose variable another has
+        ("ring", "jax", 7, 0),  # one rectangle of a step takes no mask where others do
+    ],
+)
+def test_programs_of_documents_that_see_both_ways_are_loops(
+    schedule: str, target: str, ranks: int, seed: int
+) -> None:
+    assert "(regular)" in emit(pair(schedule, ranks, seed, causal=False), target)
+
+
+@pytest.mark.parametrize("target", ["torch", "jax"])
+def test_many_ranks_have_exact_loops(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are too many for the dry run of an emission, which is made here."""
+    monkeypatch.setattr(dry_run, "LARGEST", (10**9, 10**9))
+    assert "(regular)" in emit(pair("ring", 64, 1, causal=True), target)
