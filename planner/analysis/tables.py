@@ -99,7 +99,7 @@ def groups(plan: Plan) -> dict[tuple[str, ...], bool]:
     return {tuple(names): bool(leaves) for (leaves, *_), names in together.items()}
 
 
-def of_inputs(plan: Plan, dtype: DTypeLike = np.bool_) -> dict[tuple[str, ...], Table]:
-    """Returns a table for each group of inputs that leave their owners."""
-    inputs = ((t, leaves) for t, leaves in groups(plan).items() if t[0] in INPUTS[plan.pass_])
-    return {tensors: Table(plan, tensors[0], dtype) for tensors, leaves in inputs if leaves}
+def of_inputs(plan: Plan, dtype: DTypeLike = np.bool_) -> dict[str, Table]:
+    """Returns a table for the first of each group of inputs that leave their owners."""
+    leaving = (tensor for (tensor, *_), leaves in groups(plan).items() if leaves)
+    return {name: Table(plan, name, dtype) for name in leaving if name in INPUTS[plan.pass_]}

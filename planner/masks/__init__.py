@@ -8,8 +8,8 @@ from planner.masks.chunks import BlockCausal as BlockCausal
 from planner.masks.chunks import Chunks as Chunks
 from planner.masks.documents import Documents as Documents
 from planner.masks.documents import Varlen as Varlen
-from planner.masks.keys import Keys as Keys
 from planner.masks.leading import Global as Global
+from planner.masks.leading import Keys as Keys
 from planner.masks.leading import Prefix as Prefix
 from planner.masks.mask import MASKS as MASKS
 from planner.masks.mask import And as And

@@ -1,9 +1,40 @@
-"""Prefix and Global: masks that treat the first tokens apart."""
+"""Keys, Prefix and Global: masks that treat the first tokens apart."""
 
 from dataclasses import dataclass
 
+from planner.errors import PlanError
 from planner.masks.mask import ALL, Mask
 from planner.masks.regions import FAR, Region
+
+
+@dataclass(frozen=True, repr=False)
+class Keys(Mask):
+    """Every query meets the first `n` keys; what comes after them is padding.
+
+    Raises PlanError for a number per batch row: a mask is one for all rows.
+    """
+
+    forms = ("keys:N",)
+    definition = "i * 0 + j < {n}"
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if hasattr(self.n, "__len__"):
+            raise PlanError(
+                f"{len(self.n)} numbers of keys, but one mask holds for all batch rows:"
+                " pack the rows into documents"
+            )
+        super().__post_init__()
+
+    def region(self) -> Region:
+        return Region.of([(*ALL, -FAR, self.n, *ALL)])
+
+    @classmethod
+    def parse(cls, text: str) -> Mask:
+        if "," in text:
+            return cls(text.split(","))  # type: ignore[arg-type]
+        return super().parse(text)
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,7 +13,7 @@ from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 from planner.plans import one_plan
 
-Needed = dict[tuple[str, ...], Table]  # inputs that travel, group by group: what is read later
+Needed = dict[str, Table]  # of the first of each group of inputs that travel: what is read later
 
 
 def trim(plan: Plan, regular: bool = True) -> Plan:
@@ -83,7 +83,7 @@ def drop_unused(plan: Plan, regular: bool = True) -> Plan:
             for table in _of(needed, move.tensors):
                 table[move.src, move.blocks] = True
         for attend in step.attends:
-            for (tensor, *_), table in needed.items():
+            for tensor, table in needed.items():
                 table[attend.rank, attended_blocks(attend, tensor)] = True
         steps.append(Step(step.attends, moves))
     start = (_still_held(held, needed, regular) for held in plan.start)
@@ -115,7 +115,7 @@ def _read(needed: Needed, move: Move) -> Bits:
 
 
 def _of(needed: Needed, tensors: tuple[str, ...]) -> list[Table]:
-    return [table for group, table in needed.items() if group[0] in tensors]
+    return [table for name, table in needed.items() if name in tensors]
 
 
 def _still_held(held: Held, needed: Needed, regular: bool) -> Held:

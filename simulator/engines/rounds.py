@@ -58,7 +58,7 @@ class Rounds:
         plan, self._costs, self._speed = costs.plan, costs, speed
         self._prices = {event: costs.per_block(event) for event in EVENTS}
         self._present = {tensor: Table(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
-        self._brought = {names[0]: t for names, t in of_inputs(plan, np.int32).items()}
+        self._brought = of_inputs(plan, np.int32)
         self._messages = self._calls = 0
 
     def __iter__(self) -> Iterator[tuple[list[Messages], list[Calls]]]:
