@@ -186,7 +186,7 @@ def test_masks_are_read_from_files(tmp_path: Path) -> None:
         ("slices", '[[0, 4, 0, 4, ["full"]]]', "slice 0 is not"),
         ("slices", '[[0, 4.5, 0, 4, "full"]]', "slice 0: 4.5 is not a whole number"),
         ("tree", "[]", "expected JSON"),
-        ("tree", '{"lengths": 4, "parents": [null]}', "expected JSON"),
+        ("tree", '{"lengths": 4, "parents": [null]}', "takes a list of lengths"),
         ("tree", '{"lengths": [4], "parents": ["0"]}', "Tree parent '0' is not a whole number"),
     ],
 )
