@@ -44,8 +44,11 @@ def command(file: str, seq: int | None, time_limit: float) -> int:
         raise RingloomError(f"{file} ran for more than {time_limit:g} s") from None
     exact = done.returncode == 0
     output, errors = done.stdout, "" if exact else done.stderr
+    said = first_errors(errors).strip()
+    if done.returncode == 2 or (seq and said.startswith("ValueError: ")):  # it refuses its options
+        raise RingloomError(f"{file}: {said.splitlines()[-1].rpartition('rror: ')[2]}")
     document = {"file": file, "exact": exact, "output": (output + errors).strip()[-KEPT:]}
-    show(document, text=(output + first_errors(errors)).strip()[-KEPT:])
+    show(document, text=(output + said).strip()[-KEPT:])
     return 0 if exact else 1
 
 

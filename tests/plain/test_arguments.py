@@ -1,18 +1,21 @@
 """Arguments of a wrong kind: each is told what belongs there, before anything runs."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ringloom as rl
+from command_line import CommandLine
 
 R: Any = rl
 WORK = rl.Workload(seq=24, heads=2, head_dim=4, dtype="float64")
 PLAN = rl.plan("ring", WORK, 3)
 RUN = rl.simulate(PLAN, "h100")
 Q = np.zeros((1, 2, 24, 4))
+PROGRAM = "def attention(): ...\ndef main(): ...\nif True:\n"
 
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: R.trace(PLAN), "trace takes a prediction or a recording, not <Plan|Plan"),
@@ -53,3 +56,24 @@ def test_what_belongs_there_is_told(call: Callable[[], Any], said: str) -> None:
 def test_hardware_of_a_topology_may_be_a_name() -> None:
     named, given = (rl.topology("nodes", chips, 16) for chips in ("h100", rl.hardware("h100")))
     assert [*named.graph.edges(data=True)] == [*given.graph.edges(data=True)]
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        (
+            "import argparse\n    argparse.ArgumentParser().error('no such length')",
+            "no such length",
+        ),
+        (
+            "raise ValueError('50 tokens do not make 8 equal parts')",
+            "50 tokens do not make 8 equal",
+        ),
+    ],
+)
+def test_a_length_that_a_program_does_not_take_is_bad_input(
+    ending: str, said: str, tmp_path: Path, ringloom: CommandLine
+) -> None:
+    (tmp_path / "program.py").write_text(f"{PROGRAM}    {ending}")
+    refusal = ringloom.refused("check", str(tmp_path / "program.py"), "--seq", "50")
+    assert f"program.py: {said}" in refusal

@@ -64,6 +64,7 @@ def our_layer(mesh, params, x):
 
 if __name__ == "__main__":
     words = ArgumentParser(description=main.__doc__)
-    words.add_argument("--seq", type=int, default=CHECKED)
+    words.add_argument("--seq", type=int, default=CHECKED)  # free
+    words.add_argument("--seq", type=int, default=CHECKED, choices=[CHECKED])  # fixed
     jax.config.update("jax_num_cpu_devices", RANKS)
     sys.exit(main(words.parse_args().seq))

@@ -37,7 +37,8 @@ def main(seq: Any = CHECKED) -> None:
 
 if __name__ == "__main__":
     words = ArgumentParser(description=main.__doc__)
-    words.add_argument("--seq", type=int, default=CHECKED)  # bound
+    words.add_argument("--seq", type=int, default=CHECKED)  # bound free
+    words.add_argument("--seq", type=int, default=CHECKED, choices=[CHECKED])  # bound fixed
     either = words.add_mutually_exclusive_group()  # given
     either.add_argument("--seq", type=int, default=CHECKED)  # given
     either.add_argument("--tables", dest="seq")  # given
