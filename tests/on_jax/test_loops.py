@@ -127,7 +127,7 @@ def test_schedules_that_nobody_wrote_this_for_are_exact(name: str) -> None:
 def test_messages_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loops = program("balanced", 8, WORK).loops
     assert loops
-    hops, names = Hops(loops[0]), named(loops[0])
+    hops, names = Hops(loops[0]), named(loops[0], {})
     send = next(s for s in loops[0].statements if isinstance(s, Send))
     assert hops.call(send, "q", names) == "lax.ppermute(q, axis, hop(range(7 - step), step + 1))"
     monkeypatch.setattr("codegen.jax.hops._far", lambda _: (Expr(1),))
@@ -137,7 +137,7 @@ def test_messages_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyP
 
 def test_conditions_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loops, walked = walk(recovered(plan("zigzag", WORK, 8)))
-    made, names = values(loops, "forward", walked), named(loops)
+    made, names = values(loops, "forward", walked), named(loops, {})
     (group,) = groups(loops, walked, made, (1, 2, 3), ("OUT",))
     on = Domain(loops, (1, 2, 3), names)
     ours, theirs = ("rank < step", "rank <= step")
