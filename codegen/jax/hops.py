@@ -7,6 +7,7 @@ from typing import TypeGuard
 import numpy as np
 
 from codegen.lowered.conditions import SIZES, Domain, spanned
+from codegen.lowered.walk import Walk
 from codegen.text import Names, affine, entered, expression, numbered
 from planner.columns import distinct
 from planner.errors import PlanError
@@ -14,13 +15,6 @@ from planner.loops.expand import pairs as planned
 from planner.loops.form import Expr, Guard, Ints, Loops, Root, Send, Shift, When
 
 Steps = tuple[int, ...]
-
-
-def is_stepwise(s: object) -> bool:
-    """True if the way of a message changes with the step, or its ranks do by data."""
-    if not isinstance(s, Send) or not isinstance(s.hop, Shift):
-        return False
-    return bool(s.when.guard.spans) or any(e.step for e in s.hop.by)
 
 
 def sends_inputs(s: object) -> TypeGuard[Send]:
@@ -39,18 +33,41 @@ def everybody(loops: Loops, s: Send) -> Ints:
     return ranks if whole else loops.coordinates()[:, -1]
 
 
+def stepwise(loops: Loops, walked: Walk) -> frozenset[Send]:
+    """The messages whose pairs change with the step: their way, or their ranks.
+
+    Ranks do where they are data, and where ranks that are not to send have sums.
+    """
+    sends = (s for s in loops.statements if isinstance(s, Send) and isinstance(s.hop, Shift))
+    return frozenset(
+        s
+        for s in sends
+        if s.when.guard.spans or any(e.step for e in _far(s)) or _others_hold(loops, s, walked)
+    )
+
+
+def _others_hold(loops: Loops, s: Send, walked: Walk) -> bool:
+    """True if ranks that would run a send beside those of the plan have sums."""
+    if not s.sums or s.when.guard == Guard():
+        return False
+    running, holders = everybody(loops, s), walked.holders.get(walked.source[s], {})
+    more = {t: np.setdiff1d(running, planned(loops, s, t)[0]) for t in s.when.steps}
+    return any(np.isin(holders.get(t, ranks[:0]), ranks).any() for t, ranks in more.items())
+
+
 @dataclass
 class Hops:
     """The pairs of ranks that messages go between: constants, or what follows from the step."""
 
     loops: Loops
+    stepwise: frozenset[Send] = frozenset()
     constants: dict[str, str] = field(default_factory=dict)
 
     def call(self, s: Send, value: str, names: Names) -> str:
         """A call that sends a value and gives what arrives."""
         if isinstance(s.hop, Root):
             return self._rooted(s, s.hop, value, names)
-        pairs, partly = self._stepwise(s, names) if is_stepwise(s) else self._steady(s, names)
+        pairs, partly = self._stepwise(s, names) if s in self.stepwise else self._steady(s, names)
         function = "permute_outputs" if s.tensors == ("OUT",) and partly else "lax.ppermute"
         return f"{function}({value}, axis, {pairs})"
 
@@ -79,19 +96,25 @@ class Hops:
     def _stepwise(self, s: Send, names: Names) -> tuple[str, bool]:
         """The pairs of a step, told by those who send; True: not of all ranks."""
         guard, way = s.when.guard, _far(s)
-        if len(way) > 1 or any(way[0].axes) or len(guard.bounds) > 1 or guard.ranks:
+        if len(way) > 1 or any(way[0].axes) or len(guard.bounds) > 1:
             raise PlanError("who sends to whom changes with the step, for some ranks only")
         steps = s.when.steps if names.at is None else [names.at]
-        told = self._spanned if guard.spans else self._between
-        pairs = f"hop({told(s, way[0], steps, names)}, {expression(way[0], names)})"
+        pairs = f"hop({self._senders(s, way[0], steps, names)}, {expression(way[0], names)})"
         for t in steps:
             self._check(pairs, names, t - names.first, *planned(self.loops, s, t))
         return pairs, guard != Guard()
 
+    def _senders(self, s: Send, far: Expr, steps: Sequence[int], names: Names) -> str:
+        """The ranks that send in a step, as text."""
+        guard = s.when.guard
+        if guard.ranks or (guard.spans and names.at is not None):
+            return str(tuple(planned(self.loops, s, steps[0])[0].tolist()))
+        if guard.spans:
+            return self._spanned(s, far, steps, names)
+        return self._between(s, far, names)
+
     def _spanned(self, s: Send, far: Expr, steps: Sequence[int], names: Names) -> str:
         """The senders, if the first and the last step of each rank are data."""
-        if names.at is not None:
-            return str(tuple(planned(self.loops, s, names.at)[0].tolist()))
         others = names.but(0, "r")
         on = Domain(self.loops, steps, others)
         asked = spanned(s.when.guard, on, on.everywhere).text
@@ -99,7 +122,7 @@ class Hops:
         sender = expression(back, others) if s.when.guard.receiver else "r"
         return f"[{sender} for r in range(RANKS) if {asked}]"
 
-    def _between(self, s: Send, far: Expr, _: object, names: Names) -> str:
+    def _between(self, s: Send, far: Expr, names: Names) -> str:
         """The senders, if they are an interval."""
         guard, n = s.when.guard, len(self.loops.coordinates())
         low, high = guard.bounds[0][1:] if guard.bounds else (None, None)

@@ -7,14 +7,13 @@ import numpy as np
 
 from codegen.jax.attends import Attends
 from codegen.jax.cases import Group
-from codegen.jax.hops import Steps, everybody, is_stepwise, sends_inputs
+from codegen.jax.hops import Steps, sends_inputs
 from codegen.jax.runs import Block, Op, Run
 from codegen.lowered.conditions import Domain, both, times
 from codegen.lowered.walk import Cell
 from codegen.text import Names
 from planner.errors import PlanError
-from planner.loops.expand import pairs
-from planner.loops.form import OWN, Exchange, Guard, Return, Send, Start, Statement
+from planner.loops.form import OWN, Exchange, Return, Send, Start, Statement
 
 
 @dataclass
@@ -166,7 +165,6 @@ class Pass(Attends):
         cell, taken = self.made.cells[s, s.tensors[0]], self.made.taken[s]
         if taken not in self.defined and run.kind == "straight":
             return  # what the plan sends stays with its owner here
-        self.check_others(s, steps)
         into, source = self.made.sums[cell], self.made.sums[taken]
         value = f"({source})" if ", " in source else source
         text = self.hops.call(s, value, self.once(run, steps, names))
@@ -231,17 +229,6 @@ class Pass(Attends):
             self.started[s.side, s.name] = source
         if name != source:
             yield self.assign(name, source)
-
-    def check_others(self, s: Send, steps: Steps) -> None:
-        """Raise PlanError if ranks run a send beside those of the plan, and have sums."""
-        if is_stepwise(s) or s.when.guard == Guard():
-            return
-        running = everybody(self.loops, s)
-        holders = self.walked.holders.get(self.walked.source[s], {})
-        for t in steps:
-            more = np.setdiff1d(running, pairs(self.loops, s, t)[0])
-            if np.isin(holders.get(t, more[:0]), more).any():
-                raise PlanError("only some ranks send their partial results on")
 
     def arrive(self, cell: Cell, text: str, steps: Steps) -> Iterator[Op]:
         """Add what arrives to sums, or let it be the sums."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from codegen.jax.hops import is_stepwise, sends_inputs
+from codegen.jax.hops import sends_inputs
 from codegen.jax.values import SPARE
 from codegen.lowered.shares import apart
 from codegen.lowered.variables import inputs_read
@@ -76,9 +76,9 @@ class Block:
         return (*self.before, *self.ops, *self.after)
 
 
-def runs(loops: Loops) -> list[Run]:
-    """The steps in runs of the same statements."""
-    activity = _Activity(loops)
+def runs(loops: Loops, stepwise: Set[Statement]) -> list[Run]:
+    """The steps in runs of the same statements; `stepwise`: messages that change with the step."""
+    activity = _Activity(loops, stepwise)
     signs = [activity.sign(t) for t in range(loops.steps)]
     spans = list[range]()
     for t, sign in enumerate(signs):
@@ -99,7 +99,8 @@ def runs(loops: Loops) -> list[Run]:
 class _Activity:
     """Which statements run in which steps: `on` [statements, steps]."""
 
-    def __init__(self, loops: Loops) -> None:
+    def __init__(self, loops: Loops, stepwise: Set[Statement]) -> None:
+        self.stepwise = stepwise
         self.statements, every = loops.statements, range(loops.steps)
         reading = (part for s in loops.statements for _, part in inputs_read(s))
         self.kept = {part.value for part in reading if part.lag}
@@ -127,7 +128,7 @@ class _Activity:
     def unrolls(self, steps: range) -> bool:
         """True if a message's way changes with the step, statements pause, or exchanges go on."""
         special = self.special[steps.start : steps.stop].any()
-        return bool(special) or any(is_stepwise(s) for s, _ in self.during(steps))
+        return bool(special) or any(s in self.stepwise for s, _ in self.during(steps))
 
     def shares(self, t: int) -> bool:
         """True if some attend runs in step t and in the one before, or exchanges go on."""
@@ -148,7 +149,7 @@ class _Activity:
         """
         during = self.during(range(steps.start, t + 1))
         sends = [(s, on) for s, on in during if sends_inputs(s)]
-        steady = [s for s, _ in sends if not is_stepwise(s) and s.name not in self.kept]
+        steady = [s for s, _ in sends if s not in self.stepwise and s.name not in self.kept]
         return all(on[0] and (~on).sum() <= SPARE * (s in steady) for s, on in sends)
 
     def kind(self, steps: range) -> Literal["straight", "rolled", "unrolled"]:

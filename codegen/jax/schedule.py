@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from codegen.jax.exchanges import Over
-from codegen.jax.hops import Hops
+from codegen.jax.hops import Hops, stepwise
 from codegen.jax.passes import Pass
 from codegen.jax.runs import WORD, lines, runs
 from codegen.lowered.conditions import AXES, SIZES
@@ -44,12 +44,12 @@ def print_loops(program: Program) -> str:
         moves = (s for s in rows.loops.statements if isinstance(s, Send | Exchange))
         stats = any("STATS" in s.tensors for s in moves)
         form, walked = settled(rows)
-        here = replace(hops, loops=form)
+        here = replace(hops, loops=form, stepwise=stepwise(form, walked))
         each = Pass(
             rows.plan, form, walked, named(form, data), here, program, constants, stats, keeping
         )
         made.append(each)
-        bodies.append(lines(each.blocks(runs(form)), each.results, each.names))
+        bodies.append(lines(each.blocks(runs(form, here.stepwise)), each.results, each.names))
     heads = [opening(*both) for both in zip(made, bodies, strict=True)]
     read = set(WORD.findall(" ".join([*heads[-1], *bodies[-1]])))
     saved = [x for x in SAVED if len(made) == 1 or program.work.sinks or x in read]

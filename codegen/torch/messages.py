@@ -56,11 +56,10 @@ class Messages(State):
         if not move.source or not self.keeps(move):
             return
         t, own = self.walked.kept[move.source], (move.s.tensors[0], OWN)
-        if move.source != own and t in self.walked.lasting(own)[1]:
-            raise PlanError("some partial results stay with their owners, and are added to")
         when = f"step == {t - move.domain.names.first} and " * (move.domain.names.at is None)
         kept, name = (self.have.cells[cell] for cell in (own, move.source))
-        line = self.have.blank(own) if move.source == own else f"{kept} = {name}"
+        line = f"add({kept}, {name})" if t in self.walked.lasting(own)[1] else f"{kept} = {name}"
+        line = self.have.blank(own) if move.source == own else line
         self.paste(indented(f"if {when}{'not ' * (move.source != own)}on[0]:", [line]))
 
     def target(self, move: Transfer) -> str:

@@ -38,13 +38,13 @@ def test_keys_travel_as_far_as_documents_reach(ranks: int, seed: int) -> None:
     assert len([s for s in recover(forward).statements if isinstance(s, Send)]) <= 1
 
 
-@pytest.mark.parametrize("kind", [("ring", "torch"), ("balanced", "torch"), ("balanced", "jax")])
-@given(st.integers(4, 16), st.integers(0, 99))
+@pytest.mark.parametrize("target", ["torch", "jax"])
+@pytest.mark.parametrize("schedule", ["ring", "balanced"])
+@given(st.sampled_from((4, 7, 8, 11, 16)), st.integers(0, 9))
 def test_programs_of_causal_documents_are_loops(
-    kind: tuple[str, str], ranks: int, seed: int
+    schedule: str, target: str, ranks: int, seed: int
 ) -> None:
     """Emission runs them, and would print tables if they were not exact."""
-    schedule, target = kind
     assert "(regular)" in emit(pair(schedule, ranks, seed, causal=True), target)
 
 
