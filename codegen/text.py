@@ -13,6 +13,7 @@ from planner.errors import PlanError
 from planner.loops.form import Expr
 
 Flags = NDArray[np.bool_]
+MOST = 10  # ranks that a line lists
 V = TypeVar("V")
 Data = dict[str, tuple[int, ...]]  # numbers of all ranks, by name
 
@@ -56,6 +57,11 @@ class Names:
         """The names where another rank is meant, elsewhere along one axis."""
         axes = *self.axes[:axis], name, *self.axes[axis + 1 :]
         return replace(self, axes=axes, rank=name if len(axes) == 1 else "")
+
+    def listed(self, ranks: Sequence[int]) -> str:
+        """Some ranks: a tuple, or the name of one that is long."""
+        few = len(ranks) <= MOST
+        return str(tuple(ranks)) if few else entered(self.data, numbered("LISTED"), tuple(ranks))
 
     def coordinate(self, axis: int) -> str:
         """The name of a coordinate; of the rank itself for axis -1."""
@@ -109,7 +115,7 @@ def listed(data: Data) -> list[str]:
     """The constants with the numbers of all ranks."""
     lines = [line for name, values in data.items() for line in numbers(name, values)]
     return (
-        ["", "# of each rank: the last step in which it takes part, or the first one", *lines]
+        ["", "# the last, or the first, step in which each rank takes part; those that do", *lines]
         if lines
         else []
     )

@@ -108,7 +108,7 @@ class Hops:
         """The ranks that send in a step, as text."""
         guard = s.when.guard
         if guard.ranks or (guard.spans and names.at is not None):
-            return str(tuple(planned(self.loops, s, steps[0])[0].tolist()))
+            return names.listed(planned(self.loops, s, steps[0])[0].tolist())
         if guard.spans:
             return self._spanned(s, far, steps, names)
         return self._between(s, far, names)

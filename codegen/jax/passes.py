@@ -119,11 +119,14 @@ class Pass(Attends):
     def ops(self, run: Run, names: Names, groups: Sequence[Group]) -> Iterator[Op]:
         """Sums leave; attends add; sums arrive; inputs go on, exchanges and their returns."""
         active, self.started = [(s, self.during(s, run)) for s in run.statements], {}
-        yield from _in_order([*self.coming(run, names)])
+        coming, starts = [*_in_order([*self.coming(run, names)])], list[Op]()
         self.written = {}
         for s, steps in active:
             if isinstance(s, Start):
-                yield from self.at(run, steps, self.start(s, run))
+                starts += self.at(run, steps, self.start(s, run))
+        pairs = [(x.steps, y.steps) for x in starts for y in coming]
+        apart = all(x and y and not {*x} & {*y} for x, y in pairs)  # first, as it is read after it
+        yield from [*starts, *coming] if apart else [*coming, *starts]
         attends = [(group, self.when(group, run)) for group in groups]
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
         late = dict[tuple[Cell, str], Steps]()

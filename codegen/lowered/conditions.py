@@ -135,9 +135,13 @@ def bounds(guard: Guard, domain: Domain, known: Flags | None = None) -> Iterator
     if guard.ranks and len(axes) > 1:
         raise PlanError("which ranks take part in a step follows no formula")
     if guard.ranks:
-        each = [f"{axes[0]} == {rank}" for rank in guard.ranks]
-        text = f"{axes[0]} in {guard.ranks}" if len(each) > 1 else each[0]
-        yield _said(domain, text, " | ".join(f"({x})" for x in each))
+        listed, each = (
+            domain.names.listed(guard.ranks),
+            [f"({axes[0]} == {r})" for r in guard.ranks],
+        )
+        text = f"{axes[0]} in {listed}" if len(each) > 1 else each[0][1:-1]
+        array = f"jnp.isin({axes[0]}, jnp.array({listed}))" if listed.isidentifier() else ""
+        yield _said(domain, text, array or " | ".join(each))
     for bound in guard.bounds:
         meant = domain.table(Guard((bound,)).at).astype(bool)
         for text, *comparisons in _guesses(bound, domain):

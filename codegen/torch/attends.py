@@ -17,7 +17,7 @@ from codegen.torch.origins import (
     single_runs,
     triangular,
 )
-from codegen.torch.state import Lines, State, indented, tupled
+from codegen.torch.state import Lines, State, bracketed, indented, tupled
 from codegen.torch.tensors import Tensors
 from codegen.torch.tiles import ALL, Meeting
 from planner.errors import PlanError
@@ -151,7 +151,7 @@ class Attending(State):
             attended[i] = [x for x in rows if x]
         asked, cases, on = "", meeting.cases(), meeting.domain.everywhere
         if not everything(self.plan, q, kv, attended, on):
-            asked = " or ".join(both(said) for _, said, _ in cases)
+            asked = " or ".join(bracketed(both(said)) for _, said, _ in cases)
             on = np.logical_or.reduce([holds for *_, holds in cases])
             if not 0 < len(asked) < WIDTH - 30 or not everything(self.plan, q, kv, attended, on):
                 raise PlanError("attention calls leave out a part of what the mask allows")

@@ -17,7 +17,7 @@ from codegen.reflow import WIDTH
 from codegen.torch.attends import Attending
 from codegen.torch.exchanges import Exchanges
 from codegen.torch.frames import Frame
-from codegen.torch.state import Lines, tupled
+from codegen.torch.state import Lines, bracketed, tupled
 from codegen.torch.tiles import Meeting
 from codegen.torch.transfers import Transfer, transfers
 from codegen.torch.variables import late, untouched
@@ -257,7 +257,7 @@ def joined(blocks: Iterable[Lines]) -> list[Lines]:
     made = list[Lines]()
     for when, lines in blocks:
         same = [n for n, (asked, others) in enumerate(made) if asked and when and others == lines]
-        whole = [f"({x})" if " and " in x else x for x in (*(made[n][0] for n in same), when)]
+        whole = [bracketed(x) for x in (*(made[n][0] for n in same), when)]
         if same and len(" or ".join(whole)) <= WIDTH - 12:
             made[same[0]] = " or ".join(whole), lines
         else:

@@ -108,3 +108,8 @@ def tupled(lines: Sequence[str]) -> list[str]:
         else:
             made[-1] = names, values
     return [" = ".join(pair) for pair in made]
+
+
+def bracketed(condition: str) -> str:
+    """A condition beside others, of which one holds."""
+    return f"({condition})" if " and " in condition else condition
