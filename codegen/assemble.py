@@ -263,7 +263,6 @@ def _root(node: ast.expr) -> str:
     return ""
 
 
-@lru_cache(maxsize=4096)
 def used(text: str) -> frozenset[str]:
     """The global names that a statement refers to, those of its nested functions included."""
     top = symtable.symtable(text, "<part>", "exec")
