@@ -115,7 +115,11 @@ def listed(data: Data) -> list[str]:
     """The constants with the numbers of all ranks."""
     lines = [line for name, values in data.items() for line in numbers(name, values)]
     return (
-        ["", "# the last, or the first, step in which each rank takes part; those that do", *lines]
+        [
+            "",
+            "# by rank, the LAST or FIRST step in which it takes part; LISTED ranks take part",
+            *lines,
+        ]
         if lines
         else []
     )

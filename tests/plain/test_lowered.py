@@ -121,6 +121,13 @@ def test_ranks_that_are_listed_are_asked_for_along_one_axis() -> None:
         list(bounds(Guard(ranks=(1, 5)), replace(domain, names=Names(("outer", "inner")))))
 
 
+def test_a_long_list_of_ranks_has_a_name() -> None:
+    domain, ranks = Domain(Loops((16,), 1, ()), (0,), Names(("rank",))), tuple(range(1, 13))
+    (said,) = bounds(Guard(ranks=ranks), domain)
+    assert (said.text, domain.names.data) == ("rank in LISTED", {"LISTED": ranks})
+    assert np.flatnonzero(domain.evaluate(on_arrays([said]))).tolist() == [*ranks]
+
+
 @pytest.mark.parametrize(
     ("spans", "text", "data"),
     [
