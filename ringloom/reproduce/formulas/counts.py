@@ -5,27 +5,10 @@ from fractions import Fraction
 from operator import add
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.analysis.balance import loads
 from planner.analysis.messages import reaches_owner
-from planner.ir import TENSORS, Plan
-
-
-def sent_elements(plan: Plan) -> dict[str, NDArray[np.int64]]:
-    """Elements of each tensor that each rank sends, batch rows included: int64 [ranks] each.
-
-    A block of t tokens and h heads has t h elements per scalar, and per element of its vectors.
-    """
-    work, elements = plan.workload, dict[str, NDArray[np.int64]]()
-    for _, move in plan.moves():
-        block, src, _ = move.flat()
-        for name in move.tensors:
-            tensor, side = TENSORS[name], plan.side(name)
-            each = work.batch * (tensor.elements(work) + tensor.scalars)
-            here = elements.setdefault(name, np.zeros(plan.ranks, np.int64))
-            np.add.at(here, src, (side.sizes * side.head_counts)[block] * each)
-    return elements
+from planner.ir import Plan
 
 
 def sent_blocks(plan: Plan) -> dict[str, tuple[Fraction, Fraction]]:
