@@ -122,6 +122,8 @@ def derive(built: Plan, passes: Sequence[Rewrite] = PASSES) -> Plan:
     Raises PlanError for a wrong result; where a pass fails otherwise, of the first wrong pass.
     """
     built = one_plan(built, "derive")
+    if not isinstance(passes, Sequence) or not all(map(callable, passes)):
+        raise PlanError(f"passes is a list of functions, such as [rl.trim], not {passes!r:.60}")
     try:
         return verify(reduce(lambda plan, rewrite: rewrite(plan), passes, built))
     except PlanError:

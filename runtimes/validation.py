@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.masks.mask import whole
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
 from planner.workload import Workload
@@ -61,9 +62,9 @@ def check(plan: AnyPlans, backend: str | Execute = "numpy", seed: int = 0) -> Ch
     Inputs, sinks too, are standard normal numbers of the workload's dtype. exact: every error is
     within its tolerance (1e-12 and 1e-11 for gradients in float64, 5e-6 and 2e-5 in float32, twice
     dense attention's own error in 16 bit, but never less than in float32) and nothing leaks.
-    Raises PlanError for an unknown backend and for plans that cannot be run.
+    Raises PlanError for an unknown backend, for seeds below 0 and for plans that cannot be run.
     """
-    plans = ensure_verified(plan)
+    plans, seed = ensure_verified(plan), whole("seed", seed)
     work, inputs = plans.workload, draw(plans.workload, seed)
     sinks = draw_sinks(work, seed)
     given: dict[str, Any] = {"sinks": sinks, "backend": backend}

@@ -64,8 +64,8 @@ def trace(
     """
     if not isinstance(run, Run):
         raise RingloomError(f"trace takes a prediction or a recording, not {run!r:.60}")
-    if not 0 < scale < math.inf:
-        raise RingloomError(f"a time scale is more than 0, not {scale:g}")
+    if not isinstance(scale, int | float) or not 0 < scale < math.inf:
+        raise RingloomError(f"a time scale is more than 0, not {scale!r:.40}")
     chosen = range(run.ranks) if ranks is None else sorted(set(ranks))
     if others := [rank for rank in chosen if rank not in range(run.ranks)]:
         raise RingloomError(f"a trace of {run.ranks} ranks has no rank {others[0]}")

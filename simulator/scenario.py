@@ -14,6 +14,7 @@ value_of, text_of   one value from and to a text, as on the command line and in 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
@@ -84,10 +85,13 @@ class Scenario(OneLine):
             raise RingloomError(f"a transfer takes a share of the chip below 1, not {self.share:g}")
         if self.launch is not None and not 0 <= self.launch < math.inf:
             raise RingloomError(f"a launch takes 0 seconds or more, not {self.launch:g}")
-        if not isinstance(self.speeds, Mapping | Sequence | None) or isinstance(self.speeds, str):
+        given = isinstance(self.speeds, Mapping | Sequence | None)
+        if not given or not all(isinstance(x, Real) for x in chain(*self.factors.items())):
             raise _unlike(self.speeds, "speeds", "numbers by rank, as {3: 0.5}, or one for each")
         links = self.links or {}
-        if not isinstance(links, Mapping) or not all(isinstance(key, tuple) for key in links):
+        if not isinstance(links, Mapping) or not all(
+            isinstance(key, tuple) and isinstance(factor, Real) for key, factor in links.items()
+        ):
             raise _unlike(links, "links", "factors by two places, as {(6, 7): 0.1}")
         if twice := [(a, b) for a, b in links if a != b and (b, a) in links]:
             raise RingloomError(f"link {name_of(twice[0])} is named twice, once from either end")

@@ -27,12 +27,13 @@ class Lengths(Mask):
     q_lengths: tuple[int, ...] | None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lengths", _lengths("Documents", self.lengths))
+        name = type(self).__name__
+        object.__setattr__(self, "lengths", whole_lengths(name, self.lengths))
         if self.q_lengths is not None:
-            object.__setattr__(self, "q_lengths", _lengths("Documents queries", self.q_lengths))
+            object.__setattr__(self, "q_lengths", whole_lengths(f"{name} queries", self.q_lengths))
             if len(self.q_lengths) != len(self.lengths):
                 raise PlanError(
-                    f"Documents has {len(self.lengths)} lengths but {len(self.q_lengths)} q_lengths"
+                    f"{name} has {len(self.lengths)} lengths but {len(self.q_lengths)} q_lengths"
                 )
 
     def bounds(self) -> tuple[Ints, Ints]:
@@ -120,7 +121,8 @@ class Varlen(Lengths):
         return Packed(self.bounds(), left, right, from_ends=True)
 
 
-def _lengths(name: str, values: Sequence[int]) -> tuple[int, ...]:
+def whole_lengths(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    """Returns lengths as plain ints; raises PlanError, with the name, for anything else."""
     if not isinstance(values, Iterable):
         raise PlanError(f"{name} takes a list of lengths, such as (512, 1024), not {values!r:.60}")
     lengths = tuple(whole(f"{name} length", value) for value in values)

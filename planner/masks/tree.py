@@ -1,11 +1,12 @@
 """Tree: sequences that share their beginnings."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from planner.errors import PlanError
-from planner.masks.documents import Documents
+from planner.masks.documents import Documents, whole_lengths
 from planner.masks.mask import Allowed, Mask, Names, SideName, whole
 from planner.masks.plain import Causal
 from planner.masks.regions import Ints, Region, rectangles
@@ -29,8 +30,12 @@ class Tree(Mask):
     parents: tuple[int | None, ...]
 
     def __post_init__(self) -> None:
-        lengths = Documents(self.lengths).lengths
+        lengths = whole_lengths("Tree", self.lengths)
         roots = None, -1
+        if not isinstance(self.parents, Iterable):
+            raise PlanError(
+                f"Tree takes a list of parents, such as (None, 0), not {self.parents!r:.60}"
+            )
         parents = tuple(None if p in roots else whole("Tree parent", p) for p in self.parents)
         if len(parents) != len(lengths):
             raise PlanError(f"Tree has {len(lengths)} lengths but {len(parents)} parents")

@@ -23,6 +23,8 @@ LARGEST = 1 << 28  # bytes of a program, whose tables may be long
 KEPT = 4000  # characters of a program's last words that are kept
 # The last line of a traceback, also of one of several ranks, but not of who started these.
 ERROR = re.compile(r"(?:\[rank\d+\]: )?((?!.*ChildFailed)[A-Za-z][\w.]*(?:Error|Exception)\b.*)")
+# What `positions` and `attention` of a program say of a length that they do not take.
+REFUSED = re.compile(r"ValueError: (\d+ tokens do not make|a layout of|q, k, v are|[qkv] is )")
 
 
 @click.command()
@@ -45,7 +47,7 @@ def command(file: str, seq: int | None, time_limit: float) -> int:
     exact = done.returncode == 0
     output, errors = done.stdout, "" if exact else done.stderr
     said = first_errors(errors).strip()
-    if done.returncode == 2 or (seq and said.startswith("ValueError: ")):  # it refuses its options
+    if done.returncode == 2 or (seq and REFUSED.match(said)):  # it refuses its options
         raise RingloomError(f"{file}: {said.splitlines()[-1].rpartition('rror: ')[2]}")
     document = {"file": file, "exact": exact, "output": (output + errors).strip()[-KEPT:]}
     show(document, text=(output + said).strip()[-KEPT:])

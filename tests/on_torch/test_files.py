@@ -230,7 +230,7 @@ def test_a_file_for_one_length_checks_itself_at_that_length(
 ) -> None:
     source = emit(both("burst", small(Documents((40, 56))), 2), "torch")
     self_check(source)
-    assert capsys.readouterr().out.startswith("96 tokens, largest errors: ")
+    assert capsys.readouterr().out.startswith("seq 96, largest errors: ")
     with pytest.raises(SystemExit):
         self_check(source, "--seq", "50")
     assert "--seq: invalid choice: 50 (choose from 96)" in capsys.readouterr().err

@@ -331,7 +331,7 @@ def test_a_file_checks_itself_by_tables_of_the_command_line(
     ringloom(*command, "-o", str(made))
     monkeypatch.chdir(tmp_path)
     self_check(path.read_text(), "--tables=64")
-    assert "90 tokens, largest errors" in capsys.readouterr().out
+    assert "seq 90, largest errors" in capsys.readouterr().out
     arrays = dict(np.load(made))
     arrays["mask"] = arrays["mask"][:1]
     with made.open("wb") as file:

@@ -20,6 +20,7 @@ PROGRAM = "def attention(): ...\ndef main(): ...\nif True:\n"
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: R.trace(PLAN), "trace takes a prediction or a recording, not <Plan|Plan"),
     (lambda: R.trace(RUN, scale=float("inf")), "a time scale is more than 0, not inf"),
+    (lambda: R.trace(RUN, scale="x"), "a time scale is more than 0, not 'x'"),
     (lambda: R.trace(RUN, ranks=[9]), "a trace of 3 ranks has no rank 9"),
     (lambda: R.save_trace({}, None), "a trace file ends in .json or .json.gz, not None"),
     (lambda: R.topology(3, "h100", 4), "a topology is one of nodes, .* or a graph, not 3"),
@@ -29,6 +30,12 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: R.simulate(PLAN, "h100", topology=3), "a topology is one of nodes, "),
     (lambda: R.Scenario(share="x"), "share must be a number, not 'x'"),
     (lambda: R.Scenario(chunk=float("nan")), "a chunk has 1 byte or more, not nan"),
+    (lambda: R.Scenario(speeds={1: "x"}), "speeds must be numbers by rank, .*, not {1: 'x'}"),
+    (lambda: R.Scenario(speeds="123"), "speeds must be numbers by rank, .*, not '123'"),
+    (lambda: R.Scenario(links={(0, 1): "x"}), "links must be factors by two places, .*'x'}"),
+    (lambda: R.check(PLAN, seed=-1), "seed -1 is less than 0"),
+    (lambda: R.plan("ring", WORK, 4, passes=3), "passes is a list of functions, .*, not 3"),
+    (lambda: R.plan("ring", WORK, 4, passes=[3]), r"passes is a list of functions, .*, not \[3\]"),
     (lambda: R.plan(None, WORK, 4), "unknown schedule 'None': choose one of ring, "),
     (lambda: R.plan("ring", WORK, 4, layout=[]), "choose one of contiguous, striped, zigzag"),
     (lambda: R.compare("ring", 4, "h100"), "compare.*: work is an rl.Workload, not 'ring'"),
@@ -41,6 +48,9 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: R.schedule("ring"), "schedule takes a function, whose name it has, not 'ring'"),
     (lambda: R.run(PLAN, Q, Q, Q, backend=3), "unknown backend '3': choose one of numpy, "),
     (lambda: R.Documents(24), r"Documents takes a list of lengths, such as \(512, 1024\), not 24"),
+    (lambda: R.Tree(24, (None,)), "Tree takes a list of lengths, such as .*, not 24"),
+    (lambda: R.Tree((24,), 3), r"Tree takes a list of parents, such as \(None, 0\), not 3"),
+    (lambda: R.Varlen((24,), (3, 4)), "Varlen has 1 lengths but 2 q_lengths"),
     (lambda: R.load(None), "None: expected str, bytes or os.PathLike object, not NoneType"),
     (lambda: R.save(PLAN, None), "cannot write None: give the name of a file"),
     (lambda: R.sweep(3, "folder"), "grid 3: expected str, bytes or os.PathLike object, not int"),
@@ -77,3 +87,11 @@ def test_a_length_that_a_program_does_not_take_is_bad_input(
     (tmp_path / "program.py").write_text(f"{PROGRAM}    {ending}")
     refusal = ringloom.refused("check", str(tmp_path / "program.py"), "--seq", "50")
     assert f"program.py: {said}" in refusal
+
+
+def test_another_error_of_a_program_is_a_check_that_fails(
+    tmp_path: Path, ringloom: CommandLine
+) -> None:
+    (tmp_path / "program.py").write_text(f"{PROGRAM}    raise ValueError('shapes differ')")
+    path = str(tmp_path / "program.py")
+    assert ringloom.json("check", path, "--seq", "50", status=1)["exact"] is False

@@ -201,7 +201,7 @@ FAILING = (
     CHECKING
     + """
     import sys
-    print("64 tokens, largest errors: 1e+00")
+    print("seq 64, largest errors: 1e+00")
     sys.exit("log\\nTraceback (most recent call last):\\n  File main\\n{said}\\nlog of the end")
 """
 )
@@ -225,7 +225,7 @@ def test_of_a_program_that_fails_its_numbers_and_errors_are_shown(
 ) -> None:
     (tmp_path / "program.py").write_text(FAILING.format(said=said))
     lines = ringloom("check", str(tmp_path / "program.py"), status=1).splitlines()
-    assert lines[0] == "64 tokens, largest errors: 1e+00"
+    assert lines[0] == "seq 64, largest errors: 1e+00"
     assert lines[1:] == shown + ["log of the end"] * (said == "killed")
     whole = ringloom.json("check", str(tmp_path / "program.py"), status=1)["output"]
     assert "log of the end" in whole

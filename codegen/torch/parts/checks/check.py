@@ -29,7 +29,7 @@ def main(seq: Any = CHECKED) -> None:
     dist.all_reduce(errors.nan_to_num_(torch.inf), dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
         seq = seq.seq  # given
-        print(f"{seq} tokens, largest errors:", *(f"{x:.1e}" for x in errors.tolist()))
+        print(f"seq {seq}, largest errors:", *(f"{x:.1e}" for x in errors.tolist()))
     dist.destroy_process_group()
     if not errors.max() < (5e-2 if gpu else 1e-11):
         raise AssertionError("not exact")
