@@ -134,4 +134,4 @@ def changed(
             ends, links = ends_of(which), dict(scenario.links or {})
             links.pop(ends[::-1], None)
             return hardware, replace(scenario, links=links | {ends: value})
-    raise RingloomError(f"no value {key!r} to sweep: a constant, {', '.join(OWN)}")
+    raise RingloomError(f"no value {key!r} to sweep: name a constant, {', '.join(OWN)}")

@@ -26,7 +26,7 @@ HOST = "127.0.0.1"  # the loopback address only
 
 @click.command()
 @click.argument("schedule", default=Choices().schedule)
-@click.option("--port", type=Whole(0, 65535), default=5006, help="0 takes a free port.")
+@click.option("--port", type=Whole(0, 65535), default=5006, help="Port; 0 takes a free one.")
 @click.option("--open/--no-open", "opening", default=False, help="Open the page in a browser.")
 @workload_options(without=("batch", "dtype"))
 @hardware_option

@@ -59,7 +59,7 @@ class File(click.Path):
 def _names(value: str) -> list[str]:
     if chosen := [name.strip() for name in value.split(",") if name.strip()]:
         return chosen
-    raise click.UsageError("--schedules names none")
+    raise click.UsageError("--schedules names no schedule: write --schedules ring,zigzag, say")
 
 
 TOKENS = Written("tokens", "256k", tokens)
@@ -133,7 +133,7 @@ def source_options(**usual: str) -> Callable[[Function], Function]:
 
 
 scenario_options = grouped(
-    click.option("--scenario", "scenario", help="A TOML or JSON file of what is not as usual."),
+    click.option("--scenario", help="A TOML or JSON file of stragglers, slow links and so on."),
     click.option(
         "--overlap/--no-overlap",
         default=None,
@@ -143,17 +143,17 @@ scenario_options = grouped(
         *("--straggler", "speeds"),
         metavar="RANK=FACTOR",
         multiple=True,
-        help="A rank and its speed, such as 3=0.5; may be repeated.",
+        help="A slow rank and its speed: 3=0.5 is half as fast; may be repeated.",
     ),
     click.option(
         *("--slow-link", "links"),
         metavar="A-B=FACTOR",
         multiple=True,
-        help="A link and the factor on its bandwidth, such as 6-7=0.1; 0 or cut cuts it.",
+        help="A link and its share of the usual bandwidth, such as 6-7=0.1; 0 or cut cuts it.",
     ),
     click.option("--topology", help=f"{topology_forms()} or a JSON file of links."),
-    click.option("--placement", metavar="RANKS", help="The place of each rank, such as 0,2,1,3."),
-    click.option("--buffers", metavar="N|PLAN", help="Receive buffers per input that travels."),
+    click.option("--placement", metavar="PLACES", help="Places of ranks in the topology: 0,2,1,3."),
+    click.option("--buffers", metavar="N|plan", help="Receive buffers per tensor; plan: its own."),
     click.option(
         "--share",
         type=Number(0, 1, max_open=True),
@@ -217,7 +217,7 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
             raise click.UsageError(f"{WRITTEN[name]}: {error}") from None
     scenario = replace(scenario, **asked)
     if "share" in asked and not scenario.overlap:
-        raise click.UsageError("--share is taken from what runs beside transfers: nothing does")
+        raise click.UsageError("--share needs overlap: without it nothing runs beside transfers")
     return scenario
 
 

@@ -24,7 +24,7 @@ MOST = 5  # schedules of a page for which none are named
 @click.option(
     "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."
 )
-@click.option("--all-ranks", is_flag=True, help="Draw the timelines of all ranks of many.")
+@click.option("--all-ranks", is_flag=True, help="Draw the timeline of every rank, not of 16.")
 @click.option("-o", "--output", type=FILE, default="report.html", help="File of the page.")
 def command(trace: str | None, all_ranks: bool, output: str, **given: Any) -> None:
     page = needing("report", "ringloom.report.page")

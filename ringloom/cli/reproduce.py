@@ -22,12 +22,12 @@ from ringloom.views.tables import faint
 @click.option(
     "--rows",
     type=click.Path(exists=True, dir_okay=False, readable=True),
-    help="striped: predict the rows of a CSV file of the same form.",
+    help="striped: predict the runs of a CSV file with the columns of the paper's table.",
 )
 @click.option(
     "--blind",
     type=click.Path(exists=True, dir_okay=False, readable=True),
-    help="Judge the frozen constants by rows of a CSV file that they never saw.",
+    help="Compare predictions with measurements of your own, rows of a CSV file.",
 )
 @click.option("--fit", "fitting", is_flag=True, help="striped, distflash: refit, print constants.")
 @csv_option

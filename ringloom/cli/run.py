@@ -33,7 +33,7 @@ LARGEST = 4 << 30  # bytes of one dense score matrix
 @click.option(
     "--backend", type=click.Choice(list(BACKENDS)), default="numpy", help="What executes it."
 )
-@click.option("--check", "checked", is_flag=True, help="Compare with dense attention; 1 if wrong.")
+@click.option("--check", "checked", is_flag=True, help="Exit with 1 if dense attention differs.")
 @click.option("--seed", type=Whole(0), default=0, help="Seed of the random arrays.")
 @click.option("--trace", type=TRACE, help="Record the run: a Chrome trace, .json or .json.gz.")
 def command(

@@ -1,7 +1,8 @@
 """Show what 10% of each constant does to time and order.
 
-The constant to measure first is the uncalibrated one over whose range the time of the fastest
-schedule changes most. --vary shows where one schedule overtakes another.
+The column doubt says how much the time of the fastest schedule changes over the range in which a
+constant may lie: the uncalibrated one of most doubt is the one to measure first. --vary shows where
+one schedule overtakes another.
 
 Example:
   ringloom sensitivity --ranks 8 --seq 64k --schedules zigzag,ulysses

@@ -54,7 +54,7 @@ def path_picture(name: str, legs: tuple[Leg, ...]) -> Table:
     "--engine",
     type=click.Choice(ENGINES),
     default="auto",
-    help="auto takes the fast one where it applies.",
+    help="recurrence is fast, events knows shared links and buffers; auto chooses.",
 )
 @scenario_options
 @click.option("--trace", "trace_file", type=TRACE, help="Write a Chrome trace, .json or .json.gz.")
@@ -87,7 +87,7 @@ def command(
     }
     said = asked(plans.workload, plans.pass_, plans.ranks, machine.name, scenario)
     pictures: list[Any] = [titled(plans.name, f": {said}"), prediction(result)]
-    pictures.append(f"nine of ten would be measured between {seconds(low)} and {seconds(high)}")
+    pictures.append(f"90% interval of measured times: {seconds(low)} to {seconds(high)}")
     if rests:
         pictures.append(f"rests on uncalibrated constants: {', '.join(rests)}")
     pictures += starmap(path_picture, paths.items())

@@ -1,7 +1,7 @@
 """Predict every combination of a grid of workloads and machines.
 
-What is computed is kept: whenever it is killed, the same command goes on and ends with the same
-files.
+The grid names options of the command line, each with a value or a list of values.
+Results are kept as they come: after an interruption, the same command computes what is missing.
 
 Example:
   ringloom sweep grid.toml -o sweep
@@ -33,16 +33,16 @@ def standing_table(result: Sweep) -> Table:
 @click.command()
 @click.argument("grid", metavar="GRID.toml", type=click.Path(path_type=Path))
 @click.option(
-    *("-o", "--output"), type=click.Path(file_okay=False), required=True, help="A folder."
+    *("-o", "--output"), type=click.Path(file_okay=False), required=True, help="Folder of results."
 )
 @click.option(
     "--backend",
     type=click.Choice(BACKENDS),
     default="loky",
-    help="Processes of this machine, or a cluster.",
+    help="loky: processes of this machine; dask, ray: a cluster.",
 )
 @click.option("--address", help="A Dask scheduler or a Ray cluster.  [default: one of its own]")
-@click.option("--jobs", type=Whole(1), help="Processes.  [default: all there are]")
+@click.option("--jobs", type=Whole(1), help="Number of processes.  [default: one per core]")
 def command(grid: Path, output: str, backend: str, address: str | None, jobs: int | None) -> None:
     bar = partial(progress, verb="predicting")
     result = sweep(grid, output, backend=backend, address=address, jobs=jobs, track=bar)

@@ -1,6 +1,6 @@
 """Write a plan as the tables of an `emit --dynamic` program.
 
-The program must be of as many ranks.
+The program must have been emitted for the same number of ranks.
 
 Example:
   ringloom tables torch zigzag --ranks 8 --seq 64k --mask window:4096 -o t.npz

@@ -33,6 +33,7 @@ def overview(tables: Sequence[Table]) -> Iterator[Any]:
         lines.append((table.title, str(summary.rows), str(summary.equal), *errors, rank))
     heads = "", "rows", "alike", "mean", "worst", "rank"
     yield plain_table(*heads, rows=lines, numbers=slice(1, None))
+    yield faint("alike: rows printed with the same digits; mean, worst: error; rank: correlation")
     yield faint("ringloom reproduce striped|ring|distflash|burst|charts shows every row")
 
 

@@ -51,7 +51,8 @@ def grid(plan: Plan, width: int) -> Table:
     for rank, row in enumerate(zip(*rounds[:fits], strict=True)):
         drawn.add_row(str(rank), *row)
     if len(rounds) > fits or plan.ranks > DRAWN:
-        drawn.caption = f"{len(rounds)} rounds x {plan.ranks} ranks; the first of them drawn"
+        shown = f"{min(fits, len(rounds))} of {len(rounds)} rounds"
+        drawn.caption = f"{shown}, {min(plan.ranks, DRAWN)} of {plan.ranks} ranks"
     return drawn
 
 

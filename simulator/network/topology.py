@@ -24,7 +24,7 @@ import networkx as nx
 import numpy as np
 
 from planner.disk import from_json, read
-from planner.errors import RingloomError
+from planner.errors import RingloomError, unknown
 from planner.masks.mask import whole
 from simulator.hardware import Hardware, Link
 from simulator.hardware import hardware as hardware_named
@@ -326,8 +326,8 @@ def _parsed(word: str, hardware: Hardware, ranks: int) -> Topology:
         except ValueError:
             pass  # parameters that the kind cannot read
     if not Path(word).is_file():
-        said = f"neither a file nor one of {forms()}"
-        raise RingloomError(f"unknown topology {word[:200]!r}: {said}")
+        every = forms().split(", ")
+        raise RingloomError(unknown("topology", word, every, "neither a file nor one of"))
     return topology(graph_of(Path(word)), hardware, ranks)
 
 

@@ -333,13 +333,13 @@ def test_the_critical_path_of_a_pair_goes_on_in_the_backward_pass(ringloom: Comm
             ["--slow-link", "2-3=0.5", "--slow-link", "3-2=1"],
             "link 2-3 is named twice, once from either end",
         ),
-        (["--no-overlap", "--share", "0.1"], "--share is taken from what runs beside transfers"),
+        (["--no-overlap", "--share", "0.1"], "--share needs overlap"),
         (
             ["--buffers", "0"],
             "--buffers: buffers must be a whole number from 1 up, or plan, not '0'",
         ),
         (["--buffers", "1", "--mask", "full"], "stuck in step 1: rank"),
-        (["--topology", "mesh"], "unknown topology 'mesh'"),
+        (["--topology", "tours:2x2"], "unknown topology 'tours:2x2': did you mean 'torus:4x4'?"),
         (["--trace", "t.txt"], "a trace file ends in .json or .json.gz"),
     ],
 )
