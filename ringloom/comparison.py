@@ -179,14 +179,14 @@ def asked(
     """Returns a workload, its ranks, where and how they run: in words, all that is not as usual."""
     passes = "forward and backward" if pass_ == "both" else pass_
     batch = f"{work.batch} x " if work.batch > 1 else ""
-    shared = "" if work.kv_heads == work.heads else f":{work.kv_heads}"
-    heads = counted(work.heads, "head", lambda number: f"{number}{shared}")
+    grouped = [counted(work.kv_heads, "KV head")] * (work.kv_heads != work.heads)
     values = "" if work.v_head_dim == work.head_dim else f" with values of {work.v_head_dim}"
     return ", ".join(
         [
             f"{passes} of {batch}{lengths(work)}",
             both_ends(str(work.mask)),
-            f"{heads} of {work.head_dim}{values}",
+            f"{counted(work.heads, 'head')} of {work.head_dim}{values}",
+            *grouped,
             *["sinks"] * work.sinks,
             work.dtype,
             counted(ranks, "rank") + (f" of {where}" if where else ""),

@@ -22,7 +22,14 @@ from planner.errors import RingloomError
 from planner.ir import Pass
 from planner.workload import Workload
 from simulator.costs.kernels import causal_pairs, flop_per_pair, traffic_per_token
-from simulator.hardware.schema import LARGEST, REFERENCE_DIM, SMALLEST, Constant, Hardware
+from simulator.hardware.schema import (
+    LARGEST,
+    REFERENCE_DIM,
+    SMALLEST,
+    Constant,
+    Hardware,
+    unit_of,
+)
 
 Floats = NDArray[np.float64]
 ROUNDS = 20  # of reweighting
@@ -259,7 +266,9 @@ def as_toml(hardware: Hardware, head: str = "") -> str:
         flag = f"calibrated = {str(constant.calibrated).lower()}"
         if constant.range:
             flag += f", range = {list(constant.range)}"
-        sections.setdefault(section, []).append(f"{name} = {{ {value}, {flag} }}")
+        sections.setdefault(section, []).append(
+            f"{name} = {{ {value}, {flag} }}  # {unit_of(key).name}"
+        )
     lines = [*(f"# {line}" for line in head.splitlines()), f"name = {json.dumps(hardware.name)}"]
     for section, rows in sections.items():
         lines += ["", f"[{section}]", *rows]

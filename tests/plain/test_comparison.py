@@ -53,8 +53,8 @@ def test_the_title_tells_all_that_is_not_as_usual(compared: rl.Comparison) -> No
     slow = rl.Scenario(overlap=False, speeds=[1.0, 0.5], links={(0, 1): 0.1}, topology="switch")
     assert rl.compare(odd, 2, "h100", ["tree"], pass_="both", scenario=slow).title == (
         "forward and backward of 4 x 1 query token over 256k keys, "
-        f"documents:{'2,16382,' * 8}2, ... 16382,{'2,16382,' * 3} 32:8 heads of 192"
-        " with values of 128, sinks, bfloat16, 2 ranks of h100,"
+        f"documents:{'2,16382,' * 8}2, ... 16382,{'2,16382,' * 3} 32 heads of 192"
+        " with values of 128, 8 KV heads, sinks, bfloat16, 2 ranks of h100,"
         " transfers and compute one after the other,"
         " speeds 1.0,0.5, links 0-1=0.1, topology switch"
     )
