@@ -27,8 +27,8 @@ def chosen(rows: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
 
 def flat(rank: NDArray[Any], blocks: NDArray[Any]) -> tuple[Index, Index]:
     """Each block of a table [n, w] beside the rank [n] of its row, absent blocks left out."""
-    if blocks.shape[1] == 1 and (blocks >= 0).all():
-        return rank.astype(np.intp), blocks[:, 0].astype(np.intp)
+    if (blocks >= 0).all():
+        return rank.astype(np.intp).repeat(blocks.shape[1]), blocks.reshape(-1).astype(np.intp)
     row, column = np.nonzero(blocks >= 0)
     return rank[row].astype(np.intp), blocks[row, column].astype(np.intp)
 

@@ -8,10 +8,9 @@ to have come there.
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import INPUTS, TENSORS, Plan
-from planner.loops.expand import Expanded, Expansion
+from planner.ir import INPUTS, TENSORS, Attend, Plan, Step
+from planner.loops.expand import Expansion
 from planner.loops.form import Loops
-from planner.loops.kinds import KINDS
 from planner.partitions import merge as tokens
 from runtimes.arrays import draw
 from runtimes.reference import dense
@@ -37,7 +36,8 @@ class Machine:
                     self.inputs[rank][tensor, block] = self.part(tensor, block, arrays[tensor])
         expansion = Expansion(loops, plan)
         for t in range(loops.steps):
-            self.run(expansion.step(t))
+            step, rectangles = expansion.step(t), expansion.rectangles.items()
+            self.run(step, [(s.kind, rows[t]) for s, rows in rectangles if t in rows])
 
     def place(self, tensor: str, block: int) -> tuple[slice, Array]:
         """The heads and the positions of a block."""
@@ -59,8 +59,7 @@ class Machine:
         )
         return arrays
 
-    def run(self, expanded: Expanded) -> None:
-        step, kinds = expanded.step, iter(expanded.kinds)
+    def run(self, step: Step, rectangles: list[tuple[str, Attend]]) -> None:
         copies, sent = [], []
         for move in step.moves:
             for s, d, row in zip(move.src, move.dst, move.blocks, strict=True):
@@ -69,9 +68,9 @@ class Machine:
                         copies.append((d, key, self.inputs[s][key]))
                     elif key in self.sums[s]:
                         sent.append((d, key, self.sums[s].pop(key)))
-        for attend in step.attends:
-            for rank, q, kv, kind in zip(attend.rank, attend.q, attend.kv, kinds, strict=True):
-                self.attend(rank, q[q >= 0].tolist(), kv[kv >= 0].tolist(), KINDS[kind])
+        for kind, attend in rectangles:
+            for rank, q, kv in zip(attend.rank, attend.q, attend.kv, strict=True):
+                self.attend(rank, q[q >= 0].tolist(), kv[kv >= 0].tolist(), kind)
         for rank, key, value in sent:
             self.add(rank, key, value)
         for rank, key, value in copies:

@@ -6,7 +6,7 @@ PlanError is raised where sums would be left behind or meet others.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -38,7 +38,7 @@ from planner.partitions import Partition
 
 Cell = tuple[str, str]  # tensor, value
 Handing = Send | Return  # statements that may move sums
-Moment = tuple[dict[Handing, Move], list[tuple[Attend, list[str | None]]]]
+Moment = tuple[dict[Handing, Move], list[Attend]]
 
 
 def walk(rows: Expansion, at_owner: bool = False) -> tuple[Loops, "Walk"]:
@@ -174,8 +174,10 @@ class Walk:
                 raise PlanError(f"in step {t} a rank sends partial results in several messages")
             codes = np.concatenate([self._codes(cell[0], *x) for x in copies])
             self._leaving[cell][t] = ranks, np.sort(codes)
-        attends = (s for s in self.loops.statements if isinstance(s, Attend) and s.when.on(t))
-        return sums, [(s, self._rectangles(s, t)) for s in attends]
+        attends = [s for s in self.loops.statements if isinstance(s, Attend) and s.when.on(t)]
+        for attend in attends:
+            self._rectangles(attend, t)
+        return sums, attends
 
     def _into_whole(self, s: Send, t: int, src: Ints, dst: Ints) -> bool:
         """True if the value that sums are for is all of the one that they are added to."""
@@ -185,14 +187,13 @@ class Walk:
         of, into = (self.rows.blocks(Part(p.value, p.lag), s.side, t, who) for p, who in both)
         return same(of, into)
 
-    def _rectangles(self, s: Attend, t: int) -> list[str | None]:
-        """Note the rectangles of an attend; the values that stay and have its blocks, by side."""
+    def _rectangles(self, s: Attend, t: int) -> None:
+        """Note the rectangles of an attend."""
         if any(len({(p.value, p.lag) for p in parts}) > 1 for parts in (s.q, s.kv)):
             raise PlanError(f"in step {t} a rank attends at once to blocks of several messages")
         tables = self.rows.value(s.q[0], "q", t).table, self.rows.value(s.kv[0], "kv", t).table
         rows = self.rows.rectangles[s][t]
         self.attended[s][t] = Rectangles(rows.rank, rows.q, rows.kv, tables)
-        return [self._stays(*one, t, rows.rank) for one in zip(SIDES, tables, strict=True)]
 
     def _stays(self, side: str, table: Ints, t: int, rank: Ints) -> str | None:
         """The name of what stays and has the blocks of a value: own, else of what came last."""
@@ -211,8 +212,8 @@ class Walk:
                 raise PlanError(f"in step {t} partial {cell[0]} stays behind on some ranks only")
         for s in sums:
             self._take(s, t)
-        for attend, staying in attends:
-            self._attend(attend, t, staying)
+        for attend in attends:
+            self._attend(attend, t)
         for s, move in sums.items():
             self._bring(s, t, move.dst, move.blocks)
 
@@ -246,7 +247,7 @@ class Walk:
             self.kept[cell] = t
             self._add((cell[0], OWN), left, whole=True)
 
-    def _attend(self, s: Attend, t: int, staying: Sequence[str | None]) -> None:
+    def _attend(self, s: Attend, t: int) -> None:
         """Add to the cells of both values, of what a message takes next or of what stays."""
         rectangles, cut = self.attended[s][t], (s.q[0].value, s.kv[0].value) in self.cut
         for tensor in ACCUMULATORS[self.plan.pass_]:
@@ -254,13 +255,15 @@ class Walk:
             part = (s.q, s.kv)[i][0]
             codes = self._codes(tensor, rectangles.rank, (rectangles.q, rectangles.kv)[i])
             cell = tensor, part.value
-            equal, later = staying[i], next((n for n in self._leaving[cell] if n > t), None)
-            stays = self.at_owner and equal == OWN
-            if stays or later is None or not self._leaves(cell, later, codes):
-                if equal is None:
+            later = next((n for n in self._leaving[cell] if n > t), None)
+            leaves = later is not None and self._leaves(cell, later, codes)
+            if self.at_owner or not leaves:
+                equal = self._stays(SIDES[i], rectangles.tables[i], t, rectangles.rank)
+                if equal is None and not leaves:
                     raise PlanError(f"in step {t} partial results have no place on the rank")
-                cell = tensor, equal
-                self._here[cell].append(codes)
+                if equal == OWN or (equal and not leaves):
+                    cell = tensor, equal
+                    self._here[cell].append(codes)
             self.targets[s].setdefault(t, {})[tensor] = cell
             if cut:
                 self.crowded.add(cell)

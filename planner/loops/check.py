@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.columns import widened
 from planner.errors import PlanError
 from planner.ir import Attend, Plan, Step
 from planner.loops.expand import Expansion
-from planner.loops.form import Ints, Loops
-from planner.loops.kinds import ANY, END, KINDS, OTHER, Codes, Kinds
-from planner.loops.values import Bools, codes
+from planner.loops.form import Ints, Kind, Loops
+from planner.loops.kinds import END, KINDS, Codes, Kinds
+from planner.loops.values import codes, same
 
 
 def check(loops: Loops, plan: Plan) -> Expansion:
@@ -25,25 +24,22 @@ def check(loops: Loops, plan: Plan) -> Expansion:
     expansion = Expansion(loops, plan)
     for t, step in enumerate(plan.steps):
         made, real = expansion.step(t), step.joined()
-        said = made.step
-        _check_messages(t, said, real, plan.ranks, blocks)
-        if not _alike(said.attends, real.attends):
+        _check_messages(t, made, real, plan.ranks, blocks)
+        if not _alike(made.attends, real.attends):
             raise PlanError(f"step {t}: rectangles are not the plan's")
-        for attend in said.attends:
-            _check_kinds(t, attend, made.kinds, kinds.of(attend))
+    for s, steps in expansion.rectangles.items():
+        for t, attend in steps.items():
+            _check_kinds(t, attend, s.kind, kinds.of(attend))
     return expansion
 
 
-def claimed(said: Ints, true: Codes) -> Bools:
-    """True where a claim holds of a rectangle of that kind: `other` and `any` leave more open."""
-    return np.asarray((said == true) | (said == ANY) | ((said == OTHER) & (true == END)))
-
-
-def _check_kinds(t: int, attend: Attend, said: Ints, true: Codes) -> None:
-    wrong = np.flatnonzero(~claimed(said, true))
-    if len(wrong):
-        rank, kinds = attend.rank[wrong[0]], (KINDS[x[wrong[0]]] for x in (true, said))
-        raise PlanError("step {}, rank {}: a rectangle is {}, not {}".format(t, rank, *kinds))
+def _check_kinds(t: int, attend: Attend, said: Kind, true: Codes) -> None:
+    """Raise PlanError for rectangles of another kind: `other` and `any` leave more open."""
+    right = (true == KINDS.index(said)) | (said == "any") | ((said == "other") & (true == END))
+    if not right.all():
+        n = int(right.argmin())
+        kinds = f"a rectangle is {KINDS[true[n]]}, not {said}"
+        raise PlanError(f"step {t}, rank {attend.rank[n]}: {kinds}")
 
 
 def _check_messages(t: int, made: Step, real: Step, ranks: int, blocks: int) -> None:
@@ -61,13 +57,11 @@ def _alike(made: Sequence[Attend], real: Sequence[Attend]) -> bool:
     """True for the same rectangles, in whatever order they and their blocks stand."""
     if not (made and real):
         return not (made or real)
-    (one,), (other,) = made, real
-    widths = [max(x.shape[1], y.shape[1]) for x, y in ((one.q, other.q), (one.kv, other.kv))]
-    return np.array_equal(_lines(one, widths), _lines(other, widths))
+    (ranks, *sides), (real_ranks, *real_sides) = (_ordered(*rows) for rows in (made, real))
+    return np.array_equal(ranks, real_ranks) and all(map(same, sides, real_sides))
 
 
-def _lines(rows: Attend, widths: list[int]) -> Ints:
-    """Rectangles as lines of numbers, each side ascending, and then the lines."""
-    sides = zip((rows.q, rows.kv), widths, strict=True)
-    lines = np.hstack([rows.rank[:, None], *(np.sort(widened(x, w), axis=1) for x, w in sides)])
-    return lines[np.lexsort(lines.T[::-1])]
+def _ordered(rows: Attend) -> tuple[Ints, ...]:
+    """The columns of rectangles, by rank and then by their last blocks."""
+    order = np.lexsort((rows.kv.max(axis=1), rows.q.max(axis=1), rows.rank))
+    return rows.rank[order], rows.q[order], rows.kv[order]

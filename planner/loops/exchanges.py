@@ -19,7 +19,7 @@ from planner.ir import Move, Plan
 from planner.loops.expand import Expansion
 from planner.loops.fitting import line, plane
 from planner.loops.form import HELD, Exchange, Expr, Loops, Part, Return, When
-from planner.loops.places import Value
+from planner.loops.places import Value, read
 from planner.loops.values import Bools, codes
 
 
@@ -83,7 +83,7 @@ class Exchanges(Expansion):
         A message to each coordinate tells which heads go there.
         """
         to, at = np.unique(self.coordinates[move.dst, axis], return_index=True)
-        groups = self.values[move.side].read("send", move.src[at], move.blocks[at])
+        groups = read(("send", self.values[move.side], move.src[at], move.blocks[at]))
         if len(to) < self.mesh[axis] or any(len(cuts) > 1 for _, cuts in groups):
             return None
         where = np.zeros((len(to), len(self.mesh)), np.intp)

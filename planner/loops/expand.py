@@ -1,7 +1,6 @@
 """expand(loops, plan)   what the loop form means: the rows of each step."""
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,21 +22,12 @@ from planner.loops.form import (
     Start,
     Table,
 )
-from planner.loops.kinds import KINDS
 from planner.loops.places import Value, Values
 from planner.loops.values import Copies, held, same, sliced
 from planner.partitions import Side
 
 SIDES = ("q", "kv")
 Moving = Start | Send | Exchange | Return
-
-
-@dataclass(frozen=True, slots=True)
-class Expanded:
-    """One step, and the kind (of KINDS) that is said of each of its rectangles."""
-
-    step: ir.Step
-    kinds: Ints
 
 
 def scattered(table: Ints, side: Side, where: Ints, axis: int) -> tuple[Ints, Ints, Ints]:
@@ -89,21 +79,13 @@ class Expansion:
                 return value
         raise PlanError(f"step {t}: {part.value} is read, but there is none of that age")
 
-    def step(self, t: int) -> Expanded:
+    def step(self, t: int) -> ir.Step:
         """Run a step."""
-        attends, moves, kinds = list[ir.Attend](), list[ir.Move](), list[int]()
-        for s in self.loops.statements:
-            if not s.when.on(t):
-                continue
-            if isinstance(s, Attend):
-                self.rectangles[s][t] = self.attend(s, t)
-                attends.append(self.rectangles[s][t])
-                kinds += [KINDS.index(s.kind)] * len(attends[-1])
-            elif (move := self.moved(s, t)) is not None:
-                moves.append(move)
+        running = [s for s in self.loops.statements if s.when.on(t)]
+        moves = [self.moved(s, t) for s in running if not isinstance(s, Attend)]
+        attends = [self.attend(s, t) for s in running if isinstance(s, Attend)]
         self.arrive()
-        step = ir.Step(tuple(attends), tuple(moves)).joined()
-        return Expanded(step, np.array(kinds, np.intp))
+        return ir.Step(tuple(attends), tuple(filter(None, moves))).joined()
 
     def moved(self, s: Moving, t: int) -> ir.Move | None:
         """The messages of a statement; what they bring is there from the next step on."""
@@ -195,7 +177,7 @@ class Expansion:
             for side, parts in (("q", s.q), ("kv", s.kv))
         )
         self.added += [("q", who, q), ("kv", who, kv)]
-        attend = ir.Attend(who, q, kv)
+        self.rectangles[s][t] = attend = ir.Attend(who, q, kv)
         if len(attend) < len(who):
             raise PlanError(f"step {t}: a rank attends to nothing")
         return attend

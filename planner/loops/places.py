@@ -32,7 +32,7 @@ class Value:
     table: Ints
     counts: Ints = field(
         init=False
-    )  # pieces and heads of each rank [ranks, 2], if places are asked
+    )  # pieces and heads of each rank [2, ranks], if places are asked
 
     def age(self, t: int) -> int:
         """The steps that it has been there for in step t, 0 where it stays."""
@@ -53,6 +53,7 @@ class Cut(NamedTuple):
 
 
 Read = tuple[Ints, tuple[Cut, ...]]  # rows, and what they read
+Asked = tuple[Role, "Values", Ints, Ints]  # of whose values, rank [n], blocks [n, w]
 
 
 class Values:
@@ -80,30 +81,17 @@ class Values:
         holder, slot = np.nonzero(table >= 0)
         self.code[holder, table[holder, slot]] = (len(self.values) - 1) * self.room + slot
         counts = [(value.table >= 0).any(axis=x).sum(axis=1) for x in (2, 1)]
-        value.counts = np.stack(counts, axis=1, dtype=np.int32)
+        value.counts = np.stack(counts, dtype=np.int32)
 
-    def read(self, role: Role, rank: Ints, blocks: Ints) -> list[Read]:
-        """Rows (rank [n], blocks [n, w]) that read the same slices of the same values, and those.
-
-        Raises PlanError where a block has no place, or blocks of a value are no few slices of it.
-        """
+    def places(self, rank: Ints, blocks: Ints) -> Ints:
+        """Where rows (rank [n], blocks [n, w]) have their blocks: [w, n]; PlanError for nowhere."""
         at = rank.astype(np.intp) * self.code.shape[1]
-        code = self.code.reshape(-1).take(at[:, None] + blocks)
+        code = self.code.reshape(-1).take(at + blocks.T)
         if (code == -1).any():
             raise PlanError("irregular: how a block comes to a rank that reads it has no rule")
-        alike = defaultdict[tuple[Cut, ...], list[Ints]](list)
-        for rows in equal(code):
-            slices = self._slices(code[rows[0]].tolist())
-            counts = np.hstack([value.counts[rank[rows]] for value, _ in slices])
-            spans = [ends[i + 1] - ends[i] + 1 for _, ends in slices for i in (0, 2)]
-            whole = counts == spans
-            for part in equal(whole):
-                flags = whole[part[0]].reshape(-1, 2).tolist()
-                cuts = zip(slices, map(tuple, flags), strict=True)
-                alike[tuple(Cut(role, *one, all_) for one, all_ in cuts)].append(rows[part])
-        return [(np.sort(np.concatenate(rows)), cuts) for cuts, rows in alike.items()]
+        return code
 
-    def _slices(self, row: list[int]) -> list[tuple[Value, tuple[int, ...]]]:
+    def slices(self, row: list[int]) -> list[tuple[Value, tuple[int, ...]]]:
         """The values that one row reads, one for each run of pieces, and its ends there."""
         slots = defaultdict[int, list[int]](list)
         for code in row:
@@ -124,16 +112,41 @@ class Values:
         return slices
 
 
+def read(*asked: Asked) -> list[Read]:
+    """Rows that read the same slices of the same values in each of some ways, and those.
+
+    Raises PlanError where a block has no place, or blocks of a value are no few slices of it.
+    """
+    codes = [values.places(rank, blocks) for _, values, rank, blocks in asked]
+    alike = defaultdict[tuple[Cut, ...], list[Ints]](list)
+    for rows in equal(np.concatenate(codes)):
+        slices = [
+            (role, rank, *one)
+            for (role, values, rank, _), code in zip(asked, codes, strict=True)
+            for one in values.slices(code[:, rows[0]].tolist())
+        ]
+        counts = np.concatenate([value.counts[:, rank[rows]] for _, rank, value, _ in slices])
+        spans = [ends[i + 1] - ends[i] + 1 for *_, ends in slices for i in (0, 2)]
+        whole = counts == np.array(spans)[:, None]
+        for part in equal(whole):
+            flags = map(tuple, whole[:, part[0]].reshape(-1, 2).tolist())
+            each = zip(slices, flags, strict=True)
+            cuts = tuple(Cut(role, value, ends, all_) for (role, _, value, ends), all_ in each)
+            alike[cuts].append(rows[part])
+    return [(np.sort(np.concatenate(rows)), cuts) for cuts, rows in alike.items()]
+
+
 def equal(labels: Ints | Bools) -> list[Ints]:
-    """The rows of [n, w] that are equal, ascending, for each different one."""
-    code = np.zeros(len(labels), np.int64)
-    for column in labels.T:
-        if (column != column[0]).any():
-            column = column.astype(np.int64) - int(column.min())
+    """The columns of [w, n] that are equal, ascending, for each different one."""
+    code = np.zeros(labels.shape[1], np.int64)
+    for row in labels:
+        if (row != row[0]).any():
+            row = row.astype(np.int64) - int(row.min())
             if code.max(initial=0) > 1 << 30:
                 code = np.unique(code, return_inverse=True)[1].astype(np.int64)
-            code = code * (int(column.max()) + 1) + column
+            code = code * (int(row.max()) + 1) + row
     if not code.any():
         return [np.arange(len(code))]
     order = np.argsort(code, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
+    code = code[order]
+    return np.split(order, np.flatnonzero(code[1:] != code[:-1]) + 1)

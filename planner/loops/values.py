@@ -22,11 +22,9 @@ def pack(ranks: int, side: Side, rank: Ints, blocks: Ints) -> Ints:
     rank, block = flat(rank, blocks)
     if not len(block):
         return np.full((ranks, 1, 1), -1, np.int32)
-    code = rank * len(side.chunks) + side.chunk[block]
-    order = np.argsort(code, kind="stable")
-    rank, block, code = rank[order], block[order], code[order]
-    number = np.cumsum(np.diff(code, prepend=code[0]) != 0)  # of each different (rank, chunk)
-    piece = number - number[np.searchsorted(rank, np.arange(ranks)).clip(max=len(rank) - 1)][rank]
+    of_rank = rank * len(side.chunks)
+    different, number = np.unique(of_rank + side.chunk[block], return_inverse=True)
+    piece = number - np.searchsorted(different, np.arange(ranks) * len(side.chunks))[rank]
     head = np.zeros_like(block)
     if len(side.slices) > 1:
         low = np.full(ranks, FAR)

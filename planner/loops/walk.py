@@ -13,10 +13,9 @@ from planner.ir import Attend, Move, Plan, Step
 from planner.loops.exchanges import Exchanges
 from planner.loops.form import Ints
 from planner.loops.kinds import Kinds
-from planner.loops.places import Cut, Read, Role
+from planner.loops.places import Asked, Cut, read
 from planner.loops.transfers import Transfers, Way, find_mesh
 
-Asked = tuple[Role, str, Ints, Ints]  # side, rank [n], blocks [n, w]
 Key = tuple[str, tuple[str, ...]]  # of a send the name that it makes, and tensors
 
 
@@ -91,9 +90,9 @@ class Reading(Exchanges):
 
         Of sums with what they are added into, unless that has no one name.
         """
-        rank, blocks, side = move.src, move.blocks, move.side
-        reads: list[Asked] = [("send", side, rank, blocks), ("into", side, move.dst, blocks)]
-        groups = self._read(*reads[: 1 + move.accumulates])
+        rank, blocks, values = move.src, move.blocks, self.values[move.side]
+        reads: list[Asked] = [("send", values, rank, blocks), ("into", values, move.dst, blocks)]
+        groups = read(*reads[: 1 + move.accumulates])
         groups.sort(key=lambda group: -len(group[0]))
         names = {cut.value.name for _, cuts in groups for cut in cuts if cut.role == "send"}
         name = self.transfers.name(t, move.tensors, way, names)
@@ -108,18 +107,8 @@ class Reading(Exchanges):
         rank, q, kv = attend.rank, attend.q, attend.kv
         self.added += [("q", rank, q), ("kv", rank, kv)]
         kinds = self.kinds.of(attend)
-        for at, cuts in self._read(("q", "q", rank, q), ("kv", "kv", rank, kv)):
+        values = self.values
+        for at, cuts in read(("q", values["q"], rank, q), ("kv", values["kv"], rank, kv)):
             for kind in distinct(kinds[at]).tolist():
                 rows = at[kinds[at] == kind]
                 self.records.append(Record(t, ("", ()), rank[rows], cuts, kind))
-
-    def _read(self, *asked: Asked) -> list[Read]:
-        """Rows that read the same in each of some ways: role, side, rank and blocks."""
-        made: list[Read] = [(np.arange(len(asked[0][2])), ())]
-        for role, side, rank, blocks in asked:
-            made = [
-                (rows[at], (*before, *cuts))
-                for rows, before in made
-                for at, cuts in self.values[side].read(role, rank[rows], blocks[rows])
-            ]
-        return made

@@ -136,7 +136,7 @@ def meaning(loops: Loops, made: Plan) -> object:
     try:
         expansion = Expansion(loops, made)
         for t in range(loops.steps):
-            step = expansion.step(t).step
+            step = expansion.step(t)
             for move in step.moves:
                 for s, d, row in zip(move.src, move.dst, move.blocks, strict=True):
                     rows += [(t, move.tensors, int(s), int(d), int(b)) for b in row if b >= 0]
