@@ -1,34 +1,40 @@
-"""Facts of a prediction for pictures: its passes in turn, memory over time, bytes between ranks."""
+"""Facts of a run for pictures: memory over time, bytes between ranks, and bars of a timeline.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+compute, merge   |attend|       |attend|merge|
+wait                     ------                 for a message, from when its source offered it
+send             |KV 0 -> 1 ===|
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.balance import loads
 from planner.analysis.messages import message_bytes
-from planner.ir import Plan
+from planner.ir import Move, Plan
 from simulator.memory import Memory
-from simulator.prediction import Prediction
-from simulator.timeline import Floats, Timeline
+from simulator.timeline import Floats, Run, Span, Timeline, spans
 
+FEW = 16  # ranks that a picture shows, unless all are asked for
+MOST = 60_000  # spans of one schedule that a picture shows
 MOST_CELLS = 128  # of a row of a table that is drawn
 FEWEST_CELLS = 16  # of one that is summed over nodes
 
 
-def passes(prediction: Prediction) -> list[tuple[Timeline, Memory, float]]:
+def passes(run: Run) -> list[tuple[Timeline, Memory, float]]:
     """Returns timeline, memory and beginning of each pass of a prediction, in turn."""
     return [
         (one.timeline, one.memory, begin)
-        for one, begin in prediction.in_turn()
+        for one, begin in run.in_turn()
         if one.timeline is not None and one.memory is not None
     ]
 
 
-def plans_of(prediction: Prediction) -> list[Plan]:
+def plans_of(run: Run) -> list[Plan]:
     """Returns the plan of each pass."""
-    return [timeline.plan for timeline, _, _ in passes(prediction)]
+    return [timeline.plan for timeline, _, _ in passes(run)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +47,15 @@ class Usage:
     peak: int
 
 
-def usage(prediction: Prediction) -> Usage | None:
+def usage(run: Run) -> Usage | None:
     """Memory of the rank that at any time holds most; None where times of steps were not kept."""
-    parts = passes(prediction)
+    parts = passes(run)
     if not parts or any(timeline.steps is None for timeline, _, _ in parts):
         return None
     rank = int(max((memory.peak for _, memory, _ in parts), key=np.max).argmax())
     times = [timeline.begin[:, rank] + begin for timeline, _, begin in parts]
     sizes = [memory.live[:, rank] for _, memory, _ in parts]
-    seconds = np.concatenate([*times, [prediction.makespan]])
+    seconds = np.concatenate([*times, [run.makespan]])
     held = np.concatenate([*sizes, sizes[-1][-1:]]) if len(seconds) > 1 else np.zeros(1, np.int64)
     return Usage(rank, seconds, held, int(held.max()))
 
@@ -88,3 +94,62 @@ def by_nodes(table: NDArray[np.int64], node: int) -> tuple[NDArray[np.int64], in
         cell *= 2
     edges = np.arange(0, ranks, cell)
     return np.add.reduceat(np.add.reduceat(table, edges, axis=0), edges, axis=1), cell
+
+
+# ---- bars: what ranks of a picture compute, merge, send and wait for
+
+
+def whole(run: Run) -> bool:
+    """Returns False where a pass has so many rows that its bars are the attends of each step."""
+    return all(map(_whole, (timeline for timeline, _, _ in passes(run))))
+
+
+def _whole(timeline: Timeline) -> bool:
+    return timeline.rows is not None and timeline.plan.rows <= MOST
+
+
+def bars_of(run: Run, ranks: Sequence[int] | None = None) -> list[Span]:
+    """Everything that some ranks, all by default, do in the passes of a prediction, in turn.
+
+    Receives are left out: each is the send of another rank.
+    """
+    shown, every = set(range(run.ranks) if ranks is None else ranks), list[Span]()
+    for timeline, _, at in passes(run):
+        if _whole(timeline):
+            done = [s for s in spans(timeline) if s.rank in shown and s.stream != "receive"]
+            done += [s for s in waits(timeline) if s.rank in shown]
+        else:
+            done = _attends(timeline, shown)
+        every += [replace(s, start=s.start + at, end=s.end + at) for s in done] if at else done
+    return every
+
+
+def waits(timeline: Timeline) -> Iterator[Span]:
+    """Yields the waits of a timeline, each named after who is at the other end of its message."""
+    other = dict[tuple[int, float], int]()
+    for rows in timeline.rows or ():
+        if rows.kind == "message" and isinstance(move := rows.node, Move):
+            ends = move.src.tolist(), move.dst.tolist(), rows.arrival.tolist()
+            for src, dst, arrival in zip(*ends, strict=True):
+                other |= {(src, arrival): dst, (dst, arrival): src}
+    for w in timeline.waits:
+        yield Span(w.rank, "wait", f"waits for rank {other[w.rank, w.end]}", w.step, w.start, w.end)
+
+
+def _attends(timeline: Timeline, ranks: set[int]) -> list[Span]:
+    """Returns a span per step and rank, and the wait before it, for plans of too many rows."""
+    if timeline.steps is None:
+        return []
+    shown = np.array(sorted(ranks))
+    begin, start, end = (times[:, shown] for times in timeline.steps)
+    spans = list[Span]()
+    for stream, since, until, name in (
+        ("compute", start, end, "attends of step {}"),
+        ("wait", begin, start, "waits for the inputs of step {}"),
+    ):
+        steps, places = (axis[: MOST // 2] for axis in np.nonzero((until > since) & (end > start)))
+        spans += [
+            Span(r, stream, name.format(s + 1), s, float(since[s, p]), float(until[s, p]))  # type: ignore[arg-type]
+            for s, p, r in zip(steps.tolist(), places.tolist(), shown[places].tolist(), strict=True)
+        ]
+    return spans

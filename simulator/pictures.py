@@ -1,7 +1,4 @@
-"""Pictures of a prediction on matplotlib axes; each draws on the axes that it is given.
-
-Without axes, a new figure is made; the axes are returned, to be labelled or saved as one likes.
-"""
+"""Pictures of a prediction on matplotlib axes, and the colours and labels of all pictures."""
 
 from collections import defaultdict
 from importlib import import_module
@@ -10,9 +7,17 @@ from typing import Any
 import numpy as np
 
 from planner.errors import RingloomError
-from simulator.bars import bars_of, representatives
-from simulator.facts import by_nodes, over_average, plans_of, traffic_of, usage, work_of
-from simulator.prediction import Prediction
+from simulator.facts import (
+    FEW,
+    bars_of,
+    by_nodes,
+    over_average,
+    plans_of,
+    traffic_of,
+    usage,
+    work_of,
+)
+from simulator.timeline import Floats, Run
 
 Axes = Any  # of matplotlib, which counts as untyped
 COMPUTE, MERGE, SEND, WAIT = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -55,63 +60,80 @@ def link_labels(cell: int) -> tuple[str, str]:
     return f"to rank{cells}", f"from rank{cells}"
 
 
-def draw_timeline(prediction: Prediction, axes: Axes | None, ranks: list[int] | None) -> Axes:
-    """Draw a row per rank: above what it computes, merges and waits for, below what it sends."""
-    axes, shown = new_axes(axes), representatives(prediction) if ranks is None else ranks
-    pieces = defaultdict[tuple[int, str], list[tuple[float, float]]](list)
-    for bar in bars_of(prediction, shown):
-        pieces[bar.rank, bar.stream].append((1e3 * bar.start, 1e3 * (bar.end - bar.start)))
-    for row, rank in enumerate(shown):
-        for stream, (bottom, height, colour) in LANES.items():
-            label = "" if row else stream
-            place = (row + bottom, height)
-            axes.broken_barh(pieces[rank, stream], place, facecolors=colour, lw=0, label=label)
-    axes.set_xlim(0, 1e3 * prediction.makespan or 1.0)
-    axes.set_ylim(len(shown), 0)
-    axes.set_yticks([n + 0.5 for n in range(len(shown))], list(map(str, shown)))
-    axes.set(xlabel="time (ms)", ylabel=ranks_label(len(shown), prediction.ranks))
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
-    return axes
+class Drawn(Run):
+    """A run that draws itself on matplotlib axes, by default of a new figure, and returns them."""
 
+    ranks_per_node: int
+    busy: Floats  # [ranks]
 
-def draw_load(prediction: Prediction, axes: Axes | None) -> Axes:
-    """Work of each rank over the average: a bar per rank."""
-    axes = new_axes(axes)
-    share = over_average(work_of(plans_of(prediction)))
-    width = 0.8 if prediction.ranks <= GAPS else 1.0
-    axes.bar(np.arange(prediction.ranks), share, width=width, color=COMPUTE)
-    axes.axhline(1.0, color="#7f7f7f", lw=1, ls="--")
-    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
-    axes.set(xlabel="rank", ylabel=LOAD_LABEL, xlim=(-0.6, prediction.ranks - 0.4))
-    return axes
+    def representatives(self, most: int = FEW) -> list[int]:
+        """Returns all ranks where they are few; of many the busiest, the idlest, the median, and
+        the first ranks of nodes, of nodes spread evenly where they are too many."""
+        if self.ranks <= most:
+            return list(range(self.ranks))
+        order = np.argsort(self.busy, kind="stable")
+        chosen = set(order[[0, self.ranks // 2, -1]].tolist())
+        firsts = np.arange(0, self.ranks, self.ranks_per_node)
+        spread = np.linspace(0, len(firsts) - 1, min(len(firsts), most - len(chosen))).astype(int)
+        return sorted(chosen | set(firsts[spread].tolist()))
 
+    def plot_timeline(self, axes: Axes = None, *, ranks: list[int] | None = None) -> Axes:
+        """Draw a row per rank: above what it computes, merges and waits for, below what it sends.
 
-def draw_memory(prediction: Prediction, axes: Axes | None) -> Axes:
-    """Memory over time of the rank with the highest peak."""
-    axes, used = new_axes(axes), usage(prediction)
-    if used is None:
-        raise RingloomError("the times of steps were not kept; simulate with record=True")
-    label, unit = f"{prediction.name}, rank {used.rank}", _unit(used.peak)
-    axes.step(1e3 * used.seconds, used.bytes / UNITS[unit], where="post", label=label)
-    top = 1.1 * used.peak / UNITS[unit] or 1
-    axes.set(xlabel="time (ms)", ylabel=f"memory ({unit})", ylim=(0, top))
-    axes.legend(frameon=False, loc="lower right")
-    return axes
+        Of many ranks, some stand for all unless `ranks` are given.
+        """
+        axes, shown = new_axes(axes), self.representatives() if ranks is None else ranks
+        pieces = defaultdict[tuple[int, str], list[tuple[float, float]]](list)
+        for bar in bars_of(self, shown):
+            pieces[bar.rank, bar.stream].append((1e3 * bar.start, 1e3 * (bar.end - bar.start)))
+        for row, rank in enumerate(shown):
+            for stream, (bottom, height, colour) in LANES.items():
+                label = "" if row else stream
+                place = (row + bottom, height)
+                axes.broken_barh(pieces[rank, stream], place, facecolors=colour, lw=0, label=label)
+        axes.set_xlim(0, 1e3 * self.makespan or 1.0)
+        axes.set_ylim(len(shown), 0)
+        axes.set_yticks([n + 0.5 for n in range(len(shown))], list(map(str, shown)))
+        axes.set(xlabel="time (ms)", ylabel=ranks_label(len(shown), self.ranks))
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
+        return axes
 
+    def plot_load(self, axes: Axes = None) -> Axes:
+        """Draw each rank's query-key pairs over the average."""
+        axes = new_axes(axes)
+        share = over_average(work_of(plans_of(self)))
+        width = 0.8 if self.ranks <= GAPS else 1.0
+        axes.bar(np.arange(self.ranks), share, width=width, color=COMPUTE)
+        axes.axhline(1.0, color="#7f7f7f", lw=1, ls="--")
+        axes.locator_params(axis="x", integer=True, min_n_ticks=1)
+        axes.set(xlabel="rank", ylabel=LOAD_LABEL, xlim=(-0.6, self.ranks - 0.4))
+        return axes
 
-def draw_traffic(prediction: Prediction, axes: Axes | None) -> Axes:
-    """Bytes from rank to rank, of many from node to node, all steps together; a colour bar."""
-    axes, table = new_axes(axes), traffic_of(plans_of(prediction))
-    table, cell = by_nodes(table, prediction.ranks_per_node)
-    end, unit = cell * len(table) - 0.5, _unit(table.max())
-    image = axes.imshow(
-        np.where(table > 0, table / UNITS[unit], np.nan),
-        cmap="cividis_r",  # on white, the more the darker
-        vmin=0,
-        vmax=table.max() / UNITS[unit] or 1,
-        extent=(-0.5, end, end, -0.5),
-    )
-    axes.figure.colorbar(image, ax=axes, label=f"sent ({unit})")
-    axes.locator_params(integer=True, min_n_ticks=1)
-    axes.set(**dict(zip(("xlabel", "ylabel"), link_labels(cell), strict=True)))
-    return axes
+    def plot_memory(self, axes: Axes = None) -> Axes:
+        """Draw the memory of the rank with the highest peak over time."""
+        axes, used = new_axes(axes), usage(self)
+        if used is None:
+            raise RingloomError("the times of steps were not kept; simulate with record=True")
+        label, unit = f"{self.name}, rank {used.rank}", _unit(used.peak)
+        axes.step(1e3 * used.seconds, used.bytes / UNITS[unit], where="post", label=label)
+        top = 1.1 * used.peak / UNITS[unit] or 1
+        axes.set(xlabel="time (ms)", ylabel=f"memory ({unit})", ylim=(0, top))
+        axes.legend(frameon=False, loc="lower right")
+        return axes
+
+    def plot_traffic(self, axes: Axes = None) -> Axes:
+        """Draw the bytes from rank to rank, of many ranks from node to node, of all steps."""
+        axes, table = new_axes(axes), traffic_of(plans_of(self))
+        table, cell = by_nodes(table, self.ranks_per_node)
+        end, unit = cell * len(table) - 0.5, _unit(table.max())
+        image = axes.imshow(
+            np.where(table > 0, table / UNITS[unit], np.nan),
+            cmap="cividis_r",  # on white, the more the darker
+            vmin=0,
+            vmax=table.max() / UNITS[unit] or 1,
+            extent=(-0.5, end, end, -0.5),
+        )
+        axes.figure.colorbar(image, ax=axes, label=f"sent ({unit})")
+        axes.locator_params(integer=True, min_n_ticks=1)
+        axes.set(**dict(zip(("xlabel", "ylabel"), link_labels(cell), strict=True)))
+        return axes

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from simulator.hardware import hardware as hardware_named
 from simulator.memory import memory
 from simulator.network.relays import relayed
 from simulator.network.topology import topology
+from simulator.pictures import Drawn
 from simulator.scenario import Scenario, scenario_of
-from simulator.timeline import Floats, Run
+from simulator.timeline import Floats
 
 KEPT = 1 << 16  # rows up to which a timeline keeps every row unless told otherwise
 SUMMED = (
@@ -30,7 +30,7 @@ SUMMED = (
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Prediction(Run):
+class Prediction(Drawn):
     """The run of one pass, or of a forward and a backward pass in turn, on some hardware.
 
     Seconds and bytes. For a pair, times and bytes are the sums over its passes, `peak_bytes` is
@@ -63,25 +63,6 @@ class Prediction(Run):
         numbers = {k: v for k, v in self.as_row().items() if isinstance(v, int | float)}
         cells = "".join(f"<tr><th>{k}</th><td>{v:,.5g}</td></tr>" for k, v in numbers.items())
         return f"<table><caption>{self.name} on {self.hardware}</caption>{cells}</table>"
-
-    def plot_timeline(self, axes: Any = None, *, ranks: list[int] | None = None) -> Any:
-        """Draw who computes, merges, waits and sends when; of many ranks, some that stand for all.
-
-        `axes`: of matplotlib, by default of a new figure; they are returned.
-        """
-        return _pictures().draw_timeline(self, axes, ranks)
-
-    def plot_load(self, axes: Any = None) -> Any:
-        """Draw each rank's query-key pairs over the average, and return the axes."""
-        return _pictures().draw_load(self, axes)
-
-    def plot_memory(self, axes: Any = None) -> Any:
-        """Draw the memory of the rank with the highest peak, and return the axes."""
-        return _pictures().draw_memory(self, axes)
-
-    def plot_traffic(self, axes: Any = None) -> Any:
-        """Draw the bytes from rank to rank, and return the axes."""
-        return _pictures().draw_traffic(self, axes)
 
     @property
     def idle_fraction(self) -> float:
@@ -116,10 +97,6 @@ class Prediction(Run):
             "bound_reason": self.bound_reason,
             "own_limit_s": self.own_limit,
         }
-
-
-def _pictures() -> Any:
-    return import_module("simulator.pictures")  # which needs matplotlib, and this module
 
 
 def ratio(makespan: float, bound: float) -> float:

@@ -22,8 +22,7 @@ from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficPicture
 from ringloom.rows import Refusal, Row, shortage
-from simulator.bars import FEW, bars_of, representatives
-from simulator.facts import by_nodes, over_average, traffic_of, usage, work_of
+from simulator.facts import FEW, bars_of, by_nodes, over_average, traffic_of, usage, work_of
 from simulator.hardware import hardware
 from simulator.prediction import simulate
 
@@ -135,7 +134,7 @@ class View:
     def show_times(self, choices: Choices, every: bool = False) -> None:
         """Draw what is predicted of the plan on its hardware; `every` rank, or some of many."""
         shown, many = predicted(choices), choices.ranks > MOST_LANES
-        ranks = representatives(shown.prediction, choices.ranks if every and not many else FEW)
+        ranks = shown.prediction.representatives(choices.ranks if every and not many else FEW)
         self.axis.update(start=0, end=1e3 * shown.row.makespan_s or 1.0)
         self.timeline.show(bars_of(shown.prediction, ranks), choices.ranks, ranks)
         held = usage(shown.prediction)

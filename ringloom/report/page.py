@@ -23,8 +23,17 @@ from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficP
 from ringloom.report.summary import TEMPLATES, summary
 from ringloom.rows import Row
 from ringloom.views.units import seconds, size, times
-from simulator.bars import FEW, bars_of, representatives, whole
-from simulator.facts import Usage, by_nodes, over_average, traffic_of, usage, work_of
+from simulator.facts import (
+    FEW,
+    Usage,
+    bars_of,
+    by_nodes,
+    over_average,
+    traffic_of,
+    usage,
+    whole,
+    work_of,
+)
 
 APART = 3  # times as long: a run beyond that is drawn on its own scale
 BOKEH = Path(bokeh.__file__).parent
@@ -113,7 +122,7 @@ def _timelines(
 ) -> list[Panel]:
     panels = []
     for number, case in enumerate(compared.cases):
-        shown = representatives(case.prediction, compared.ranks if every else FEW)
+        shown = case.prediction.representatives(compared.ranks if every else FEW)
         bars = bars_of(case.prediction, shown)
         own = run if case is ran else None
         picture = TimelinePicture(f"timeline-{number}", axis)

@@ -18,7 +18,7 @@ from ringloom.comparison import compare
 from ringloom.explore.choices import Choices
 from ringloom.explore.view import compared
 from ringloom.report.facts.tiles import tile_facts
-from simulator.bars import bars_of
+from simulator.facts import bars_of
 from simulator.hardware import hardware
 
 Readers = Callable[..., Reader]

@@ -16,8 +16,7 @@ from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.page import page
 from ringloom.report.pictures.palette import rank_colours
 from ringloom.views.units import seconds, size
-from simulator.bars import bars_of, representatives
-from simulator.facts import traffic_of
+from simulator.facts import bars_of, traffic_of
 from simulator.prediction import simulate
 
 Readers = Callable[..., Reader]
@@ -30,7 +29,7 @@ def test_of_many_ranks_timelines_show_some_and_other_pictures_all(
     (tmp_path / "many.html").write_text(page(many), encoding="utf-8")
     shown = reader().open((tmp_path / "many.html").as_uri())
     ranks = "return model('timeline-0').left[0].axis_label"
-    assert shown.ask(ranks) == f"{len(representatives(many.cases[0].prediction))} of 64 ranks"
+    assert shown.ask(ranks) == f"{len(many.cases[0].prediction.representatives())} of 64 ranks"
     assert shown.ask("return model('load-0-bars').data.rank.length") == 64
     assert shown.ask("return model('links-0-cells').data.image[0].shape") == [64, 64]
     assert shown.complaints() == []

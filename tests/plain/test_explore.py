@@ -26,8 +26,7 @@ from ringloom.explore.choices import Choices, from_query
 from ringloom.explore.controls import plan_file, program, trace_file
 from ringloom.explore.view import View, compared, finding, others, predicted
 from ringloom.report.facts.tiles import tile_facts
-from simulator.bars import bars_of
-from simulator.facts import traffic_of, usage, work_of
+from simulator.facts import bars_of, traffic_of, usage, work_of
 from simulator.hardware import hardware
 
 SMALL = Choices(schedule="zigzag", ranks=4, seq="4k", heads=4, kv_heads=2, pass_="both")

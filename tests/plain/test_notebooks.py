@@ -16,7 +16,6 @@ import ringloom as rl
 from planner.analysis.balance import loads
 from repository import ROOT
 from ringloom.sweeps.run import Sweep
-from simulator.bars import representatives
 from simulator.facts import traffic_of, usage
 from strategies import any_workloads, masks, range_sets
 
@@ -205,7 +204,7 @@ def test_pictures_show_what_was_predicted(predicted: rl.Prediction) -> None:
 
 def test_many_ranks_are_stood_for_by_the_busiest_the_idlest_and_some_between() -> None:
     result = rl.simulate(rl.plan("ring", WORK, 64), "h100")
-    ranks = representatives(result)
+    ranks = result.representatives()
     median = int(np.argsort(result.busy, kind="stable")[32])
     assert {int(result.busy.argmax()), int(result.busy.argmin()), median} <= set(ranks)
     assert set(range(0, 64, 8)) <= set(ranks)  # the first rank of each node

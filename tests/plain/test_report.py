@@ -29,10 +29,9 @@ from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.page import page
 from ringloom.report.pictures.stepper import columns, ink_on
 from ringloom.report.pictures.timeline import TimelinePicture
-from simulator.bars import bars_of, waits, whole
 from simulator.chrome_trace import save_trace, trace
 from simulator.engines.choice import Engine
-from simulator.facts import by_nodes, traffic_of, usage, work_of
+from simulator.facts import bars_of, by_nodes, traffic_of, usage, waits, whole, work_of
 from simulator.hardware import hardware
 from simulator.timeline import spans
 from strategies import masks, workloads
