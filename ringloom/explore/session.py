@@ -154,11 +154,9 @@ class Session:
 
     def page(self) -> Any:
         """The template with everything in its place."""
-        template = pn.Template(
-            asset("page.html", PAGE),
-            nb_template="{% extends base %}",
-            location=True,
-        )
+        base = asset("page.html", PAGE)
+        template = pn.Template(base, nb_template="{% extends base %}", location=True)
+        template.add_panel("every", self.every)
         figures = {
             "tiles": self.view.stepper.tiles,
             "ways": self.view.stepper.ways,
@@ -167,20 +165,20 @@ class Session:
             "links": self.view.links.figure,
             "memory": self.view.memory.figure,
         }
-        panes = {
-            name: pn.pane.Bokeh(figure, sizing_mode="stretch_width", margin=0)
-            for name, figure in figures.items()
+        for name, figure in figures.items():
+            pane = pn.pane.Bokeh(figure, sizing_mode="stretch_width", margin=0)
+            template.add_panel(name, pane)
+        variables: dict[str, Any] = {
+            "words": {name: Markup(self.words[name]) for name in WORDS},
+            **{name: asset(f"{name}.html") for name in ("tiles_lead", "times_lead", "steps")},
+            "style": STYLES,
+            "behaviour": BEHAVIOUR,
+            "texts": self.texts,
+            "labels": LABELS,
+            "options": OPTIONS,
+            "files": FILES,
         }
-        template.add_panel("every", self.every)
-        for name, part in panes.items():
-            template.add_panel(name, part)
-        template.add_variable("words", {name: Markup(self.words[name]) for name in WORDS})
-        for name in ("tiles_lead", "times_lead", "steps"):
-            template.add_variable(name, asset(f"{name}.html"))
-        template.add_variable("style", STYLES)
-        template.add_variable("behaviour", BEHAVIOUR)
-        controls = {"texts": self.texts, "labels": LABELS, "options": OPTIONS, "files": FILES}
-        for name, value in controls.items():
+        for name, value in variables.items():
             template.add_variable(name, value)
         return template
 
