@@ -250,7 +250,7 @@ def psum_scatter(
 def cond(which: Any, yes: Callable[..., Any], no: Callable[..., Any], *operands: Any) -> Any:
     """The result of one of two functions, alike on the ranks that take the one and the other."""
     result, caller = (yes if number(which) else no)(*operands), sys._getframe(1)
-    line = "cond", caller.f_code, caller.f_lasti
+    line = "cond", caller.f_code, caller.f_lasti, kind(operands)
     HERE.ranks.agree((*line, HERE.ranks.number(*line, HERE.rank)), kind(result))
     return result
 

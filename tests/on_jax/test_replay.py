@@ -5,6 +5,7 @@ import pytest
 
 from codegen import emit
 from codegen.dry_run.ranks import Stuck
+from dense_attention import assert_dense
 from jax_in_numpy import array, replay, replayed
 from planner.masks import Causal
 from planner.planning import plan
@@ -21,6 +22,14 @@ def test_results_are_those_of_the_compiled_program(schedule: str) -> None:
     compiled = backends.run(pair, *inputs, backend="jax")
     for ours, theirs in zip(replay(pair, *inputs), compiled, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-13)
+
+
+def test_ranks_may_run_a_kernel_that_has_branches_in_different_orders() -> None:
+    """Rectangles under a window are of other shapes on the helpers of `balanced`."""
+    sizes = {"heads": 4, "kv_heads": 1, "head_dim": 4, "v_head_dim": 6}
+    work = Workload(24, mask="window:20", dtype="float64", **sizes)
+    inputs = draw(work, 0)
+    assert_dense(work, inputs, replay(plan("balanced", work, 3, pass_="both"), *inputs))
 
 
 def test_a_message_to_another_rank_gives_other_numbers() -> None:

@@ -288,6 +288,13 @@ def test_the_causal_ring_is_near_half_as_fast_and_the_table_says_why(ringloom: C
     )
 
 
+def test_schedules_of_a_long_mask_of_one_length_are_not_said_to_have_run(
+    ringloom: CommandLine,
+) -> None:
+    work = ["--ranks", "2", "--seq", "8k", "--mask", "documents:4k,4k", "--hardware", "h100"]
+    assert "ran: none, as the mask is" in ringloom("compare", *work, "--schedules=ring", "--check")
+
+
 def test_a_package_that_shadows_ours_is_named(tmp_path: Path) -> None:
     (tmp_path / "planner").mkdir()
     (tmp_path / "planner" / "__init__.py").write_text("")
