@@ -109,7 +109,7 @@ def grid_of(table: Mapping[str, Any]) -> Grid:
     if unknown := [key for key in table if key not in READERS]:
         raise RingloomError(f"unknown key {unknown[0]!r}: the keys are {', '.join(READERS)}")
     if missing := [key for key in NEEDED if key not in table]:
-        raise RingloomError(f"no {' and no '.join(missing)}")
+        raise RingloomError(f"missing {' and '.join(missing)}")
     grid = Grid({key: axis(key, value) for key, value in table.items()})
     if len(grid) > MOST_POINTS:
         raise RingloomError(f"{len(grid)} points are more than {MOST_POINTS}")
