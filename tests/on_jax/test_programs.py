@@ -88,7 +88,7 @@ COMPILED = {
     "ulysses": replace(EVEN, mask=MASKS[2]),
     "usp": replace(EVEN, mask=MASKS[0]),
 }
-BY_DAY = ("striped", "burst", "allgather", "ulysses")
+BY_DAY = ("striped", "allgather", "ulysses")
 
 
 @pytest.mark.parametrize("schedule", CLASSIC if NIGHTLY else BY_DAY)
@@ -127,40 +127,37 @@ def test_uneven_lengths_heads_and_ranks_match_dense(
     exact(replace(SMALL, **({"kv_seq": change.get("seq", 37)} | change)), schedule, ranks)
 
 
-MANY = settings.default.max_examples // (1 if NIGHTLY else 4)
+MANY = settings.default.max_examples // (1 if NIGHTLY else 3)
 
 
-@pytest.mark.parametrize("most", [4, 8])
 @settings(max_examples=MANY)
-@given(st.data())
-def test_any_workload_under_any_schedule_matches_dense(most: int, data: st.DataObject) -> None:
-    ranks = data.draw(st.integers(most - 3, most))
-    work = data.draw(workloads(longest=19))
+@given(st.data(), st.integers(1, 8), workloads(longest=19))
+def test_any_workload_under_any_schedule_matches_dense(
+    data: st.DataObject, ranks: int, work: Workload
+) -> None:
     exact(work, data.draw(schedules(ranks)), ranks)
 
 
-@pytest.mark.parametrize("ranks", [3, 4, 6])
 @settings(max_examples=MANY)
-@given(st.data())
-def test_any_workload_that_ranks_divide_matches_dense(ranks: int, data: st.DataObject) -> None:
+@given(st.data(), st.sampled_from([3, 4, 6]))
+def test_any_workload_that_ranks_divide_matches_dense(data: st.DataObject, ranks: int) -> None:
     exact(data.draw(divided_workloads(ranks)), data.draw(schedules(ranks)), ranks)
 
 
-@pytest.mark.parametrize("ranks", [4, 6])
 @settings(max_examples=MANY)
-@given(st.data())
-def test_programs_of_a_forward_pass_alone_match_dense(ranks: int, data: st.DataObject) -> None:
+@given(st.data(), st.sampled_from([4, 6]))
+def test_programs_of_a_forward_pass_alone_match_dense(data: st.DataObject, ranks: int) -> None:
     work = data.draw(divided_workloads(ranks))
     inputs = draw(work, 3)[:3]
     results = replay(plan(data.draw(schedules(ranks)), work, ranks), *inputs)
     assert_dense(work, inputs, results)
 
 
-@pytest.mark.parametrize("ranks", [3, 4])
 @settings(max_examples=MANY)
-@given(st.data())
-def test_sinks_and_values_of_another_dimension_are_exact(ranks: int, data: st.DataObject) -> None:
-    work = data.draw(any_workloads(longest=19))
+@given(st.data(), st.integers(3, 4), any_workloads(longest=19))
+def test_sinks_and_values_of_another_dimension_are_exact(
+    data: st.DataObject, ranks: int, work: Workload
+) -> None:
     exact(work, data.draw(schedules(ranks)), ranks)
 
 
@@ -169,7 +166,7 @@ SUNK = replace(EVEN, v_head_dim=5, sinks=True)
 
 @pytest.mark.parametrize(
     ("schedule", "compiled"),
-    [("zigzag", 1), ("usp:ulysses=2", 1), ("pass-q", 1), ("balanced", 0), ("mesh2d", 0)],
+    [("zigzag", 1), ("usp:ulysses=2", 0), ("pass-q", 1), ("balanced", 0), ("mesh2d", 0)],
 )
 def test_loops_and_tables_have_sinks_and_values_of_another_dimension(
     schedule: str, compiled: bool

@@ -39,7 +39,7 @@ PLACES = st.sampled_from([None, "ring", "switch", "nodes:nics=1"])
 Tile = tuple[int, int]
 
 
-@settings(max_examples=5000 if EVERY else 150)
+@settings(max_examples=5000 if EVERY else 100)
 @given(
     plans() | crowded(),
     machines,
@@ -92,7 +92,7 @@ fast_chips = st.fixed_dictionaries(
 ).map(A100.changed)
 
 
-@settings(max_examples=500 if EVERY else 30)
+@settings(max_examples=500 if EVERY else 20)
 @given(cases(), fast_chips)
 def test_a_workload_has_one_bound_and_predictions_of_its_schedules_are_sound(
     case: tuple[Workload, int, Pass], machine: Hardware

@@ -158,6 +158,7 @@ def test_the_uncalibrated_constant_of_the_most_doubt_is_to_be_measured_first(
     less, more = rate.seconds["zigzag"]
     assert more < times["zigzag"] < less
     work = ["--ranks", "8", "--seq", "16k", "--heads", "8", "--hardware", "tpu-v4"]
+    work += ["--schedules", ",".join(NAMES)]
     command = ["sensitivity", *work, "--vary", "intra.bandwidth=1e8:1e12"]
     document = ringloom.json(*command)
     assert document["measure_first"] == "attention.forward"

@@ -1,6 +1,7 @@
 """Formulas equal what plans count, and crossovers are where the counts cross."""
 
 from fractions import Fraction
+from functools import cache
 
 import pytest
 import sympy
@@ -54,6 +55,7 @@ def work(schedule: str, ranks: int, block: int) -> Workload:
     )
 
 
+@cache
 def predicted(schedule: str, ranks: int, block: int) -> dict[str, Fraction]:
     sizes = work(schedule, ranks, block)
     numbers = {
@@ -74,6 +76,7 @@ def predicted(schedule: str, ranks: int, block: int) -> dict[str, Fraction]:
     return values
 
 
+@cache
 def planned(schedule: str, ranks: int, block: int, pass_: Pass = "forward") -> Plan:
     return plan(written(schedule), work(schedule, ranks, block), ranks, pass_=pass_)
 

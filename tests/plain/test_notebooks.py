@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
@@ -111,6 +111,7 @@ def test_whatever_is_drawn_prints_in_a_line_and_that_is_python_where_it_fits(val
     assert cut if shown.startswith("<") else shown == value.python
 
 
+@settings(max_examples=max(10, settings.default.max_examples // 4))
 @given(any_workloads(longest=29), st.integers(1, 6), st.sampled_from(sorted(rl.SCHEDULES)))
 def test_plans_and_what_is_said_of_them_print_in_a_line(
     work: rl.Workload, ranks: int, name: str

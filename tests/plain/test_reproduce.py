@@ -34,7 +34,7 @@ def test_every_paper_has_tables_with_errors_and_words(paper: str) -> None:
         assert table.summary.mean_error is not None
 
 
-@pytest.mark.parametrize("paper", [*PAPERS, "all"])
+@pytest.mark.parametrize("paper", ["ring", "all"])
 def test_the_command_prints_within_80_columns(paper: str, ringloom: CommandLine) -> None:
     assert len(ringloom.narrow("reproduce", paper).splitlines()) > 10
 
