@@ -6,7 +6,6 @@ An address may come from anybody: every part is checked, and no part may name a 
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from operator import methodcaller
 from typing import Any
 from urllib.parse import urlencode
@@ -44,7 +43,7 @@ class ChoiceError(RingloomError):
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Values of the controls; raises ChoiceError for invalid ones."""
+    """Values of the controls, which `from_query` reads and checks."""
 
     schedule: str = "ring"
     ranks: int = 8
@@ -66,14 +65,6 @@ class Choices:
     buffers: str = ""
     share: str = ""
     launch: str = ""
-
-    def __post_init__(self) -> None:
-        wrong = dict[str, str]()
-        for name, (after, check) in CHECKS.items():
-            if not wrong.keys() & {*after}:
-                _collect(wrong, name, partial(check, self))
-        if wrong:
-            raise ChoiceError(wrong)
 
     @property
     def work(self) -> Workload:
@@ -162,23 +153,18 @@ def entries(query: Mapping[str, str]) -> dict[str, str]:
 
 def from_query(query: Mapping[str, str]) -> Choices:
     """Returns the choices of an address; raises ChoiceError for invalid parts."""
-    texts, wrong = entries(query), dict[str, str]()
-    chosen = {
-        field.name: _collect(wrong, name, partial(_value, texts[name], field))
-        for name, field in zip(texts, fields(Choices), strict=True)
-    }
+    texts, wrong, choices = entries(query), dict[str, str](), Choices()
+    known = dict(zip(texts, fields(Choices), strict=True))
+    for name, (after, check) in CHECKS.items():
+        try:
+            if not wrong.keys() & {*after}:
+                value = {known[name].name: _value(texts[name], known[name])}
+                check(choices := replace(choices, **value))
+        except RingloomError as error:
+            wrong[name] = str(error)
     if wrong:
         raise ChoiceError(wrong)
-    return Choices(**chosen)
-
-
-def _collect(wrong: dict[str, str], name: str, ask: Callable[[], Any]) -> Any:
-    """Returns an answer; None where there is an error, which is kept under the name."""
-    try:
-        return ask()
-    except RingloomError as error:
-        wrong[name] = str(error)
-        return None
+    return choices
 
 
 def _text(value: Any) -> str:
@@ -207,7 +193,7 @@ def _is_whole(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 6
 
 
-# ---- checks, one per choice: each may rely on those of the choices named before it
+# ---- checks, one per choice, of all choices so far: each may rely on those of the ones it names
 
 
 def _one_of(what: str, value: str, known: Any) -> None:
@@ -278,4 +264,5 @@ CHECKS: dict[str, tuple[tuple[str, ...], Callable[[Choices], object]]] = {
     "placement": (PLACES[:-1], lambda given: _routes(given, "placement", "topology")),
     "slow_links": (PLACES, lambda given: _routes(given, "slow_links", "topology", "placement")),
     **{name: ((), methodcaller("part", name)) for name in ("buffers", "share", "launch")},
+    **dict.fromkeys(("sinks", "overlap"), ((), str)),  # on or off: that is all
 }

@@ -14,7 +14,14 @@ import ringloom as rl
 from command_line import CommandLine
 from planner.schedules import SCHEDULES
 from ringloom.comparison import PASSES
-from ringloom.explore.choices import MOST_RANKS, ChoiceError, Choices, from_query, from_scenario
+from ringloom.explore.choices import (
+    CHECKS,
+    MOST_RANKS,
+    ChoiceError,
+    Choices,
+    from_query,
+    from_scenario,
+)
 from simulator.hardware import presets
 from simulator.scenario import Scenario
 
@@ -59,6 +66,7 @@ def test_choices_and_their_scenario_are_the_same(choices: Choices) -> None:
 
 def test_the_shortest_address_says_the_usual() -> None:
     assert Choices().query() == {}
+    assert CHECKS.keys() == Choices().texts().keys()
     assert from_query({"heads": "8"}) == replace(Choices(), heads=8, kv_heads=8)
     assert from_query({"somebody": "else's"}) == Choices()
 
