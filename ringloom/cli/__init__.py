@@ -34,6 +34,7 @@ GROUPS = {
 }
 COMMANDS = tuple(sorted(name for names in GROUPS.values() for name in names))
 EXAMPLE = "\nExample:\n"
+FIRST = f"\b{EXAMPLE}  ringloom compare --ranks 8 --seq 256k --kv-heads 8 --hardware h100"
 
 
 class Commands(click.Group):
@@ -114,7 +115,9 @@ def _hint(error: click.ClickException) -> str:
     return ": name schedules as --schedules ring,zigzag" if takes and extra else ""
 
 
-@click.group(cls=Commands, commands=dict.fromkeys(COMMANDS), context_settings=SETTINGS)
+@click.group(
+    cls=Commands, commands=dict.fromkeys(COMMANDS), context_settings=SETTINGS, epilog=FIRST
+)
 @click.version_option(VERSION, prog_name="ringloom")
 def cli() -> None:
     """Plan distributed attention, verify it, predict it, run it."""

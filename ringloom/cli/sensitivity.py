@@ -1,4 +1,4 @@
-"""Show what 10% of each constant does to time and order.
+"""Show what 10% of each hardware constant does to times and order.
 
 The column doubt says how much the time of the fastest schedule changes over the range in which a
 constant may lie: the uncalibrated one of most doubt is the one to measure first. --vary shows where

@@ -49,6 +49,7 @@ def test_help_lists_every_command_in_a_group_and_in_one_line(
         for name in names:
             (line,) = (line for line in shown.splitlines() if line.split()[:1] == [name])
             assert line.endswith(first_sentence(name))
+    assert f"Example:\n    {examples('compare')[0]}" in shown
 
 
 @pytest.mark.parametrize("name", ALL)
