@@ -12,7 +12,7 @@ from codegen import emit
 from codegen.programs import PLATFORMS, TARGETS
 from planner.disk import write
 from ringloom.cli.options import FILE, is_file, max_calls_option, plans_of, source_options
-from ringloom.cli.output import TYPED, show, typed_command
+from ringloom.cli.output import TYPED, show, typed_command, working
 
 
 @click.command()
@@ -47,15 +47,17 @@ def command(
     typed = click.get_current_context().get_parameter_source
     if dynamic and target == "jax" and typed("mask") is not TYPED:
         given["mask"] = "full"  # all that may be needed is sent; the mask comes with the tables
-    program = emit(
-        plans_of(source, given),
-        target,
-        dynamic=dynamic,
-        layer=layer,
-        platform=platform,
-        max_calls=max_calls,
-        command="" if is_file(source) else typed_command(),
-    )
+    plans = plans_of(source, given)
+    with working("writing and checking the program"):
+        program = emit(
+            plans,
+            target,
+            dynamic=dynamic,
+            layer=layer,
+            platform=platform,
+            max_calls=max_calls,
+            command="" if is_file(source) else typed_command(),
+        )
     lines, size = program.count("\n"), len(program)
     document = {"target": target, "file": output, "lines": lines, "bytes": size}
     if output:

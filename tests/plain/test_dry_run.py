@@ -187,7 +187,7 @@ def test_a_plan_of_too_many_rectangles_is_not_run(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_program_of_many_ranks_is_not_run() -> None:
-    dry_run.check(program("allgather", ranks=64, seq=1024), "no program")
+    dry_run.check(program("allgather", ranks=128, seq=2048), "no program")
 
 
 @pytest.mark.parametrize("mask", MASKS)
