@@ -1,7 +1,12 @@
 """layers   the decoder layers of both targets: their names, their widths, plans without one."""
 
+from contextlib import suppress
+from itertools import pairwise
+
 from codegen.programs import Program
 from planner.errors import PlanError
+from planner.masks.areas import areas
+from planner.workload import Workload
 
 KEEP = ("init", "decoder_layer", "reference")
 
@@ -29,3 +34,22 @@ def refuse(program: Program) -> None:
             raise PlanError("a decoder layer needs queries and keys of a token on the same rank")
     if work.head_dim % 2:
         raise PlanError(f"rotary embedding needs an even head_dim, not {work.head_dim}")
+    if not in_place(work):
+        raise PlanError(
+            "a decoder layer rotates by places in the sequence, but tokens count otherwise under"
+            f" {work.mask!s:.80}: take an ordinary program, and rl.document_positions"
+        )
+
+
+def in_place(work: Workload) -> bool:
+    """True if queries are as far from the keys that they see as in the sequence.
+
+    Those of a tree are not, where other branches stand between a node and the one above it.
+    """
+    with suppress(PlanError):  # a mask without a document for every token
+        q, kv = (work.mask.origins(side) for side in ("q", "kv"))
+        if q and kv:
+            spans = [[(range(*x),) for x in pairwise([*b, work.kv_seq])] for b, _ in (q, kv)]
+            met = areas(work.mask.region(), *spans) > 0
+            return not (met & (q[1][:, None] != kv[1])).any()
+    return True

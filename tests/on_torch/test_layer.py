@@ -1,5 +1,6 @@
 """Emitted torch decoder layers: exact, and a backward pass that does not recompute attention."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -199,6 +200,24 @@ def test_plans_that_make_no_layer_are_refused() -> None:
     odd = Workload(seq=16, heads=2, head_dim=5)
     with pytest.raises(PlanError, match="even head_dim, not 5"):
         emit(plan("ring", odd, 2, pass_="both"), "torch", layer=True)
+
+
+@pytest.mark.parametrize(
+    ("mask", "refused"),
+    [
+        ("tree:8,8/-,0", False),
+        ("tree:4,4,8/-,0,0", True),  # the second branch goes on where the first one began
+        ("tree:4,0,12/-,0,0", False),
+        ("causal & documents:4,12", False),
+        ("documents:4,12/8,8", True),
+        ("causal & (documents:4,12 | prefix:2)", False),
+    ],
+)
+@pytest.mark.parametrize("target", ["torch", "jax"])
+def test_rotary_positions_are_places_in_the_sequence(mask: str, refused: bool, target: str) -> None:
+    pair = plan("ring", Workload(seq=16, mask=mask, heads=2, head_dim=4), 2, pass_="both")
+    with pytest.raises(PlanError, match="rotates by places") if refused else nullcontext():
+        emit(pair, target, layer=True)
 
 
 def test_other_tokens_and_parameters_are_refused() -> None:
