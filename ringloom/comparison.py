@@ -61,8 +61,8 @@ class Case:
 class Comparison:
     """Schedules of one workload on one machine; printed, it is the table of `rows`.
 
-    `cases`: the fastest first. `among`: the rows of all that were compared, where it holds
-    `fastest` ones alone.
+    `cases`: the fastest first. `among`: the rows of all that were compared, where only the
+    `fastest` were kept.
     """
 
     work: Workload

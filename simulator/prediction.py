@@ -35,7 +35,8 @@ class Prediction(Drawn):
 
     Seconds and bytes. For a pair, times and bytes are the sums over its passes, `peak_bytes` is
     the larger of the two, and `passes` holds both predictions; a single pass has its `timeline`
-    and its `memory` instead.
+    and its `memory` instead. Plots take matplotlib axes, by default of a new figure, and return
+    them.
     """
 
     ranks_per_node: int
