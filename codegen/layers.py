@@ -3,6 +3,8 @@
 from contextlib import suppress
 from itertools import pairwise
 
+import numpy as np
+
 from codegen.programs import Program
 from planner.errors import PlanError
 from planner.masks.areas import areas
@@ -28,10 +30,8 @@ def refuse(program: Program) -> None:
         raise PlanError(
             f"a decoder layer attends to its own tokens: {work.seq} queries, {work.kv_seq} keys"
         )
-    for rank in range(program.ranks):
-        q, kv = (sides.side(name).positions(rank).tolist() for name in ("q", "kv"))
-        if q != kv:
-            raise PlanError("a decoder layer needs queries and keys of a token on the same rank")
+    if not all(map(np.array_equal, *(x.shards(program.ranks) for x in (sides.q, sides.kv)))):
+        raise PlanError("a decoder layer needs queries and keys of a token on the same rank")
     if work.head_dim % 2:
         raise PlanError(f"rotary embedding needs an even head_dim, not {work.head_dim}")
     if not in_place(work):

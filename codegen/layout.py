@@ -113,7 +113,7 @@ def _parts(side: Side, form: Form) -> int:
 
 def form_of(side: Side, tokens: int, ranks: int, name: str) -> Form:
     """The first layout that gives what every rank owns, in the order of its blocks."""
-    shards = [side.positions(rank) for rank in range(ranks)]
+    shards = side.shards(ranks)
     if sum(map(len, shards)) != tokens:
         raise PlanError(
             f"{name} side: some rank owns only some heads of a token, so there are no shards of"

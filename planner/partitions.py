@@ -89,6 +89,12 @@ def merge(positions: Ranges) -> NDArray[np.int64]:
     return np.sort(np.concatenate(parts), kind="stable") if parts else np.zeros(0, np.int64)
 
 
+def _laid_out(pieces: Iterable[Ranges]) -> NDArray[np.int64]:
+    """The positions of pieces one after the other, of alike ones once."""
+    parts = [merge(positions) for positions in dict.fromkeys(pieces)]
+    return np.concatenate(parts or [np.zeros(0, np.int64)])
+
+
 def shifted(positions: Ranges, by: int) -> Ranges:
     """The same ranges further on."""
     return tuple(range(p.start + by, p.stop + by, p.step) for p in positions)
@@ -157,8 +163,14 @@ class Side:
 
     def positions(self, rank: int) -> NDArray[np.int64]:
         """Positions that `rank` holds in layout order, each once however many head slices."""
-        here = dict.fromkeys(b.positions for b in self.blocks if b.home == rank)
-        return np.concatenate([merge(p) for p in here] or [np.zeros(0, np.int64)])
+        return _laid_out(b.positions for b in self.blocks if b.home == rank)
+
+    def shards(self, ranks: int) -> list[NDArray[np.int64]]:
+        """The positions of each rank."""
+        pieces: list[list[Ranges]] = [[] for _ in range(ranks)]
+        for block in self.blocks:
+            pieces[block.home].append(block.positions)
+        return [*map(_laid_out, pieces)]
 
     def check_tiling(self, tokens: int, heads: int, name: str) -> None:
         """Raise PlanError unless the blocks cover `tokens` x `heads` exactly once."""

@@ -18,5 +18,5 @@ def document_positions(plan: Plan, side: SideName = "q") -> tuple[Ints, ...]:
     work = one_plan(plan, "document_positions").workload
     begins, zero = work.mask.origins(side) or (np.zeros(1, np.int64),) * 2
     ahead = work.offset if side == "q" else 0
-    places = (plan.partition.side(side).positions(rank) + ahead for rank in range(plan.ranks))
+    places = (shard + ahead for shard in plan.partition.side(side).shards(plan.ranks))
     return tuple(x - zero[(np.searchsorted(begins, x, "right") - 1).clip(0)] for x in places)

@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 import numpy as np
 
-from codegen.lowered.conditions import SIZES, Domain, spanned
+from codegen.lowered.conditions import SIZES, Domain, both, spanned
 from codegen.lowered.walk import Walk
 from codegen.text import Names, affine, entered, expression, numbered
 from planner.columns import distinct
@@ -117,7 +117,7 @@ class Hops:
         """The senders, if the first and the last step of each rank are data."""
         others = names.but(0, "r")
         on = Domain(self.loops, steps, others)
-        asked = spanned(s.when.guard, on, on.everywhere).text
+        asked = both([*spanned(s.when.guard, on, on.everywhere)])
         back = replace(far, constant=-far.constant, step=-far.step, axes=(1,))
         sender = expression(back, others) if s.when.guard.receiver else "r"
         return f"[{sender} for r in range(RANKS) if {asked}]"

@@ -4,6 +4,7 @@ A condition is a guess at what a person would write, the simplest first; the fir
 on exactly the steps and ranks that the form means is taken. Nothing else says what a text means.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -17,6 +18,7 @@ from planner.loops.form import Expr, Guard, Ints, Loops, When
 AXES = {1: ("rank",), 2: ("outer", "inner"), 3: ("outer", "middle", "inner")}
 SIZES = {1: ("RANKS",), 2: ("OUTER", "INNER"), 3: ("OUTER", "MIDDLE", "INNER")}
 Bound = tuple[int, Expr | None, Expr | None]
+LEAST, MOST = (re.compile(rf"(\w+) ({sign}=?) ([^<>=!]+)") for sign in "><")  # bounds of a name
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,9 @@ def times(steps: Sequence[int], domain: Domain) -> list[Condition]:
     )
     if high and first == last:
         return [_said(domain, f"{step} == {first}")]
-    ends: list[tuple[str, ...]] = [(), *[(least,)] * low, *[(most,)] * high]
-    if low and high:
-        chain = f"{'0 <' if first == 1 else f'{first} <='} {most}"
-        ends.append((chain, least, most))
+    ends = [(), *[(least,)] * low, *[(most,)] * high, *[(least, most)] * (low and high)]
     for end, pause in product(ends, [(), *_pauses(steps, domain)]):
-        made = [_said(domain, *texts) for texts in (end, pause) if texts]
+        made = [_said(domain, text) for text in (*end, *pause)]
         if np.array_equal(together(made, domain.everywhere)[:, 0], wanted):
             return made
     raise PlanError("a loop would leave out steps that follow no rule")
@@ -131,7 +130,7 @@ def bounds(guard: Guard, domain: Domain, known: Flags | None = None) -> Iterator
     asked = np.ones(domain.shape, bool) if known is None else np.broadcast_to(known, domain.shape)
     axes = domain.names.axes
     if guard.spans:
-        yield spanned(guard, domain, asked)
+        yield from spanned(guard, domain, asked)
     if guard.ranks and len(axes) > 1:
         raise PlanError("which ranks take part in a step follows no formula")
     if guard.ranks:
@@ -153,12 +152,13 @@ def bounds(guard: Guard, domain: Domain, known: Flags | None = None) -> Iterator
             raise PlanError("which ranks take part in a step follows no formula")
 
 
-def spanned(guard: Guard, domain: Domain, asked: Flags) -> Condition:
-    """The condition that a step is from the first to the last one of its rank, which are data."""
+def spanned(guard: Guard, domain: Domain, asked: Flags) -> Iterator[Condition]:
+    """The conditions that a step is from the first to the last one of its rank: data."""
     names, rank = domain.names, domain.names.coordinate(-1)
     meant = domain.table(guard.at).astype(bool)
     if names.at is not None:
-        return next(bounds(Guard(ranks=tuple(np.flatnonzero(meant).tolist())), domain))
+        yield from bounds(Guard(ranks=tuple(np.flatnonzero(meant).tolist())), domain)
+        return
     steps = np.array(domain.steps)[:, None] - names.first
     first, last = np.array(guard.spans).T - names.first
     never, begin = first > last, int(steps[asked.any(axis=1)].min())
@@ -166,13 +166,9 @@ def spanned(guard: Guard, domain: Domain, asked: Flags) -> Condition:
     early = "FIRST", ">=", np.where(never, last.max() + 1, first)
     fits = (steps <= late[2], (late,)), (steps >= early[2], (early,)), (meant, (early, late))
     ends = next(needs for holds, needs in fits if (holds == meant)[asked].all())
-    data = [entered(names.data, numbered(title), tuple(x.tolist())) for title, _, x in ends]
-    signs = [f"{names.step} {sign} " for _, sign, _ in ends]
-    text = f"{signs[0]}{data[0]}[{rank}]"
-    if len(data) > 1:
-        text = f"{data[0]}[{rank}] <= {names.step} <= {data[1]}[{rank}]"
-    arrays = zip(signs, data, strict=True)
-    return _said(domain, text, *(f"{sign}jnp.array({name})[{rank}]" for sign, name in arrays))
+    for title, sign, x in ends:
+        data, asks = entered(names.data, numbered(title), tuple(x.tolist())), f"{names.step} {sign}"
+        yield _said(domain, f"{asks} {data}[{rank}]", f"{asks} jnp.array({data})[{rank}]")
 
 
 def _said(domain: Domain, text: str, *comparisons: str) -> Condition:
@@ -233,8 +229,15 @@ def needed(said: Sequence[Condition], where: Flags) -> list[Condition]:
 
 
 def both(said: Sequence[Condition]) -> str:
-    """The text of all conditions together; "" for none."""
-    return " and ".join(c.text for c in said)
+    """The text of all conditions together, `a < x < b` for two ends in a row; "" for none."""
+    texts = list[str]()
+    for c in said:
+        least, most = LEAST.fullmatch(texts[-1] if texts else ""), MOST.fullmatch(c.text)
+        if least and most and least[1] == most[1]:
+            texts[-1] = f"{least[3]} {least[2].replace('>', '<')} {c.text}"
+        else:
+            texts.append(c.text)
+    return " and ".join(texts)
 
 
 def on_arrays(said: Sequence[Condition]) -> str:

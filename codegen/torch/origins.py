@@ -122,8 +122,7 @@ def step_of(plan: Plan) -> int:
 
     Raises PlanError where they lie otherwise, or keys do not lie with their queries.
     """
-    ranks, sides = range(plan.ranks), (plan.partition.q, plan.partition.kv)
-    q, kv = ([side.positions(rank) for rank in ranks] for side in sides)
+    q, kv = (side.shards(plan.ranks) for side in (plan.partition.q, plan.partition.kv))
     if plan.workload.seq != plan.workload.kv_seq or not all(map(np.array_equal, q, kv)):
         raise PlanError("the keys of some tokens lie on other ranks than the queries")
     steps = {step for own in q for step in np.diff(own).tolist()}
@@ -135,7 +134,7 @@ def step_of(plan: Plan) -> int:
 
 def in_order(plan: Plan) -> bool:
     """True if each rank owns one of as many equal parts of the sequence, in their order."""
-    parts = np.array([plan.partition.q.positions(rank) for rank in range(plan.ranks)])
+    parts = np.array(plan.partition.q.shards(plan.ranks))
     return bool((parts.ravel() == np.arange(parts.size)).all())
 
 

@@ -181,5 +181,5 @@ def check_form(plan: Plan, loops: Loops) -> None:
             raise PlanError(f"pieces of {name} differ in length")
         if (side.owned(plan.ranks) < 0).any():
             raise PlanError(f"some ranks own more pieces of {name} than others")
-        if any((np.diff(side.positions(rank)) < 0).any() for rank in range(plan.ranks)):
+        if any((np.diff(shard) < 0).any() for shard in side.shards(plan.ranks)):
             raise PlanError(f"pieces of {name} are in another order than that of the sequence")

@@ -145,12 +145,18 @@ def test_first_and_last_steps_of_ranks_are_data(
 ) -> None:
     names, guard = Names(("rank",), first=2), Guard(spans=tuple(spans))
     domain = Domain(Loops((3,), 5, ()), (2, 3, 4), names)
-    (said,) = bounds(guard, domain)
-    assert (said.text, names.data) == (text, data)
+    said = [*bounds(guard, domain)]
+    assert (both(said), names.data) == (text, data)
     meant = [guard.at(t, domain.loops.coordinates()) for t in domain.steps]
-    assert np.array_equal(domain.evaluate(on_arrays([said])), meant)
+    assert np.array_equal(domain.evaluate(on_arrays(said)), meant)
     alone = Domain(domain.loops, (2,), replace(names, at=2))
     assert both([*bounds(guard, alone)]) == "rank " + ("== 0" if spans[1][0] > 2 else "in (0, 1)")
+
+
+def test_both_ends_of_a_step_are_one_comparison() -> None:
+    domain = Domain(Loops((2,), 5, ()), range(5), Names(("rank",)))
+    said = conditions(When(1, 4, guard=Guard(spans=((0, 2), (0, 3)))), domain)
+    assert both(said) == "0 < step <= LAST[rank]"
 
 
 # ---- sums

@@ -64,7 +64,7 @@ def tables(program: Program) -> Arrays:
 
 def order(name: str, side: Side, ranks: int) -> Arrays:
     """The positions of all ranks, one rank after the other, and how many each has."""
-    shards = [side.positions(rank) for rank in range(ranks)]
+    shards = side.shards(ranks)
     return {
         f"{name}_order": np.concatenate(shards).astype(np.int32),
         f"{name}_sizes": np.array([len(shard) for shard in shards], np.int64),
