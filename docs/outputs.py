@@ -34,7 +34,7 @@ from ringloom.figures import sheet
 from ringloom.sweeps.grid import outcome, read_grid
 from ringloom.sweeps.results import profiles
 from ringloom.sweeps.run import standings
-from simulator.facts import FEW
+from simulator.pictures import FEW
 
 PICTURES = Path(__file__).parent / "generated/pictures"
 LINES, LAST = 24, 7  # of an output that a page shows; of these, the last ones

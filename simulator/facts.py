@@ -17,7 +17,6 @@ from planner.ir import Move, Plan
 from simulator.memory import Memory
 from simulator.timeline import Floats, Run, Span, Timeline, spans
 
-FEW = 16  # ranks that a picture shows, unless all are asked for
 MOST = 60_000  # spans of one schedule that a picture shows
 MOST_CELLS = 128  # of a row of a table that is drawn
 FEWEST_CELLS = 16  # of one that is summed over nodes

@@ -7,16 +7,7 @@ from typing import Any
 import numpy as np
 
 from planner.errors import RingloomError
-from simulator.facts import (
-    FEW,
-    bars_of,
-    by_nodes,
-    over_average,
-    plans_of,
-    traffic_of,
-    usage,
-    work_of,
-)
+from simulator.facts import bars_of, by_nodes, over_average, plans_of, traffic_of, usage, work_of
 from simulator.timeline import Floats, Run
 
 Axes = Any  # of matplotlib, which counts as untyped
@@ -28,6 +19,7 @@ LANES = {
     "send": (0.6, 0.3, SEND),
 }
 LOAD_LABEL = "query-key pairs / average"
+FEW = 16  # ranks that a picture shows, unless all are asked for
 GAPS = 64  # ranks whose bars stand apart
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 

@@ -21,7 +21,7 @@ from ringloom.explore.choices import ChoiceError, Choices, entries, from_query
 from ringloom.explore.controls import FILES, LABELS, OPTIONS
 from ringloom.explore.view import MOST_LANES, View, compared, finding
 from ringloom.report import SCRIPTS, asset
-from simulator.facts import FEW
+from simulator.pictures import FEW
 
 PAGE = Path(__file__).parent / "page"
 STYLES = asset("style.css") + asset("explore.css", PAGE)

@@ -22,8 +22,9 @@ from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficPicture
 from ringloom.rows import Refusal, Row, shortage
-from simulator.facts import FEW, bars_of, by_nodes, over_average, traffic_of, usage, work_of
+from simulator.facts import bars_of, by_nodes, over_average, traffic_of, usage, work_of
 from simulator.hardware import hardware
+from simulator.pictures import FEW
 from simulator.prediction import simulate
 
 MOST_LANES = 128  # ranks of a timeline

@@ -24,7 +24,6 @@ from ringloom.report.summary import TEMPLATES, summary
 from ringloom.rows import Row
 from ringloom.views.units import seconds, size, times
 from simulator.facts import (
-    FEW,
     Usage,
     bars_of,
     by_nodes,
@@ -34,6 +33,7 @@ from simulator.facts import (
     whole,
     work_of,
 )
+from simulator.pictures import FEW
 
 APART = 3  # times as long: a run beyond that is drawn on its own scale
 BOKEH = Path(bokeh.__file__).parent

@@ -22,14 +22,8 @@ from planner.errors import RingloomError
 from planner.ir import Pass
 from planner.workload import Workload
 from simulator.costs.kernels import causal_pairs, flop_per_pair, traffic_per_token
-from simulator.hardware.schema import (
-    LARGEST,
-    REFERENCE_DIM,
-    SMALLEST,
-    Constant,
-    Hardware,
-    unit_of,
-)
+from simulator.hardware import Constant, Hardware
+from simulator.hardware.schema import LARGEST, REFERENCE_DIM, SMALLEST, unit_of
 
 Floats = NDArray[np.float64]
 ROUNDS = 20  # of reweighting
