@@ -52,7 +52,7 @@ def grid(plan: Plan, width: int) -> Table:
         drawn.add_row(str(rank), *row)
     if len(rounds) > fits or plan.ranks > DRAWN:
         shown = f"{min(fits, len(rounds))} of {len(rounds)} rounds"
-        drawn.caption = f"{shown}, {min(plan.ranks, DRAWN)} of {plan.ranks} ranks"
+        drawn.caption = f"{shown} and {min(plan.ranks, DRAWN)} of {plan.ranks} ranks are drawn"
     return drawn
 
 

@@ -77,6 +77,12 @@ def test_grids_colour_a_block_alike_wherever_it_is() -> None:
     assert len({styles.pop() for styles in colours.values()}) == 8
 
 
+def test_a_grid_that_is_too_wide_says_how_much_of_it_is_drawn() -> None:
+    plan = rl.plan("zigzag", rl.Workload(seq=65536), 8)
+    assert grid(plan, 80).caption == "6 of 8 rounds and 8 of 8 ranks are drawn"
+    assert grid(plan, 200).caption is None
+
+
 def test_cells_of_parted_heads_say_pieces_and_query_heads() -> None:
     work = rl.Workload(seq=4096, heads=8, kv_heads=4)
     for schedule, last in (("ulysses", "0-3,0-3 h6-7◣"), ("llama3", "3-4,0-4 h6-7◣")):

@@ -18,7 +18,7 @@ MANY = [*range(1, 1001)]
 
 BAD = [
     ("ranks = ", "Invalid value"),
-    ("seq = 64", "no ranks and no hardware and no schedule"),
+    ("seq = 64", "missing ranks and hardware and schedule"),
     (f"{NEEDED}colour = 1", "unknown key 'colour': the keys are ranks, seq"),
     (NEEDED.replace("64", "[]"), "seq has no value"),
     (NEEDED.replace("64", "[64, '64']"), "seq has 64 twice"),
