@@ -230,6 +230,8 @@ def compare(
     names, to show progress. Raises PlanError for unknown schedules, and where none can run.
     """
     check_request(work, ranks, "compare(work, ranks, hardware)")
+    if not isinstance(memory, int | float | None):
+        raise RingloomError(f"memory must be a number of bytes, not {memory!r:.40}")
     machine = find_hardware(hardware)
     what_if = scenario_of(scenario or ORDINARY)
     what_if = replace(what_if, overlap=what_if.overlap and overlap)

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,6 +95,9 @@ class Scenario(OneLine):
             raise _unlike(links, "links", "factors by two places, as {(6, 7): 0.1}")
         if twice := [(a, b) for a, b in links if a != b and (b, a) in links]:
             raise RingloomError(f"link {name_of(twice[0])} is named twice, once from either end")
+        places = () if self.placement is None else self.placement
+        if not isinstance(places, Sequence) or not all(isinstance(x, Integral) for x in places):
+            raise _unlike(places, "placement", FORMS["placement"][1])
         if not self.chunk >= 1:
             raise RingloomError(f"a chunk has 1 byte or more, not {self.chunk}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +45,10 @@ def from_cu_seqlens(
     k = q if cu_seqlens_k is None else _lengths("cu_seqlens_k", cu_seqlens_k)
     if len(q) != len(k):
         raise PlanError(f"{len(q)} documents of queries, but {len(k)} of keys")
+    if not isinstance(window_size, Sequence) or len(window_size) != 2:
+        raise PlanError(
+            f"window_size is keys to the left and to the right, not {window_size!r:.60}"
+        )
     left, right = (None if side < 0 else side for side in window_size)
     right = 0 if causal else right
     documents = Documents(k) if q == k else Documents(k, q)
