@@ -201,6 +201,7 @@ class Adapter:
         wanted = -FAR if window is None else 1 - window, 0 if causal else FAR
         own, model = (np.clip(x, -length, length) for x in (boxes, np.array(wanted)))
         same = (own[:, :2] == own[:, 2:4]).all() and (own[:, 4:] == model).all()
+        same &= np.diff(own[:, :2].clip(0)).sum() == length  # each query is in a box
         # A window that attention is not told, or that has two sides, is not compared.
         if not (same and (near is None if window is None else causal)):
             window = window or near

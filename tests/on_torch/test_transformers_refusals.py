@@ -67,6 +67,7 @@ def test_dropout_in_training_is_refused(alone: Any) -> None:
         (rl.Window(6), "the model is causal, the plan's mask is window:6"),
         (rl.Prefix(4), "the model is causal, the plan's mask is prefix:4"),
         (rl.BlockCausal(4), "the model is causal, the plan's mask is block-causal:4"),
+        (rl.Slices(((0, 9, 0, 9, "causal"),)), "the plan's mask is slices:0,9,0,9,causal"),
     ],
 )
 def test_another_mask_than_the_model_s_is_refused(alone: Any, mask: rl.Mask, said: str) -> None:
