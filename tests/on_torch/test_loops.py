@@ -266,7 +266,7 @@ def by_hand(base: ir.Plan, *statements: Statement) -> Expansion:
     """The rows of loops over ranks in a line, checked: those of a plan that is verified."""
     loops = Loops((base.ranks,), 1 + max(s.when.last for s in statements), statements)
     rows = Expansion(loops, base)
-    made = verify(replace(base, steps=tuple(rows.step(t).step for t in range(loops.steps))))
+    made = verify(replace(base, steps=tuple(rows.step(t) for t in range(loops.steps))))
     return check(loops, made)
 
 
