@@ -106,6 +106,11 @@ def affine(terms: Sequence[tuple[int, str]], constant: int) -> str:
     return " ".join(["-" * (k < 0) + text, *(f"{'-' if k < 0 else '+'} {x}" for k, x in rest)])
 
 
+def quoted(value: object) -> str:
+    """A value as Python with double quotes."""
+    return repr(value).replace("'", '"')
+
+
 def signed(number: int) -> str:
     """A number that follows others in a sum."""
     return f"{'-' if number < 0 else '+'} {abs(number)}"

@@ -14,6 +14,7 @@ from codegen.layers import refuse, widths
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
+from codegen.text import quoted
 from planner.errors import PlanError
 
 __all__ = ["tables", "write"]
@@ -83,7 +84,7 @@ def kernels(platform: str, masked: bool = False) -> list[Part]:
 def checked(program: Program) -> str:
     """Says the tokens that the self-check takes, and what it compares."""
     gradients = ("dq", "dk", "dv", *["dsinks"] * program.work.sinks)
-    results = str(("out", *gradients * (program.backward is not None))).replace("'", '"')
+    results = quoted(("out", *gradients * (program.backward is not None)))
     names, values = ["CHECKED", "RESULTS"], [program.checked, results]
     if every(program) > 1:
         names, values = ["EVERY", *names], [every(program), *values]

@@ -7,6 +7,7 @@ on exactly the steps and ranks that the form means is taken. Nothing else says w
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise, product
 
 import numpy as np
@@ -64,13 +65,13 @@ class Domain:
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """Comparisons that all hold where `holds` says: [steps, ranks].
+    """A comparison that holds where `holds` says: [steps, ranks].
 
-    `text` is for one rank, `comparisons` are for arrays of ranks.
+    `text` is for one rank, `array` for arrays of ranks.
     """
 
     text: str
-    comparisons: tuple[str, ...]
+    array: str
     holds: Flags
 
 
@@ -88,10 +89,8 @@ def times(steps: Sequence[int], domain: Domain) -> list[Condition]:
     step = names.step
     first, last = steps[0] - names.first, steps[-1] - names.first
     low, high = steps[0] > domain.steps[0], steps[-1] < domain.steps[-1]
-    least, most = (
-        f"{step} {'> 0' if first == 1 else f'>= {first}'}",
-        f"{step} < {names.count(last + 1)}",
-    )
+    least = f"{step} {'> 0' if first == 1 else f'>= {first}'}"
+    most = f"{step} < {names.count(last + 1)}"
     if high and first == last:
         return [_said(domain, f"{step} == {first}")]
     ends = [(), *[(least,)] * low, *[(most,)] * high, *[(least, most)] * (low and high)]
@@ -134,19 +133,16 @@ def bounds(guard: Guard, domain: Domain, known: Flags | None = None) -> Iterator
     if guard.ranks and len(axes) > 1:
         raise PlanError("which ranks take part in a step follows no formula")
     if guard.ranks:
-        listed, each = (
-            domain.names.listed(guard.ranks),
-            [f"({axes[0]} == {r})" for r in guard.ranks],
-        )
+        listed = domain.names.listed(guard.ranks)
+        each = [f"({axes[0]} == {r})" for r in guard.ranks]
         text = f"{axes[0]} in {listed}" if len(each) > 1 else each[0][1:-1]
         array = f"jnp.isin({axes[0]}, jnp.array({listed}))" if listed.isidentifier() else ""
         yield _said(domain, text, array or " | ".join(each))
     for bound in guard.bounds:
         meant = domain.table(Guard((bound,)).at).astype(bool)
-        for text, *comparisons in _guesses(bound, domain):
-            said = _said(domain, text, *comparisons)
-            if (said.holds == meant)[asked].all():
-                yield said
+        for said in _guesses(bound, domain):
+            if (together(said, domain.everywhere) == meant)[asked].all():
+                yield from said
                 break
         else:
             raise PlanError("which ranks take part in a step follows no formula")
@@ -171,29 +167,27 @@ def spanned(guard: Guard, domain: Domain, asked: Flags) -> Iterator[Condition]:
         yield _said(domain, f"{asks} {data}[{rank}]", f"{asks} jnp.array({data})[{rank}]")
 
 
-def _said(domain: Domain, text: str, *comparisons: str) -> Condition:
-    """A condition that holds where its comparisons do."""
-    made = comparisons or (text,)
-    holds = np.logical_and.reduce([domain.evaluate(x) for x in made])
-    return Condition(text, made, holds)
+def _said(domain: Domain, text: str, array: str = "") -> Condition:
+    """A condition that holds where its text for arrays does."""
+    return Condition(text, array or text, domain.evaluate(array or text))
 
 
-def _guesses(bound: Bound, domain: Domain) -> Iterator[tuple[str, ...]]:
-    """Texts for a bound, each with comparisons that say the same where it is more than one."""
-    (axis, low, high), names = bound, domain.names
+def _guesses(bound: Bound, domain: Domain) -> Iterator[list[Condition]]:
+    """Conditions that may together say a bound."""
+    (axis, low, high), names, said = bound, domain.names, partial(_said, domain)
     x = names.coordinate(axis)
-    ends = [f"{x} {_compared(e, k, names)}" for e, k in ((low, -1), (high, 1)) if e]
+    ends = [said(f"{x} {_compared(e, k, names)}") for e, k in ((low, -1), (high, 1)) if e]
     lo, hi = (e and expression(e, names) for e in (low, high))
     if lo and hi:
-        yield (f"{x} == {lo}",)
-    yield from ((end,) for end in ends)
+        yield [said(f"{x} == {lo}")]
+    yield from ([end] for end in ends)
     if not high or not lo or not hi:
         return
-    yield f"{lo} <= {x} <= {hi}", *ends
+    yield ends
     n = domain.loops.mesh[axis] if axis >= 0 else domain.shape[1]
-    yield (f"{x} != {expression(_more(high, 1), names)}",)
-    yield f"not {hi} < {x} < {lo}", f"({x} >= {lo}) | ({x} <= {hi})"
-    yield (f"({_difference(x, lo)}) % {n} <= ({_difference(hi, lo)}) % {n}",)
+    yield [said(f"{x} != {expression(_more(high, 1), names)}")]
+    yield [said(f"not {hi} < {x} < {lo}", f"({x} >= {lo}) | ({x} <= {hi})")]
+    yield [said(f"({_difference(x, lo)}) % {n} <= ({_difference(hi, lo)}) % {n}")]
 
 
 def _difference(left: str, right: str) -> str:
@@ -242,5 +236,5 @@ def both(said: Sequence[Condition]) -> str:
 
 def on_arrays(said: Sequence[Condition]) -> str:
     """The text of all conditions together for arrays of ranks; "" for none."""
-    texts = [text for c in said for text in c.comparisons]
+    texts = [c.array for c in said]
     return texts[0] if len(texts) == 1 else " & ".join(f"({text})" for text in texts)

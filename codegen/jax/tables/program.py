@@ -10,6 +10,7 @@ from codegen.jax.tables.slots import Numbers, Tables, tables
 from codegen.programs import Program
 from codegen.reflow import reflow
 from codegen.steps import blocks as blocks_of
+from codegen.text import quoted
 from planner.partitions import Side
 
 WIDTH = 100
@@ -28,7 +29,7 @@ def data(program: Program) -> Iterator[str]:
     made = tables(program.forward, program.backward)
     for plan, table in zip(program.plans, made, strict=True):
         name = plan.pass_.upper()
-        yield f"{name}_SLOTS = {written(table.sizes)}"
+        yield f"{name}_SLOTS = {quoted(table.sizes)}"
         yield from hops(f"{name}_HOPS", table)
         yield f'{name}_ROWS = """'
         steps = [line for s in table.sections for line in lines(s.moves, s.tiles)]
@@ -46,11 +47,6 @@ def passes(program: Program) -> Iterator[str]:
         yield f"{name} = partial(run_{name}, rows={rows})"
 
 
-def written(value: object) -> str:
-    """A literal as ruff quotes it."""
-    return repr(value).replace("'", '"')
-
-
 def hops(name: str, table: Tables) -> Iterator[str]:
     """The hops of a pass, one per line."""
     start = 0
@@ -60,7 +56,7 @@ def hops(name: str, table: Tables) -> Iterator[str]:
         span = f"range({start}, {steps.stop})" if start else f"range({steps.stop})"
         for h in section.hops:
             more = ", True" * h.finished
-            made.append(f"    Hop({span}, {written(h.tensors)}, {h.by}, {h.width}{more}),")
+            made.append(f"    Hop({span}, {quoted(h.tensors)}, {h.by}, {h.width}{more}),")
         start = steps.stop
     yield from [f"{name} = [", *made, "]"] if made else [f"{name} = []"]
 
@@ -88,7 +84,7 @@ def kept(table: Tables) -> Iterator[str]:
         name: [row + [0] * (max(map(len, slots)) - len(row)) for row in slots]
         for name, slots in table.kept.items()
     }
-    yield from reflow([f"KEPT{'' if kept else ': dict[str, list[list[int]]]'} = {written(kept)}"])
+    yield from reflow([f"KEPT{'' if kept else ': dict[str, list[list[int]]]'} = {quoted(kept)}"])
 
 
 def sides(program: Program) -> Iterator[str]:

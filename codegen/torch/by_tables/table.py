@@ -13,6 +13,7 @@ from typing import Any
 from codegen.assemble import Part, parts_of
 from codegen.programs import Program
 from codegen.steps import blocks, kept, refuse, steps
+from codegen.text import quoted
 
 WIDTH = 100
 LINES = 60  # of tables that are printed as lists
@@ -100,10 +101,10 @@ def literal(tables: dict[str, Any]) -> Iterator[str]:
     for name, table in tables.items():
         yield f'    "{name}": ['
         if name in ("QUERIES", "KEYS", "KEPT"):
-            yield from filled(", ".join(map(nested, table)))
+            yield from filled(", ".join(map(quoted, table)))
         else:
             for entry in table:
-                yield from filled(nested(entry))
+                yield from filled(quoted(entry))
         yield "    ],"
     yield "}  # fmt: skip"
 
@@ -112,11 +113,6 @@ def filled(entries: str) -> Iterator[str]:
     """Entries of a list on as few lines as fit."""
     words = textwrap.wrap(f"{entries},", WIDTH - 8, break_long_words=False)
     yield from (f"        {line}" for line in words)
-
-
-def nested(x: object) -> str:
-    """A nested list as Python with double quotes."""
-    return f"[{', '.join(map(nested, x))}]" if isinstance(x, list) else repr(x).replace("'", '"')
 
 
 def compressed(tables: dict[str, Any]) -> Iterator[str]:
