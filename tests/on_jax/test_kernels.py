@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -173,6 +173,7 @@ def test_programs_hold_the_kernels_of_their_platform_alone(
     exec(text, {"__name__": "kernels"})
 
 
+@cache
 def zigzag(platform: str = "all") -> ModuleType:
     module = ModuleType("emitted")
     pair = plan("zigzag", WORK, 8, pass_="both")
