@@ -1,6 +1,6 @@
 """The example of a training loop in JAX: sharded and on one device the losses are the same.
 
-On the devices of this process; on those that it asks for itself at night, beside that of torch.
+On the devices of this process; on those that it asks for itself in `test_docs_blocks`.
 """
 
 from types import ModuleType

@@ -1,11 +1,8 @@
 """The torch example: a sharded training run has the losses of the run on one device.
 
-Its ranks are threads; at night they are the processes that it starts itself.
+Its ranks are threads here; the processes that it starts itself run in `test_docs_blocks`.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +10,6 @@ from types import ModuleType
 import pytest
 
 from repository import ROOT
-from sampling import NIGHTLY
 
 pytest.importorskip("torch")
 
@@ -61,11 +57,3 @@ def test_tokens_in_another_order_than_the_layout_s_are_noticed(
     assert PLACES in source
     assert run(source.replace(PLACES, f"{PLACES}.flip(0)"), 1) == 1
     assert "the runs are at most" in capsys.readouterr().out
-
-
-@pytest.mark.skipif(not NIGHTLY, reason="processes of its own, which take long to start")
-@pytest.mark.parametrize("name", ["train_torch.py", "train_jax.py"])
-def test_an_example_runs_as_it_stands(name: str) -> None:
-    command = [sys.executable, str(EXAMPLE.parent / name), "--steps", "3"]
-    shell = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, check=True, timeout=240, env=shell)
