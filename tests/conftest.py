@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: tests run side by side
+os.environ.pop("PYTHONUNBUFFERED", None)  # commands buffer what they write, as users' do
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings

@@ -68,7 +68,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left
+            forget_output()
             raise click.exceptions.Exit(141) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -107,6 +107,14 @@ def docstring(name: str) -> str:
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80, "show_default": True}
 
 
+def forget_output() -> None:
+    """What could not be written to stdout is not tried again when the process ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _hint(error: click.ClickException) -> str:
     """Names of schedules go to an option where a command compares several."""
     context, message = getattr(error, "ctx", None), error.format_message()
@@ -141,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"ringloom: this machine has not enough memory: {error}".rstrip(": "), err=True)
     except OSError as error:  # such as a full disk behind stdout
         click.echo(f"ringloom: {error.strerror or error}", err=True)
+        forget_output()
     except RankError as error:  # its lines are a traceback: of the rank, not of the command
         click.echo(f"ringloom: {error}", err=True)
         return 1
