@@ -8,7 +8,7 @@ import numpy as np
 from codegen.programs import Program
 from planner.errors import PlanError
 from planner.masks.areas import areas
-from planner.workload import Workload
+from planner.masks.mask import Mask, Pair
 
 KEEP = ("init", "decoder_layer", "reference")
 
@@ -34,22 +34,25 @@ def refuse(program: Program) -> None:
         raise PlanError("a decoder layer needs queries and keys of a token on the same rank")
     if work.head_dim % 2:
         raise PlanError(f"rotary embedding needs an even head_dim, not {work.head_dim}")
-    if not in_place(work):
+    if not in_place(work.mask, work.kv_seq):
         raise PlanError(
             "a decoder layer rotates by places in the sequence, but tokens count otherwise under"
             f" {work.mask!s:.80}: take an ordinary program, and rl.document_positions"
         )
 
 
-def in_place(work: Workload) -> bool:
+def in_place(mask: Mask, seq: int) -> bool:
     """True if queries are as far from the keys that they see as in the sequence.
 
-    Those of a tree are not, where other branches stand between a node and the one above it.
+    Those of a tree are not, where other branches stand between a node and the one above it. Each
+    mask of several is asked for itself.
     """
+    if isinstance(mask, Pair):
+        return in_place(mask.left, seq) and in_place(mask.right, seq)
     with suppress(PlanError):  # a mask without a document for every token
-        q, kv = (work.mask.origins(side) for side in ("q", "kv"))
+        q, kv = (mask.origins(side) for side in ("q", "kv"))
         if q and kv:
-            spans = [[(range(*x),) for x in pairwise([*b, work.kv_seq])] for b, _ in (q, kv)]
-            met = areas(work.mask.region(), *spans) > 0
+            spans = [[(range(*x),) for x in pairwise([*b, seq])] for b, _ in (q, kv)]
+            met = areas(mask.region(), *spans) > 0
             return not (met & (q[1][:, None] != kv[1])).any()
     return True

@@ -207,6 +207,7 @@ def test_plans_that_make_no_layer_are_refused() -> None:
     [
         ("tree:8,8/-,0", False),
         ("tree:4,4,8/-,0,0", True),  # the second branch goes on where the first one began
+        ("tree:4,4,8/-,0,0 | global:1", True),
         ("tree:4,0,12/-,0,0", False),
         ("causal & documents:4,12", False),
         ("documents:4,12/8,8", True),
