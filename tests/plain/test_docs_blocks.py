@@ -113,7 +113,7 @@ def test_a_page_does_what_it_says(
 @pytest.mark.parametrize("name", ["train_torch.py", "train_jax.py"])
 def test_an_example_of_training_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Fewer steps than its page asks for, whose losses are those of one device."""
-    line = f"PYTHONPATH={ROOT} python {ROOT / 'docs' / 'examples' / name} --steps 3"
+    line = f"python {ROOT / 'docs' / 'examples' / name} --steps 3"
     status, printed, complaint = run(line, capsys)
     assert status == 0, printed + complaint
 

@@ -86,11 +86,11 @@ def test_mypy_finds_nothing(folder: Path) -> None:
     (folder / "mypy.ini").write_text(
         "[mypy]\n[mypy-torch.*,jax.*]\nfollow_imports = skip\nignore_missing_imports = True\n"
     )
-    pairs = square(SCHEDULES, [*MASKS, "forward"], every=8)  # of those that are written
+    pairs = square(SCHEDULES, [*MASKS, "forward"], every=4)  # of those that are written
     names = {f"{schedule}-{mask}" for schedule, mask in pairs} & sources("jax").keys()
     names |= {n for n in sources("jax") if n.partition("-")[0] not in SCHEDULES}
     files = [f"{target}_{file_name(name)}.py" for target in TARGETS for name in sorted(names)]
-    assert len(files) > 4 * len(SCHEDULES)
+    assert {name.partition("-")[0] for name in names} >= {*SCHEDULES}
     command = [sys.executable, "-m", "mypy", "--config-file", str(folder / "mypy.ini"), *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
