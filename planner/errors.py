@@ -18,10 +18,16 @@ class Reasons(PlanError):
 
 def unknown(what: str, value: object, known: Iterable[str], how: str = "choose one of") -> str:
     """Returns what to say of a name that is not known: the one most like it, and all there are."""
-    names, written = list(known), str(value)[:200]
+    written = str(value)[:200]
+    return f"unknown {what} {written!r}: {choices(written, known, how)}"
+
+
+def choices(written: str, known: Iterable[str], how: str = "choose one of") -> str:
+    """Returns the name most like what is written, as a question, and all names that there are."""
+    names = list(known)
     near = nearest(written, names)
     like = f"did you mean {near!r}? " if near else ""
-    return f"unknown {what} {written!r}: {like}{how} {', '.join(names)}"
+    return f"{like}{how} {', '.join(names)}"
 
 
 def nearest(written: str, names: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """plan(schedule, workload, ranks)   from a name to verified plans: build, then a list of passes."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Literal, TypedDict, Unpack, overload
@@ -116,13 +116,13 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
     return SCHEDULES[name], parameters
 
 
-def derive(built: Plan, passes: Sequence[Rewrite] = PASSES) -> Plan:
+def derive(built: Plan, passes: Iterable[Rewrite] = PASSES) -> Plan:
     """Run passes in turn and verify the result: what they are given may still have dead tiles.
 
     Raises PlanError for a wrong result; where a pass fails otherwise, of the first wrong pass.
     """
     built = one_plan(built, "derive")
-    if not isinstance(passes, Sequence) or not all(map(callable, passes)):
+    if not isinstance(passes, Iterable) or not all(map(callable, passes := [*passes])):
         raise PlanError(f"passes is a list of functions, such as [rl.trim], not {passes!r:.60}")
     try:
         return verify(reduce(lambda plan, rewrite: rewrite(plan), passes, built))

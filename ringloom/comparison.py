@@ -6,6 +6,7 @@ from functools import partial
 from html import escape
 from importlib import import_module
 from io import StringIO
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +231,7 @@ def compare(
     names, to show progress. Raises PlanError for unknown schedules, and where none can run.
     """
     check_request(work, ranks, "compare(work, ranks, hardware)")
-    if not isinstance(memory, int | float | None):
+    if not isinstance(memory, Real | None):
         raise RingloomError(f"memory must be a number of bytes, not {memory!r:.40}")
     machine = find_hardware(hardware)
     what_if = scenario_of(scenario or ORDINARY)

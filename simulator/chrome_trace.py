@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 from planner.disk import write
 from planner.errors import RingloomError
@@ -64,7 +64,7 @@ def trace(
     """
     if not isinstance(run, Run):
         raise RingloomError(f"trace takes a prediction or a recording, not {run!r:.60}")
-    if not isinstance(scale, int | float) or not 0 < scale < math.inf:
+    if not isinstance(scale, SupportsFloat) or not 0 < scale < math.inf:
         raise RingloomError(f"a time scale is more than 0, not {scale!r:.40}")
     chosen = range(run.ranks) if ranks is None else sorted(set(ranks))
     if others := [rank for rank in chosen if rank not in range(run.ranks)]:

@@ -90,7 +90,8 @@ class Scenario(OneLine):
             raise _unlike(self.speeds, "speeds", "numbers by rank, as {3: 0.5}, or one for each")
         links = self.links or {}
         if not isinstance(links, Mapping) or not all(
-            isinstance(key, tuple) and isinstance(factor, Real) for key, factor in links.items()
+            isinstance(key, tuple) and len(key) == 2 and isinstance(factor, Real)
+            for key, factor in links.items()
         ):
             raise _unlike(links, "links", "factors by two places, as {(6, 7): 0.1}")
         if twice := [(a, b) for a, b in links if a != b and (b, a) in links]:

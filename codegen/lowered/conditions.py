@@ -94,14 +94,14 @@ def times(steps: Sequence[int], domain: Domain) -> list[Condition]:
     if high and first == last:
         return [_said(domain, f"{step} == {first}")]
     ends = [(), *[(least,)] * low, *[(most,)] * high, *[(least, most)] * (low and high)]
-    for end, pause in product(ends, [(), *_pauses(steps, domain)]):
+    for end, pause in product(ends, [[], *([text] for text in _pauses(steps, domain))]):
         made = [_said(domain, text) for text in (*end, *pause)]
         if np.array_equal(together(made, domain.everywhere)[:, 0], wanted):
             return made
     raise PlanError("a loop would leave out steps that follow no rule")
 
 
-def _pauses(steps: Sequence[int], domain: Domain) -> Iterator[tuple[str]]:
+def _pauses(steps: Sequence[int], domain: Domain) -> Iterator[str]:
     """Conditions that repeat where steps pause at equal distances, or leave out one step."""
     names, step = domain.names, domain.names.step
     rest = [t for t in domain.steps if steps[0] <= t <= steps[-1] and t not in steps]
@@ -110,11 +110,11 @@ def _pauses(steps: Sequence[int], domain: Domain) -> Iterator[tuple[str]]:
     for every in [ends[1] - ends[0], begins[1] - begins[0]] if pauses else []:
         size, since = names.sizes.get(every, every), steps[0] - names.first
         left = sorted({(t - names.first) % every for t in steps})
-        yield (f"{step} % {size} {_among(left, every)}",)
+        yield f"{step} % {size} {_among(left, every)}"
         left = sorted({(t - steps[0]) % every for t in steps})
-        yield (f"({step} {signed(-since)}) % {size} {_among(left, every)}",)
+        yield f"({step} {signed(-since)}) % {size} {_among(left, every)}"
     if len(rest) == 1:
-        yield (f"{step} != {rest[0] - names.first}",)
+        yield f"{step} != {rest[0] - names.first}"
 
 
 def _among(left: Sequence[int], every: int) -> str:

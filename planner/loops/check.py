@@ -54,7 +54,7 @@ def _check_messages(t: int, made: Step, real: Step, ranks: int, blocks: int) -> 
 
 
 def _alike(made: Sequence[Attend], real: Sequence[Attend]) -> bool:
-    """True for the same rectangles, in whatever order they and their blocks stand."""
+    """True for the same rectangles; those of a rank with equal last blocks in the same order."""
     if not (made and real):
         return not (made or real)
     (ranks, *sides), (real_ranks, *real_sides) = (_ordered(*rows) for rows in (made, real))

@@ -53,7 +53,7 @@ class Cut(NamedTuple):
 
 
 Read = tuple[Ints, tuple[Cut, ...]]  # rows, and what they read
-Asked = tuple[Role, "Values", Ints, Ints]  # of whose values, rank [n], blocks [n, w]
+Asked = tuple[Role, "Values", Ints, Ints]  # role, values of a side, rank [n], blocks [n, w]
 
 
 class Values:
@@ -113,7 +113,7 @@ class Values:
 
 
 def read(*asked: Asked) -> list[Read]:
-    """Rows that read the same slices of the same values in each of some ways, and those.
+    """Groups of rows that read the same slices of the same values, each with these slices.
 
     Raises PlanError where a block has no place, or blocks of a value are no few slices of it.
     """

@@ -22,8 +22,8 @@ def pack(ranks: int, side: Side, rank: Ints, blocks: Ints) -> Ints:
     rank, block = flat(rank, blocks)
     if not len(block):
         return np.full((ranks, 1, 1), -1, np.int32)
-    of_rank = rank * len(side.chunks)
-    code = of_rank + side.chunk[block]  # nearly in order, for which a stable sort is quick
+    code = rank * len(side.chunks) + side.chunk[block]
+    # With `return_index` numpy sorts by a stable sort, quick for codes that are nearly in order.
     different, _, number = np.unique(code, return_index=True, return_inverse=True)
     piece = number - np.searchsorted(different, np.arange(ranks) * len(side.chunks))[rank]
     head = np.zeros_like(block)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.errors import PlanError
 from planner.masks.documents import Documents, Varlen
-from planner.masks.mask import Mask, checked, undivided
+from planner.masks.mask import Mask, checked, undivided, whole
 from planner.masks.plain import Causal
 from planner.masks.regions import FAR
 from planner.masks.window import Window
@@ -45,11 +45,11 @@ def from_cu_seqlens(
     k = q if cu_seqlens_k is None else _lengths("cu_seqlens_k", cu_seqlens_k)
     if len(q) != len(k):
         raise PlanError(f"{len(q)} documents of queries, but {len(k)} of keys")
-    if not isinstance(window_size, Sequence) or len(window_size) != 2:
+    if not isinstance(window_size, Iterable) or len(sides := [*window_size]) != 2:
         raise PlanError(
             f"window_size is keys to the left and to the right, not {window_size!r:.60}"
         )
-    left, right = (None if side < 0 else side for side in window_size)
+    left, right = (x if (x := whole("window_size", side, -1)) >= 0 else None for side in sides)
     right = 0 if causal else right
     documents = Documents(k) if q == k else Documents(k, q)
     if left is right is None:

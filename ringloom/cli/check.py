@@ -23,8 +23,8 @@ LARGEST = 1 << 28  # bytes of a program, whose tables may be long
 KEPT = 4000  # characters of a program's last words that are kept
 # The last line of a traceback, also of one of several ranks, but not of who started these.
 ERROR = re.compile(r"(?:\[rank\d+\]: )?((?!.*ChildFailed)[A-Za-z][\w.]*(?:Error|Exception)\b.*)")
-# What `positions` and `attention` of a program say of a length that they do not take.
-REFUSED = re.compile(r"ValueError: (\d+ tokens do not make|a layout of|q, k, v are|[qkv] is )")
+# What `positions` of a program says of a length that it does not take.
+REFUSED = re.compile(r"ValueError: (\d+ tokens do not make|a layout of)")
 
 
 @click.command()

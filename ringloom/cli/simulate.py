@@ -87,7 +87,7 @@ def command(
     }
     said = asked(plans.workload, plans.pass_, plans.ranks, machine.name, scenario)
     pictures: list[Any] = [titled(plans.name, f": {said}"), prediction(result)]
-    pictures.append(f"90% interval of measured times: {seconds(low)} to {seconds(high)}")
+    pictures.append(f"90% prediction interval: {seconds(low)} to {seconds(high)}")
     if rests:
         pictures.append(f"rests on uncalibrated constants: {', '.join(rests)}")
     pictures += starmap(path_picture, paths.items())

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import networkx as nx
 import numpy as np
 
 from planner.disk import from_json, read
-from planner.errors import RingloomError, unknown
+from planner.errors import RingloomError, nearest
 from planner.masks.mask import whole
 from simulator.hardware import Hardware, Link
 from simulator.hardware import hardware as hardware_named
@@ -325,9 +326,11 @@ def _parsed(word: str, hardware: Hardware, ranks: int) -> Topology:
             raise
         except ValueError:
             pass  # parameters that the kind cannot read
-    if not Path(word).is_file():
-        every = forms().split(", ")
-        raise RingloomError(unknown("topology", word, every, "neither a file nor one of"))
+    if not isfile(word):
+        near = nearest(name, KINDS)
+        like = f"; did you mean {near}?" if near and near != name else ""
+        said = f"neither a file nor one of {forms()}"
+        raise RingloomError(f"unknown topology {word[:200]!r}: {said}{like}")
     return topology(graph_of(Path(word)), hardware, ranks)
 
 

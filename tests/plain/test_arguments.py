@@ -37,6 +37,9 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: R.Scenario(placement=["a"]), r"placement must be a list like .*, not \['a'\]"),
     (lambda: R.compare(WORK, 3, "h100", memory="x"), "memory must be a number of bytes, not 'x'"),
     (lambda: R.from_cu_seqlens([0, 9], window_size=(3,)), r"window_size is .*, not \(3,\)"),
+    (lambda: R.from_cu_seqlens([0, 9], window_size="ab"), "window_size 'a' is not a whole number"),
+    (lambda: R.Scenario(links={(1, 2, 3): 0.1}), "links must be factors by two places, .*0.1}"),
+    (lambda: R.topology("x" * 5000, "h100", 4), "neither a file nor one of nodes, "),
     (lambda: R.check(PLAN, seed=-1), "seed -1 is less than 0"),
     (lambda: R.plan("ring", WORK, 4, passes=3), "passes is a list of functions, .*, not 3"),
     (lambda: R.plan("ring", WORK, 4, passes=[3]), r"passes is a list of functions, .*, not \[3\]"),
@@ -65,6 +68,16 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
 def test_what_belongs_there_is_told(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(rl.RingloomError, match=said):
         call()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert rl.trace(RUN, scale=np.float32(2)) == rl.trace(RUN, scale=2.0)
+    bounded = rl.compare(WORK, 3, "h100", schedules=["ring"], memory=np.int64(2**40))
+    assert bounded.rows[0].makespan_s is not None
+    window = np.array([3, 0])
+    assert R.from_cu_seqlens([0, 9], window_size=window) == rl.from_cu_seqlens(
+        [0, 9], window_size=(3, 0)
+    )
 
 
 def test_hardware_of_a_topology_may_be_a_name() -> None:

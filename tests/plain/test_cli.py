@@ -79,7 +79,7 @@ BAD = [
     (["run", "ring", *SMALL, "--seed", "-1"], "-1 is not in the range x>=0"),
     (["check", "."], ". is a folder"),
     (["run", "ring", "--ranks", "8", "--seq", "64k"], "scores of 1 TiB, more than the 4 GiB that"),
-    (["formula", "zigzg"], "no formulas of 'zigzg': choose one of ring, striped, zigzag"),
+    (["formula", "zigzg"], "no formulas of 'zigzg': did you mean 'zigzag'? choose one of ring"),
     (["plan", "allgather:keep=7", *SMALL], "allgather:keep is 0 or 1, not 7"),
     (["plan", "pass-q:late=5", *SMALL], "pass-q:late is 0 or 1, not 5"),
     (["plan", "head-chunks:ahead=2", *SMALL], "head-chunks:ahead is 0 or 1, not 2"),
