@@ -108,7 +108,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80, "sho
 
 
 def forget_output() -> None:
-    """What could not be written to stdout is not tried again when the process ends."""
+    """Drops what could not be written to stdout, so that it is not tried again at the end."""
     try:
         sys.stdout.flush()
     except OSError:
