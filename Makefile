@@ -9,7 +9,7 @@ HTA    := .venv-hta
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-nightly test-browser test-pythons lint types bench docs try-docs test-hta format all clean
+.PHONY: help demo test test-nightly test-browser test-pythons test-tpu lint types bench docs try-docs test-hta format all clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,10 @@ test-pythons: $(VENV)/.made ## import, plan, run and emit with the other Pythons
 	  for target in torch jax; do $$place/bin/ringloom emit $$target zigzag --ranks 4 --seq 64 -o $$place/program.py > /dev/null; done; \
 	done; [ $$tried -gt 0 ] || echo "test-pythons: no Python but 3.$$own, from 3.11 on, is on this machine; nothing tried"
 
+# Last in CI: where libtpu is installed, JAX looks for a TPU when it starts.
+test-tpu: $(VENV)/.test $(VENV)/.tpu ## compile an emitted program for two kinds of TPUs, which need not be there
+	$(BIN)/pytest tests/on_jax/test_kernels.py -k libtpu
+
 test-hta: $(HTA)/.made ## check traces with HolisticTraceAnalysis, in its own environment
 	PYTHONPATH=. $(HTA)/bin/python tests/hta_overlap.py
 
@@ -96,6 +100,8 @@ $(VENV)/.ray: SET  := [ray]
 $(VENV)/.ray: WHAT := Ray, on which a sweep runs at night
 $(VENV)/.peers: SET  := [peers]
 $(VENV)/.peers: WHAT := ring-attention-pytorch, and what a public JAX ring imports, beside which programs run at night
+$(VENV)/.tpu: SET  := [tpu]
+$(VENV)/.tpu: WHAT := libtpu, the compiler of TPUs
 $(VENV)/.browser: SET  := [test,report,app,browser]
 $(VENV)/.browser: WHAT := ringloom, its pages, and selenium, which drives a browser
 $(VENV)/.bench: SET  := [bench,torch,app]
@@ -105,7 +111,7 @@ $(VENV)/.docs: WHAT := ringloom, and Sphinx with its theme
 $(VENV)/.dev:  SET  := [dev]
 $(VENV)/.dev:  WHAT := ringloom, ruff and mypy
 
-$(VENV)/.core $(VENV)/.test $(VENV)/.ray $(VENV)/.peers $(VENV)/.browser $(VENV)/.bench $(VENV)/.docs $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.core $(VENV)/.test $(VENV)/.ray $(VENV)/.peers $(VENV)/.tpu $(VENV)/.browser $(VENV)/.bench $(VENV)/.docs $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "Installing $(WHAT) into $(VENV), pinned by constraints.txt (a minute or so, once) ..."
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	  $(BIN)/python -m pip install --quiet -c constraints.txt --editable '.$(SET)'
