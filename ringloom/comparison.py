@@ -6,6 +6,7 @@ from functools import partial
 from html import escape
 from importlib import import_module
 from io import StringIO
+from itertools import chain
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -236,42 +237,56 @@ def compare(
     machine = find_hardware(hardware)
     what_if = scenario_of(scenario or ORDINARY)
     what_if = replace(what_if, overlap=what_if.overlap and overlap)
+    names = asked_for(schedules, work, ranks, machine)
+    room = machine["memory.capacity"] if memory is None else memory
 
     def case_of(name: str, trim: Trim = "messages") -> Case:
         plans = Plans.of(plan(name, work, ranks, pass_=pass_, trim=trim))
         shown = name if trim == "messages" else f"{name}{BLOCKWISE}"
         return case(shown, plans, simulate(plans, machine, what_if), trim)
 
+    ring = case_of("ring")
+
+    def variants_of(name: str) -> Iterator[Case | Refusal]:
+        one = feasible(name, lambda name: ring if name == "ring" else case_of(name), room)
+        yield one
+        if variants and isinstance(one, Case) and work.mask != Full():
+            split = feasible(name, partial(case_of, trim="blocks"), room)
+            if isinstance(split, Case) and split.row.makespan_s <= WORTH * one.row.makespan_s:
+                yield split
+
+    tried = list(chain.from_iterable(map(variants_of, track(names))))
+    cases = [one for one in tried if isinstance(one, Case)]
+    refused = [one for one in tried if isinstance(one, Refusal)]
+    if not cases:
+        reasons = (f"{each.schedule}: {each.reason}" for each in refused)
+        raise Reasons("\n".join(["none of these schedules can run", *reasons]))
+    if checked and (small := smaller(work, ranks)):
+        cases = [executed(one, small, ranks, pass_) for one in cases]
+    cases = sorted((against(ring, one) for one in cases), key=lambda one: one.row.makespan_s)
+    sure = with_intervals(cases, machine, what_if)
+    shown = machine.name, pass_, what_if
+    return Comparison(work, ranks, *shown, tuple(sure), tuple(refused))
+
+
+def asked_for(
+    schedules: Sequence[str] | None, work: Workload, ranks: int, machine: Hardware
+) -> list[str]:
+    """Returns each schedule once, as the machine runs it: those given, or those that matter."""
     named = comparable(work, ranks, machine.ranks_per_node) if schedules is None else schedules
     if not isinstance(named, Iterable) or isinstance(named, str) or not named:
         raise PlanError(f"schedules must be a list of names, such as ['ring'], not {named!r}")
     names = list(dict.fromkeys(on_machine(name, ranks, machine) for name in named))
     for name in names:
         find_schedule(name)
-    room = machine["memory.capacity"] if memory is None else memory
-    ring, cases, refused = case_of("ring"), list[Case](), list[Refusal]()
-    for name in track(names):
-        one = feasible(name, lambda name: ring if name == "ring" else case_of(name), room)
-        if isinstance(one, Refusal):
-            refused.append(one)
-            continue
-        cases.append(one)
-        if variants and work.mask != Full():
-            split = feasible(name, partial(case_of, trim="blocks"), room)
-            if isinstance(split, Case) and split.row.makespan_s <= WORTH * one.row.makespan_s:
-                cases.append(split)
-    if not cases:
-        reasons = (f"{each.schedule}: {each.reason}" for each in refused)
-        raise Reasons("\n".join(["none of these schedules can run", *reasons]))
-    if checked and (small := smaller(work, ranks)):
-        for number, one in enumerate(cases):
-            name = one.row.schedule.removesuffix(BLOCKWISE)
-            exact = check(plan(name, small, ranks, pass_=pass_, trim=one.trim)).exact
-            cases[number] = replace(one, row=replace(one.row, exact=exact, exact_seq=small.seq))
-    cases = sorted((against(ring, one) for one in cases), key=lambda one: one.row.makespan_s)
-    sure = with_intervals(cases, machine, what_if)
-    shown = machine.name, pass_, what_if
-    return Comparison(work, ranks, *shown, tuple(sure), tuple(refused))
+    return names
+
+
+def executed(one: Case, small: Workload, ranks: int, pass_: Passes) -> Case:
+    """Returns a case with what its execution on a smaller workload showed."""
+    name = one.row.schedule.removesuffix(BLOCKWISE)
+    exact = check(plan(name, small, ranks, pass_=pass_, trim=one.trim)).exact
+    return replace(one, row=replace(one.row, exact=exact, exact_seq=small.seq))
 
 
 def on_machine(schedule: str, ranks: int, machine: Hardware) -> str:
