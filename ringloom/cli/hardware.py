@@ -19,6 +19,7 @@ from ringloom.views.tables import plain_table
 from ringloom.views.units import size
 from simulator.hardware import hardware, presets
 from simulator.hardware.measured import as_toml
+from simulator.hardware.schema import Constant, unit_of
 
 
 @click.command()
@@ -35,13 +36,19 @@ def command(name: str | None, output: str | None) -> None:
     written = f"written to {output}" if output else None
     if output:
         write(output, as_toml(machine).encode())
-    rows = [{"constant": key, **asdict(c)} for key, c in machine.constants.items()]
+    units = {key: unit_of(key).name for key in machine.constants}
+    rows = [{"constant": k, "unit": units[k], **asdict(c)} for k, c in machine.constants.items()]
     lines = (
-        (key, f"{c.value:.6g}", "" if c.calibrated else "assumed", c.source)
-        for key, c in machine.constants.items()
+        (key, f"{c.value:.6g}", units[key], _source(c)) for key, c in machine.constants.items()
     )
-    table = plain_table("constant", "value", "", "source", rows=lines, numbers=slice(1, 2))
+    table = plain_table("constant", "value", "unit", "source", rows=lines, numbers=slice(1, 2))
+    table.columns[0].no_wrap = True
     show({"name": machine.name, "constants": rows}, table, rows=rows, text=written)
+
+
+def _source(constant: Constant) -> str:
+    known = constant.calibrated or constant.source.startswith("assumed")
+    return constant.source if known else f"assumed: {constant.source}"
 
 
 def _list() -> None:

@@ -20,7 +20,7 @@ from planner.ir import TENSORS
 from planner.workload import DTYPES
 from simulator.hardware.schema import OPTIONAL, RATIO, SECONDS, Unit
 
-SHARE = Unit("share of a kernel of its own", most=1.0, zero=True)
+SHARE = Unit("share of a kernel", most=1.0, zero=True)
 
 Event = Literal["attend", "add", "merge", "prologue"]
 Seconds = Callable[..., Any]

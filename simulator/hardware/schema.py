@@ -65,9 +65,9 @@ class Unit:
 
 
 FLOPS = Unit("flop/s")
-SHARE = Unit("share of the peak", most=1.0)
+SHARE = Unit("share of peak", most=1.0)
 SECONDS = Unit("s", zero=True)
-RATE = Unit("bytes/s, one way per rank")
+RATE = Unit("bytes/s, one way")
 TOKENS = Unit("tokens", least=1, whole=True)
 UNITS: dict[str, Unit] = {
     **{f"peak.{kind}": FLOPS for kind in ("bfloat16", "float16", "tf32", "float32", "float64")},
@@ -85,8 +85,8 @@ UNITS: dict[str, Unit] = {
     "inter.bandwidth": RATE,
 }
 RATIO = Unit("ratio", least=1.0)
-PART = Unit("share of the chip", most=0.95, zero=True)
-TIMES = Unit("times the traffic to memory", zero=True)
+PART = Unit("share of chip", most=0.95, zero=True)
+TIMES = Unit("times the traffic", zero=True)
 SWITCH = Unit("0 or 1", most=1, whole=True, zero=True)
 # What a file may leave out, and what then holds; of tokens 0: as the tile.
 # The backward pass may have its own; without, it is as in the forward pass.

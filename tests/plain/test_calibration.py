@@ -197,7 +197,7 @@ def test_a_measured_machine_reads_back_from_its_file(machine: Hardware, tmp_path
     path.write_text(as_toml(strange, "two\nlines"))
     assert load(path) == strange
     assert path.read_text().startswith("# two\n# lines\n")
-    assert path.read_text().count("  # bytes/s, one way per rank\n") == 2
+    assert path.read_text().count("  # bytes/s, one way\n") == 2
     work = Workload(seq=4096, heads=4, mask=Full(), dtype="float32")
     assert simulate(plan("zigzag", work, 4), path).makespan > 0
 

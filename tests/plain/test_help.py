@@ -113,6 +113,15 @@ def test_hardware_says_what_is_assumed(ringloom: CommandLine) -> None:
     ringloom.refused("hardware", "abacus")
 
 
+def test_a_constant_is_shown_with_its_unit(ringloom: CommandLine) -> None:
+    lines = [line.split() for line in ringloom("hardware", "h100").splitlines()]
+    shown = {line[0]: line[2] for line in lines if len(line) > 2}
+    units = {row["constant"]: row["unit"] for row in ringloom.json("hardware", "h100")["constants"]}
+    assert {name: unit.split()[0] for name, unit in units.items()}.items() <= shown.items()
+    assert units["intra.bandwidth"] == "bytes/s, one way"
+    assert units["attention.forward"] == "share of peak"
+
+
 def test_a_preset_is_written_to_be_edited(ringloom: CommandLine, tmp_path: Path) -> None:
     printed = ringloom("hardware", "h100", "-o", file := str(tmp_path / "mine.toml"))
     assert printed.endswith(f"written to {file}\n")
