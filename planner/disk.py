@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_IMODE, S_ISREG
+from textwrap import shorten
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -43,9 +44,9 @@ def read(
             raise ValueError(f"the file is larger than {largest} bytes")
         return parse(content)
     except FAILURES as error:
-        why = " ".join((getattr(error, "strerror", None) or str(error)).split())
+        why = shorten(getattr(error, "strerror", None) or str(error), 400, placeholder=" ...")
         kind = type(error) if isinstance(error, RingloomError) else RingloomError
-        raise kind(f"{what}: {why[:200]}") from None
+        raise kind(f"{what}: {why}") from None
 
 
 def parse_table(path: Path, content: bytes) -> Any:

@@ -4,6 +4,7 @@ import errno
 import gzip
 import json
 import os
+import re
 import resource
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringloom as rl
-from planner import files
+from planner import disk, files
 from planner.errors import PlanError, RingloomError
 from planner.files import runs
 from planner.ir import Held
@@ -282,6 +283,12 @@ def test_on_a_full_disk_a_file_stays_what_it_was(tmp_path: Path) -> None:
         store.opened(tmp_path / "sweep", "0" * 64),
     ):
         pass
+
+
+def test_a_long_error_of_a_file_ends_after_a_word() -> None:
+    with pytest.raises(RingloomError) as refused:
+        disk.read(__file__, lambda _: {}["seven " * 400], "here")
+    assert re.fullmatch(r"here: '(seven ){50,}\.\.\.", str(refused.value))
 
 
 def test_links_modes_and_pipes_stay_what_they_are(tmp_path: Path) -> None:

@@ -49,6 +49,10 @@ BAD = [
         "links must be a table like { 6-7 = 0.1",
     ),
     (f"{NEEDED}scenario.slow = {{ share = 2 }}", "a share of the chip below 1"),
+    (
+        NEEDED.replace("schedule = ", "schedule = 'zigzagg' #"),
+        f"one of {', '.join(rl.SCHEDULES)}\n",
+    ),
     (f"{NEEDED}batch = {MANY}\nheads = {MANY}", f"{1000**2} points are more than {MOST_POINTS}"),
 ]
 
