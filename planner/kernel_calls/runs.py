@@ -77,6 +77,28 @@ def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]
     return [call for r in rows for c in columns for box in boxes for call in box_calls(r, c, box)]
 
 
+def joined(calls: Iterable[Call]) -> list[Call]:
+    """Joins full calls that are one: of the same rows or columns, where the others go on."""
+    made = list[Call]()
+    for call in calls:
+        made.append(call)
+        while len(made) > 1 and (both := _together(*made[-2:])):
+            made[-2:] = [both]
+    return made
+
+
+def _together(a: Call, b: Call) -> Call | None:
+    """One call for both, if it leaves out nothing of its rows and columns."""
+    steps = {part.step for part in (a.rows, a.columns, b.rows, b.columns)}
+    if not (a.band is b.band is False and steps == {1}):
+        return None
+    if a.rows == b.rows and a.columns.stop == b.columns.start:
+        return Call(a.rows, range(a.columns.start, b.columns.stop), False)
+    if a.columns == b.columns and a.rows.stop == b.rows.start:
+        return Call(range(a.rows.start, b.rows.stop), a.columns, False)
+    return None
+
+
 def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[Call]:
     """Yields the calls of one box."""
     i0, i1, j0, j1, lo, hi = box
