@@ -3,6 +3,7 @@
 layout ::= Layout(q, kv)                one side each
 side   ::= Named(tokens, name, ...)     `pieces` of a group in a row, from the front and the back,
                                         or stripes of `grain` tokens in turn, which are 0 pieces
+         | Joined(tokens, front, rear)   one for the first tokens, such as a cache, one for the rest
          | Ranges(tokens, held)         none of them: the ranges of each rank, as data
 
 A layout lays tokens out over groups of ranks, each of which has one of `members` equal parts of
@@ -11,7 +12,7 @@ ranks, rank h * groups + g; with one member, groups are ranks. A name counts onl
 positions of every rank, in order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
@@ -45,6 +46,11 @@ class Named:
         """The pieces of a group, or the tokens of one stripe."""
         return self.pieces or self.grain
 
+    @property
+    def equal(self) -> bool:
+        """True if all pieces of all ranks have as many tokens."""
+        return self.tokens % (self.groups * self.members * self.width) == 0
+
     def shards(self) -> Iterator[Ints]:
         """The positions of each rank, in the order of its shard."""
         parts: list[list[list[Positions]]] = [[] for _ in range(self.groups)]
@@ -58,10 +64,34 @@ class Named:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """Two layouts of the planner: one for the first tokens, one for those behind them."""
+
+    pieces, width, members = 0, 0, 1
+
+    tokens: int
+    front: Named
+    rear: Named
+
+    @property
+    def name(self) -> str:
+        return f"{self.front.name}, then {self.rear.name}"
+
+    @property
+    def equal(self) -> bool:
+        return self.front.equal and self.rear.equal
+
+    def shards(self) -> Iterator[Ints]:
+        """The positions of each rank, in the order of its shard."""
+        for front, rear in zip(self.front.shards(), self.rear.shards(), strict=True):
+            yield np.concatenate([front, rear + self.front.tokens])
+
+
+@dataclass(frozen=True)
 class Ranges:
     """A layout without a name: what each rank owns, in the order of its shard."""
 
-    name, pieces, width, members = "", 0, 0, 1
+    name, pieces, width, members, equal = "", 0, 0, 1, False
 
     tokens: int
     held: tuple[list[range], ...]
@@ -71,7 +101,7 @@ class Ranges:
         return (np.concatenate([np.arange(0), *map(np.array, own)]) for own in self.held)
 
 
-Form = Named | Ranges
+Form = Named | Joined | Ranges
 
 
 @dataclass(frozen=True)
@@ -96,10 +126,10 @@ def layout_of(plan: Plan) -> Layout:
     q = form_of(sides.q, work.seq, ranks, "query")
     kv = q if sides.kv is sides.q else form_of(sides.kv, work.kv_seq, ranks, "KV")
     both = (q, kv)
-    equal = all(form.width and form.tokens % (ranks * form.width) == 0 for form in both)
+    equal = all(form.equal for form in both)
     parts, *others = {_parts(*one) for one in zip((sides.q, sides.kv), both, strict=True)}
     multiple = ranks * parts
-    free = equal and q == kv and not others and not work.mask.fixed_length
+    free = equal and bool(q.width) and q == kv and not others and not work.mask.fixed_length
     free = free and work.seq % multiple == 0
     free = free and work.seq >= 2 * multiple  # of one token, what is causal and full is alike
     return Layout(q, kv, ranks, equal, multiple if free else 0)
@@ -119,11 +149,31 @@ def form_of(side: Side, tokens: int, ranks: int, name: str) -> Form:
             f"{name} side: some rank owns only some heads of a token, so there are no shards of"
             " local tokens to emit a program for"
         )
-    for form in _candidates(shards[0], tokens, ranks):
-        if all(map(np.array_equal, form.shards(), shards)):
-            return form
-    held = [[b.positions for b in side.blocks if b.home == rank] for rank in range(ranks)]
-    return Ranges(tokens, tuple(in_turn([*dict.fromkeys(own)]) for own in held))
+    if one := _named(shards, tokens, ranks):
+        return one
+    pieces = [[b.positions for b in side.blocks if b.home == rank] for rank in range(ranks)]
+    held = [[*dict.fromkeys(own)] for own in pieces]
+    for first in set(PIECES.values()) - {0}:  # pieces of a rank
+        end = sum(len(part) for own in held for piece in own[:first] for part in piece)
+        if both := _joined(shards, end, tokens, ranks):
+            return both
+    return Ranges(tokens, tuple(map(in_turn, held)))
+
+
+def _joined(shards: Sequence[Ints], end: int, tokens: int, ranks: int) -> Joined | None:
+    """The layouts of the tokens before and behind `end`, if these are what every rank owns."""
+    if not 0 < end < tokens:
+        return None
+    front = _named([own[own < end] for own in shards], end, ranks)
+    rear = _named([own[own >= end] - end for own in shards], tokens - end, ranks)
+    form = Joined(tokens, front, rear) if front and rear else None
+    return form if form and all(map(np.array_equal, form.shards(), shards)) else None
+
+
+def _named(shards: Sequence[Ints], tokens: int, ranks: int) -> Named | None:
+    """The first layout of the planner that gives what every rank owns, in order."""
+    forms = _candidates(shards[0], tokens, ranks)
+    return next((f for f in forms if all(map(np.array_equal, f.shards(), shards))), None)
 
 
 def _candidates(first: Ints, tokens: int, ranks: int) -> Iterator[Named]:
@@ -133,5 +183,6 @@ def _candidates(first: Ints, tokens: int, ranks: int) -> Iterator[Named]:
             for name, pieces in PIECES.items():
                 yield Named(tokens, name, pieces, ranks // members, members, across)
     for name in (name for name, pieces in PIECES.items() if not pieces):
-        if len(ends := np.flatnonzero(np.diff(first) != 1)):
-            yield Named(tokens, name, 0, ranks, grain=int(ends[0]) + 1)
+        if len(first):
+            end = np.flatnonzero(np.diff(first, append=-1) != 1)[0]
+            yield Named(tokens, name, 0, ranks, grain=int(end) + 1)

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from codegen.layout import Form, Layout, Ranges
+from codegen.layout import Form, Joined, Layout, Named, Ranges
 from codegen.reflow import WIDTH, reflow
 
 PADDED = '''
@@ -41,6 +41,11 @@ def described(form: Form) -> str:
     """A side in one sentence: "of 16 equal pieces, rank r holds piece r and piece 15 - r"."""
     if isinstance(form, Ranges):
         return f"no formula: the ranges of all {len(form.held)} ranks are listed"
+    if isinstance(form, Joined):
+        first, rest = (
+            f"{part.tokens} tokens: {described(part)}" for part in (form.front, form.rear)
+        )
+        return f"in two parts, the first {first}; the next {rest}"
     groups, members = form.groups, form.members
     across = f"; rank r is in group r % {groups}" * form.across
     if not form.pieces:
@@ -119,7 +124,7 @@ class Text:
             yield "    return positions(rank, seq)"
             return
         form = layout.kv if keys else layout.q
-        if self.padded or isinstance(form, Ranges):  # other shards may be as long as the plan's
+        if self.padded or not isinstance(form, Named):  # other shards may be as long as the plan's
             yield f"    if seq != {seq}:"
             yield f'        raise ValueError(f"a layout of {{{seq}}} tokens, not of {{seq}}")'
         if self.free:
@@ -131,17 +136,27 @@ class Text:
         yield from (f"    {line}" for line in self.body(form, keys))
 
     def body(self, form: Form, keys: bool) -> Iterator[str]:
-        """The body of `positions`: some pieces, one stripe in so many, or ranges that are data."""
+        """The body of `positions`: those of each layout, or ranges that are data."""
         if isinstance(form, Ranges):
             each = f"{self.arange('*r')} for r in {'KV_' * keys}RANGES[rank]"
             yield f"return {self.own(form, self.cat(f'{self.arange(0)}, *({each})'))}"
-            return
+        elif isinstance(form, Named):
+            yield from self.named(form, "return ")
+        else:
+            end = f"{form.front.tokens}"
+            yield from self.named(form.front, "first = ", end=end)
+            yield from self.named(form.rear, "rest = ", start=end)
+            yield f"return {self.cat('first, rest')}"
+
+    def named(self, form: Named, into: str, start: str = "", end: str = "seq") -> Iterator[str]:
+        """One layout of the tokens from `start` to `end`: pieces, or one stripe in so many."""
         rank, groups, within = "rank", "RANKS", RANK
         if form.members > 1:
             rank, groups, within = "g", f"{form.groups}", "g"
             names, by = ("h, g", groups) if form.across else ("g, h", form.members)
             yield f"{names} = divmod({RANK}, {by})"
-        tokens, own = self.arange("seq"), self.arange(f"{within}, seq, {groups}")
+        tokens = self.arange(f"{start}, {end}" if start else end)
+        own = self.arange(f"{f'{start} + ' * bool(start)}{within}, {end}, {groups}")
         if form.pieces > 1:
             count, last = f"2 * {groups}", f"2 * {groups} - 1 - {rank}"
             if form.members > 1:
@@ -150,14 +165,15 @@ class Text:
             each = ", ".join(self.own(form, f"pieces{n}") for n in ("[:RANKS][rank]", f"[{last}]"))
             if form.members > 1:
                 each = f"{self.own(form, 'pieces[i]')} for i in ({rank}, {last})"
-            yield f"return {self.cat(each)}"
+            yield f"{into}{self.cat(each)}"
             return
         if form.pieces:
             own = f"{self.split(tokens, groups)}[{rank}]"
         elif form.grain > 1:
             yield f"tokens = {tokens}"
-            own = f"tokens[tokens // {form.grain} % {groups} == {within}]"
-        yield f"return {self.own(form, own)}"
+            place = f"(tokens - {start})" if start else "tokens"
+            own = f"tokens[{place} // {form.grain} % {groups} == {within}]"
+        yield f"{into}{self.own(form, own)}"
 
     def arange(self, arguments: object) -> str:
         return f"{'torch' if self.torch else 'np'}.arange({arguments})"

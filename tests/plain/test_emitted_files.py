@@ -241,6 +241,15 @@ def test_the_length_depends_neither_on_ranks_nor_on_tokens(schedule: str, target
     assert max(counted) - min(counted) <= 3  # the header wraps where numbers grow
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_length_does_not_depend_on_the_pages_of_a_cache(target: str) -> None:
+    counted = set()
+    for cached in (2**14, 2**18):
+        work = rl.Workload(seq=2**12, kv_seq=cached + 2**12, mask=rl.Causal(), **LARGE)
+        counted.add(lines(rl.emit(rl.plan("cache-ring", work, 8, pass_="both"), target)))
+    assert max(counted) - min(counted) <= 3
+
+
 # ---- the texts
 
 

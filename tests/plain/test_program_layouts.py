@@ -10,12 +10,12 @@ import pytest
 
 from array_libraries import library_of
 from codegen.assemble import assemble
-from codegen.layout import Layout, Ranges, layout_of
+from codegen.layout import Joined, Layout, Ranges, layout_of
 from codegen.layout_text import described, layout_text
 from planner.ir import Plan
-from planner.layouts import by_tokens
+from planner.layouts import by_tokens, chunks_of, whole_heads
 from planner.masks import Causal, Full, Mask, Window
-from planner.partitions import Block, Partition, Side
+from planner.partitions import Block, Partition, Side, shifted
 from planner.planning import plan
 from planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it
@@ -61,9 +61,34 @@ def across(ranks: int) -> Plan:
     return empty(Partition(q, kv), work, ranks)
 
 
+def in_two(ranks: int, seq: int, kv_seq: int, first: str, rest: str) -> Plan:
+    """Either half of both sides has a layout of its own, with stripes of two tokens."""
+
+    def side(tokens: int) -> Side:
+        end, grains = tokens // 2, {"striped": 2}
+        before = chunks_of(first, end, ranks, grains.get(first, 0))
+        behind = chunks_of(rest, tokens - end, ranks, grains.get(rest, 0))
+        return whole_heads([*before, *((shifted(p, end), r) for p, r in behind)], 2)
+
+    work = Workload(seq=seq, kv_seq=kv_seq, heads=2)
+    return empty(Partition(side(seq), side(kv_seq)), work, ranks)
+
+
 PLANS = [plan(name, Workload(seq=seq, heads=8, head_dim=8), ranks) for name, ranks, seq in CASES]
 PLANS += [shuffled(6, 100, 100), shuffled(6, 100, 70), across(4), across(7)]
 PLANS += [plan("zigzag", Workload(seq=s, kv_seq=t, heads=2), 4) for s, t in ((64, 96), (61, 93))]
+TWO = [
+    *(  # pages of a cache, and new tokens behind them: equal ones, unequal ones, very few
+        plan(f"cache-ring:page={page}", Workload(seq=seq, kv_seq=kv_seq, heads=2), ranks)
+        for page, seq, kv_seq, ranks in ((16, 64, 320, 4), (16, 61, 264, 4), (4, 3, 14, 8))
+    ),
+    *(
+        in_two(4, seq, kv_seq, first, rest)
+        for first, rest in (("zigzag", "contiguous"), ("contiguous", "striped"))
+        for seq, kv_seq in ((64, 64), (64, 128), (37, 50))
+    ),
+]
+PLANS += TWO
 
 
 def program(layout: Layout, target: str) -> ModuleType:
@@ -147,6 +172,16 @@ def test_named_layouts_are_formulas_and_shuffled_ones_are_data() -> None:
     assert described(layout_of(PLANS[2]).q) == (
         "of 16 equal pieces, rank r holds piece r and piece 15 - r"
     )
+
+
+def test_a_cache_and_what_is_behind_it_are_one_formula_each() -> None:
+    assert all(isinstance(layout_of(one).kv, Joined) for one in TWO)
+    assert described(layout_of(TWO[0]).kv) == (
+        "in two parts, the first 256 tokens: stripes of 16 tokens given to the 4 ranks in turn;"
+        " the next 64 tokens: of 8 equal pieces, rank r holds piece r and piece 7 - r"
+    )
+    assert [layout_of(one).equal for one in TWO[:3]] == [True, False, False]
+    assert not any(layout_of(one).multiple for one in TWO)
 
 
 def test_data_that_tells_both_sides_is_written_once() -> None:
