@@ -18,9 +18,9 @@ def attend_cpu(causal, q, k, v):
 
     def head(q, k, v):
         parts = []
-        for n, rows in enumerate(spans(q)):
+        for n, rows in enumerate(spans(q, causal)):
             out, top, total = 0, -jnp.inf, 0
-            for keys in spans(k)[: n + 1 if causal else None]:
+            for keys in spans(k, causal)[: n + 1 if causal else None]:
                 scores = q[rows] * SCALE @ k[keys].T
                 if causal and keys == rows:
                     scores = jnp.where(jnp.tri(len(scores), dtype=bool), scores, -jnp.inf)
@@ -38,10 +38,10 @@ def attend_backward_cpu(causal, q, dout, out, lse, k, v):
     """Keys are rows of the scores; transposed factors are copies, which XLA multiplies faster."""
 
     def head(q, dout, lse, delta, k, v):
-        dq, dk, dv = ([0] * len(spans(x)) for x in (q, k, v))
+        dq, dk, dv = ([0] * len(spans(x, causal)) for x in (q, k, v))
         q_across, dout_across, k_across = lax.optimization_barrier((q.T * SCALE, dout.T, k.T))
-        for n, rows in enumerate(spans(q)):
-            for m, keys in enumerate(spans(k)[: n + 1 if causal else None]):
+        for n, rows in enumerate(spans(q, causal)):
+            for m, keys in enumerate(spans(k, causal)[: n + 1 if causal else None]):
                 p = jnp.exp(k[keys] @ q_across[:, rows] - lse[rows].T)
                 if causal and keys == rows:
                     p = jnp.where(jnp.tri(len(p), dtype=bool).T, p, 0)
@@ -57,9 +57,9 @@ def attend_backward_cpu(causal, q, dout, out, lse, k, v):
     return jnp.swapaxes(dq, 1, 2).reshape(q.shape), *dkv
 
 
-def spans(x):
-    """Slices of tokens, 512 each or, from 4096 tokens on, an eighth."""
-    size = max(512, -(-len(x) // 8))
+def spans(x, causal):
+    """Slices of 512 tokens, or 256 along a diagonal, whose other side is left out; at most 8."""
+    size = max(256 if causal else 512, -(-len(x) // 8))
     return [slice(at, min(at + size, len(x))) for at in range(0, len(x), size)]
 
 
