@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
 
 
 class RingloomError(ValueError):
@@ -14,6 +17,16 @@ class PlanError(RingloomError):
 
 class Reasons(PlanError):
     """A PlanError for several reasons, each on a line of its own."""
+
+
+def each(kind: type[Value], given: Any, what: str) -> tuple[Value, ...]:
+    """Returns the values that are given, one or several; raises PlanError for other types."""
+    one = isinstance(given, kind) or not isinstance(given, Iterable)
+    values = (given,) if one else tuple(given)
+    for value in values:
+        if not isinstance(value, kind):
+            raise PlanError(f"{what} must be of type {kind.__name__}, not {value!r:.60}")
+    return values
 
 
 def unknown(what: str, value: object, known: Iterable[str], how: str = "choose one of") -> str:

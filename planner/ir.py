@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from planner.columns import chosen, flat, stacked
-from planner.errors import PlanError
+from planner.errors import PlanError, each
 from planner.masks.mask import SideName
 from planner.partitions import SMALL, Ints, Partition, Side, check_places, printed
 from planner.workload import DTYPES, Workload, check_request
@@ -271,7 +271,7 @@ class Held(Carrying):
 
 
 def _names(tensors: Sequence[str]) -> tuple[str, ...]:
-    names = (tensors,) if isinstance(tensors, str) else tuple(tensors)
+    names = each(str, tensors, "tensors")
     if not names or len(set(names)) < len(names):
         raise PlanError(f"a message names its tensors once each, not {names!r}")
     if unknown := [t for t in names if t not in TENSORS]:
@@ -289,8 +289,9 @@ class Step:
     moves: tuple[Move, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "attends", tuple(a for a in self.attends if len(a)))
-        object.__setattr__(self, "moves", tuple(m for m in self.moves if len(m)))
+        for name, kind in (("attends", Attend), ("moves", Move)):
+            nodes = each(kind, getattr(self, name), name)
+            object.__setattr__(self, name, tuple(filter(len, nodes)))
 
     def __bool__(self) -> bool:
         return bool(self.attends or self.moves)
@@ -325,17 +326,18 @@ class Plan:
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", tuple(filter(None, self.steps)))
+        object.__setattr__(self, "steps", tuple(filter(None, each(Step, self.steps, "steps"))))
         if self.pass_ not in INPUTS:
             raise PlanError(f"a pass is forward or backward, not {self.pass_!r}")
         check_request(self.workload, self.ranks, "a plan")
+        each(Partition, (self.partition,), "partition")
         self.partition.check(self.workload, self.ranks)
         check_places(self.ranks, max(len(self.partition.q), len(self.partition.kv)))
         known = CARRIED[self.pass_]
         for tensor, slots in self.buffers:
             if tensor not in known or slots < 0:
                 raise PlanError(f"no {tensor} buffers of {slots} slots in a {self.pass_} plan")
-        for held in self.start:
+        for held in each(Held, self.start, "start"):
             self._check_node("start", held)
         for number, step in enumerate(self.steps):
             nodes: tuple[Attend | Move, ...] = (*step.moves, *step.attends)
@@ -363,7 +365,7 @@ class Plan:
 
     def side(self, tensor: str) -> Side:
         """The side that a tensor's blocks belong to."""
-        return self.partition.side(TENSORS[tensor].side)
+        return self.partition.side(TENSORS[_names(tensor)[0]].side)
 
     def block_bytes(self, tensor: str, finished: bool = False) -> NDArray[np.int64]:
         """Bytes of each block of a tensor, all batch rows together: int64 [blocks].

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.columns import by_group
-from planner.errors import PlanError
+from planner.errors import PlanError, each
 from planner.one_line import OneLine, python
 from planner.workload import Workload
 
@@ -56,15 +56,16 @@ class Block(OneLine):
     home: int
 
     def __post_init__(self) -> None:
-        for part in self.positions:
+        positions = each(range, self.positions, "positions")
+        for part in positions:
             if part.step < 1 or (part.start < 0 and part):
                 raise PlanError(f"positions must ascend from 0 or above, not {part}")
+        each(range, (self.heads,), "heads")
         if self.heads.step != 1 or self.heads.start < 0 or not self.heads:
             raise PlanError(f"a head slice is a non-empty range of step 1, not {self.heads}")
         if self.home < 0:
             raise PlanError(f"an owner is a rank from 0 up, not {self.home}")
-        if not all(self.positions):
-            object.__setattr__(self, "positions", tuple(filter(None, self.positions)))
+        object.__setattr__(self, "positions", tuple(filter(None, positions)))
 
     @property
     def python(self) -> str:
@@ -105,6 +106,9 @@ class Side:
     """The blocks of the query side or of the KV side, in block-number order."""
 
     blocks: tuple[Block, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "blocks", each(Block, self.blocks, "blocks"))
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -224,6 +228,9 @@ class Partition:
 
     q: Side
     kv: Side
+
+    def __post_init__(self) -> None:
+        each(Side, (self.q, self.kv), "sides")
 
     def __repr__(self) -> str:
         q, kv = len(self.q), len(self.kv)

@@ -18,7 +18,7 @@ import torch
 from transformers import MODEL_MAPPING, AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from planner.errors import RingloomError
+from planner.errors import RingloomError, each
 from planner.masks import parse
 from planner.masks.regions import FAR
 from runtimes.arrays import Array
@@ -71,10 +71,11 @@ def shard_batch(
     may begin again; tables are those of a dynamic program.
     """
     labels = ids if labels is None else labels
+    each(torch.Tensor, (ids, labels), "ids and labels")
     targets = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
     if positions is None:
         positions = torch.arange(ids.shape[1], device=ids.device)
-    rank = (group or program.dist.group.WORLD).rank()
+    rank = (group or checked(program).dist.group.WORLD).rank()
     given = {} if tables is None else {"tables": tables}
     whole = {
         "input_ids": ids,
@@ -86,15 +87,20 @@ def shard_batch(
     return batch | given | {"num_items_in_batch": int((targets != IGNORED).sum())}
 
 
+def checked(program: ModuleType) -> ModuleType:
+    """Returns an emitted torch program; raises RingloomError for anything else."""
+    if not all(hasattr(program, name) for name in ("attention", "PLAN", "dist")):
+        raise RingloomError(f"{program!r:.60} is no emitted program: import a file of `emit torch`")
+    return program
+
+
 class Adapter:
     """Calls a program as a model's attention; refuses arguments that its plan does not express."""
 
     def __init__(
         self, program: ModuleType, group: Any, any_mask: bool, any_positions: bool = False
     ) -> None:
-        if not hasattr(program, "attention") or not hasattr(program, "PLAN"):
-            raise RingloomError(f"{program!r} is no emitted program: import a file of `emit torch`")
-        self.program, self.group = program, group
+        self.program, self.group = checked(program), group
         self.any_mask, self.any_positions = any_mask, any_positions
         self.seen: tuple[ReferenceType[Any], int, Any] | None = None  # the last positions
         # Masks that the model made: their kinds, and tokens within which they lie.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from planner.disk import write
-from planner.errors import RingloomError
+from planner.errors import RingloomError, each
 from planner.files.digest import described, digest
 from planner.ir import Plan
 from simulator.memory import Memory
@@ -160,7 +160,7 @@ def save_trace(document: dict[str, Any], path: str | Path) -> Path:
 
     Raises RingloomError for another ending and where the file cannot be written.
     """
-    file = trace_file(path)
+    file, _ = trace_file(path), each(dict, (document,), "a trace")
     content = json.dumps(document, separators=(",", ": "), allow_nan=False).encode()
     if file.name.endswith(".gz"):
         content = gzip.compress(content, mtime=0)

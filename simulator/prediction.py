@@ -128,7 +128,9 @@ def simulate(
     scenario = replace(scenario_of(scenario or {}), **changes)
     chips = hardware_named(hardware)
     passes = [
-        _one_pass(costs, placed, engine, costs.plan.rows <= KEPT if record is None else record)
+        _one_pass(
+            costs, placed, engine, costs.plan.rows <= KEPT if record is None else bool(record)
+        )
         for costs, placed in _priced(plan, chips, scenario)
     ]
     return passes[0] if len(passes) == 1 else _both(*passes)

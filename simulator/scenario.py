@@ -99,7 +99,7 @@ class Scenario(OneLine):
         places = () if self.placement is None else self.placement
         if not isinstance(places, Sequence) or not all(isinstance(x, Integral) for x in places):
             raise _unlike(places, "placement", FORMS["placement"][1])
-        if not self.chunk >= 1:
+        if self.chunk is None or not self.chunk >= 1:
             raise RingloomError(f"a chunk has 1 byte or more, not {self.chunk}")
 
     @property

@@ -19,6 +19,7 @@ from planner.layouts.pieces import by_heads as by_heads
 from planner.layouts.pieces import cut as cut
 from planner.layouts.pieces import split as split
 from planner.layouts.pieces import whole_heads as whole_heads
+from planner.masks.mask import whole
 from planner.partitions import Partition, Ranges
 from planner.workload import Workload, check_request
 
@@ -79,9 +80,7 @@ def sides(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> tuple[C
 
 
 def _check_grain(layout: str, grain: int) -> None:
-    if grain < 0:
-        raise PlanError(f"grain must be at least 1 token, not {grain}")
-    if grain > 1 and layout not in IN_GRAINS:
+    if whole("grain", grain) > 1 and layout not in IN_GRAINS:
         raise PlanError(f"grain={grain} is for {', '.join(IN_GRAINS)}; the layout is {layout}")
 
 

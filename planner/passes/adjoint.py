@@ -8,7 +8,7 @@ import numpy as np
 
 from planner.analysis.messages import reaches_owner
 from planner.analysis.tables import Table
-from planner.errors import PlanError
+from planner.errors import PlanError, each
 from planner.ir import QUERY_SIDE, TENSORS, Held, Move, Plan, Step
 from planner.plans import one_plan
 
@@ -29,6 +29,7 @@ def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
         raise PlanError(f"adjoint takes a forward plan; {plan.name} is a {plan.pass_} plan")
     if any("Q" in held.tensors for held in plan.start):
         raise PlanError(f"adjoint of {plan.name}: DOUT and STATS cannot follow a held Q")
+    keep = each(str, keep, "keep")
     if unknown := [t for t in keep if t not in KEPT]:
         raise PlanError(f"adjoint can keep {', '.join(KEPT)}, not {unknown[0]}")
     left, made = _finished_away(plan) if "OUT" in keep else ([], None)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from planner.errors import RingloomError
+from planner.errors import RingloomError, unknown
+from planner.masks.mask import whole
 from ringloom.optional import needing
 
 BACKENDS = ("loky", "dask", "ray")
@@ -21,6 +22,10 @@ def workers(backend: str, address: str | None, jobs: int | None) -> Iterator[int
     cannot be reached, and for more jobs than Ray has CPUs.
     """
     joblib = needing("sweep", "joblib")
+    if backend not in BACKENDS:
+        raise RingloomError(unknown("backend", backend, BACKENDS))
+    if jobs is not None:
+        whole("jobs", jobs, 1)
     with ExitStack() as stack:
         try:
             options = _connected(backend, address, stack)

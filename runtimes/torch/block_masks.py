@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from planner.errors import RingloomError
+from planner.errors import RingloomError, each
 from planner.masks import Mask
 from planner.masks.areas import areas
 from planner.masks.regions import Ints
@@ -29,6 +29,7 @@ def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") ->
 
     It has the tables that `create_block_mask` makes, in memory for seq x kv_seq / block_size^2.
     """
+    each(Workload, (work,), "work")
     q, kv = (
         [range(a, min(a + block_size, tokens)) for a in range(0, tokens, block_size)]
         for tokens in (work.seq, work.kv_seq)
@@ -51,6 +52,7 @@ def from_block_mask(block_mask: BlockMask) -> Mask:
 
     Raises RingloomError where batch rows or heads differ.
     """
+    each(BlockMask, (block_mask,), "block_mask")
     seq, kv_seq = block_mask.seq_lengths
     return covering(_rows(block_mask, seq, kv_seq), kv_seq - seq, kv_seq)
 

@@ -240,7 +240,7 @@ class Hardware:
         """Return the hardware with other values of some constants, which count as uncalibrated."""
         try:
             new = {key: Constant(float(value), source, False) for key, value in values.items()}
-        except (TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError):
             said = f"a change is numbers by constant, not {values!r:.60}"
             raise RingloomError(f"hardware {self.name}: {said}") from None
         return Hardware(self.name, {**self.constants, **new})

@@ -1,5 +1,7 @@
 """Masks of flex attention: ours there, theirs here."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -78,6 +80,14 @@ def test_a_mask_of_one_batch_row_is_refused() -> None:
     with pytest.raises(rl.RingloomError, match=r"\(batch row, head\) \(1, 0\).* into documents"):
         rl.from_block_mask(made("(i >= j) & (j < 100 + b)", batch=2))
     assert rl.from_block_mask(made("i >= j", batch=2)) == rl.Causal()
+
+
+def test_only_workloads_and_block_masks_are_translated() -> None:
+    given: Any = rl.Causal()
+    with pytest.raises(rl.RingloomError, match=r"work must be of type Workload, not Causal\(\)"):
+        rl.to_block_mask(given)
+    with pytest.raises(rl.RingloomError, match="block_mask must be of type BlockMask, not Causal"):
+        rl.from_block_mask(given)
 
 
 def test_a_long_mask_takes_no_dense_matrix() -> None:

@@ -254,5 +254,9 @@ def test_names_of_transformers_and_other_modules_are_refused(alone: Any) -> None
             rl.transformers_attention(emitted(), name)
     with pytest.raises(RingloomError, match="is no emitted program"):
         rl.transformers_attention(torch, "torch")
+    with pytest.raises(RingloomError, match="is no emitted program"):
+        rl.shard_batch(torch, torch.zeros(1, 2))
+    with pytest.raises(RingloomError, match="ids and labels must be of type Tensor, not 3"):
+        rl.shard_batch(emitted(), 3)
     with pytest.raises(RingloomError, match="takes tables: call the model with tables="):
         called(alone, emitted(dynamic=True))

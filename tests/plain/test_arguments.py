@@ -15,6 +15,7 @@ WORK = rl.Workload(seq=24, heads=2, head_dim=4, dtype="float64")
 PLAN = rl.plan("ring", WORK, 3)
 RUN = rl.simulate(PLAN, "h100")
 Q = np.zeros((1, 2, 24, 4))
+GRID = {"ranks": 2, "seq": 64, "hardware": "h100", "schedule": "ring"}
 PROGRAM = "def attention(): ...\ndef main(): ...\nif True:\n"
 
 WRONG: list[tuple[Callable[[], Any], str]] = [
@@ -60,14 +61,40 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: R.Varlen((24,), (3, 4)), "Varlen has 1 lengths but 2 q_lengths"),
     (lambda: R.load(None), "None: expected str, bytes or os.PathLike object, not NoneType"),
     (lambda: R.save(PLAN, None), "cannot write None: give the name of a file"),
+    (lambda: R.Step(3), "attends must be of type Attend, not 3"),
+    (lambda: R.Step((), PLAN), "moves must be of type Move, not "),
+    (lambda: R.Move(None, [[0]], [0], [1]), "tensors must be of type str, not None"),
+    (lambda: R.Block((8,), range(2), 0), "positions must be of type range, not 8"),
+    (lambda: R.Block((range(8),), 2, 0), "heads must be of type range, not 2"),
+    (lambda: R.Side([range(8)]), r"blocks must be of type Block, not range\(0, 8\)"),
+    (lambda: R.Partition([], []), r"sides must be of type Side, not \[\]"),
+    (lambda: R.Plan("x", WORK, 3, None, "forward", (), (), ()), "partition must be of type Part"),
+    (lambda: R.Plan("x", WORK, 3, PLAN.partition, "forward", 3, (), ()), "start must be of .* 3"),
+    (lambda: R.Plan("x", WORK, 3, PLAN.partition, "forward", (), (), 3), "steps must be of .* 3"),
+    (lambda: PLAN.side("K"), "unknown tensor 'K': choose among Q, "),
+    (lambda: R.adjoint(PLAN, keep=3), "keep must be of type str, not 3"),
+    (lambda: R.by_tokens(WORK, 3, "striped", "4"), "grain '4' is not a whole number"),
+    (lambda: R.Scenario(chunk=None), "a chunk has 1 byte or more, not None"),
+    (lambda: R.save_trace(RUN, "t.json"), "a trace must be of type dict, not <Prediction"),
+    (lambda: R.hardware("h100").changed(3), "a change is numbers by constant, not 3"),
+    (lambda: R.sweep(GRID, "folder", backend="x"), "unknown backend 'x': choose one of loky, dask"),
+    (lambda: R.sweep(GRID, "folder", jobs=-3), "jobs -3 is less than 1"),
     (lambda: R.sweep(3, "folder"), "grid 3: expected str, bytes or os.PathLike object, not int"),
 ]
 
 
 @pytest.mark.parametrize(("call", "said"), WRONG, ids=[said[:40] for _, said in WRONG])
-def test_what_belongs_there_is_told(call: Callable[[], Any], said: str) -> None:
+def test_what_belongs_there_is_told(
+    call: Callable[[], Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(rl.RingloomError, match=said):
         call()
+
+
+def test_rows_are_kept_where_record_is_true() -> None:
+    timeline = R.simulate(PLAN, "h100", record=3).timeline
+    assert np.array_equal(timeline.begin, RUN.timeline.begin)  # type: ignore[union-attr]
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -100,7 +100,7 @@ def test_blocks_that_do_not_tile_are_refused_with_the_numbers(
         (lambda: Block((range(2),), range(0), 0), "a head slice is a non-empty range"),
         (lambda: Block((range(2),), range(1), -1), "an owner is a rank"),
         (lambda: chunks_of("spiral", 8, 2), "unknown layout 'spiral'.*zigzag"),
-        (lambda: chunks_of("striped", 8, 2, -1), "grain must be at least 1"),
+        (lambda: chunks_of("striped", 8, 2, -1), "grain -1 is less than 0"),
         (lambda: chunks_of("zigzag", 8, 2, 4), "grain=4 is for striped"),
     ],
 )
