@@ -156,6 +156,9 @@ class SlowPrices:
         sq, sk = self.machine.skips(self.machine.tile)
         high = min(self.height(rows, heads), tq)
         looked = self.height(rows, heads) * up(columns, tk)
+        mask = self.machine.option("attention.mask", self.plan.pass_)
+        if call.kind == "masked" or (call.kind == "window" and mask):
+            return looked + looked * mask / (self.per_pair() * max(heads, 1))
         if call.kind in ("causal", "window"):
             lo, hi = (-rows, 0) if call.band is True else call.band  # type: ignore[misc]
             ends = [(max(0, i + lo) // sk * sk, i + sq + hi, i) for i in range(0, rows, sq)]
@@ -163,6 +166,4 @@ class SlowPrices:
                 up(min(sq, rows - i), high) * up(min(columns, up(min(columns, last), sk)) - low, tk)
                 for low, last, i in ends
             )
-        names = {"full": "", "causal": "causal", "window": "causal", "masked": "masked"}
-        dear = self.machine[f"attention.{names[call.kind]}"] if call.band is not False else 1.0
-        return looked * dear
+        return looked * (self.machine["attention.causal"] if call.band is not False else 1.0)

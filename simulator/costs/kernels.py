@@ -3,11 +3,12 @@
     full     ceil(rows / tq) tq x ceil(columns / tk) tk pairs: tiles are computed whole
     causal   per run of rows that is skipped together, the columns up to its last row, likewise
     window   the same, and none of the columns before its first row's first one
-    masked   as full
+    masked   as full, and the mask, which is made once for all heads and batch rows; so are windows
+             where making a mask has a price: kernels that need one do not know windows
 
-A pair of a causal, a window or a masked call may be dearer than one of a full call. To this comes
-the share of the traffic to memory, inputs and results once each, that no products hide. For a
-square full call of S tokens that is TF(S) = Tmax S / (S + S_half), the curve that measurements
+A pair of a causal or a window call may be dearer than one of a full call. To this comes the share
+of the traffic to memory, inputs and results once each, that no products hide. For a square full
+call of S tokens that is TF(S) = Tmax S / (S + S_half), the curve that measurements
 follow: S_half pairs take as long as what a token moves, less where query heads share KV heads. For
 a causal call S_half comes out twice as large plus the width of a tile, the half-empty tiles on the
 diagonal, and so it is measured.
@@ -72,7 +73,8 @@ class Kernels:
         self.launch, self._host = (
             hardware.option(f"attention.{n}", pass_) for n in ("launch", "host")
         )
-        self._masked = hardware.option("attention.masked", pass_)
+        # Of one (query, key) pair, in pairs of one head.
+        self._mask = hardware.option("attention.mask", pass_) / self.seconds_per_pair
         self._causal = hardware.option("attention.causal", pass_)
         self._at_once = hardware.option("attention.blocks")
         self._per_row, self._per_column = traffic_per_token(pass_, work)
@@ -87,7 +89,7 @@ class Kernels:
     def form(self) -> tuple[object, ...]:
         """Everything that the counts of calls depend on, beside the workload."""
         tiles = self.tile, self._short, self._flash
-        return *tiles, self._skips, self.splits, self._masked, self._causal
+        return *tiles, self._skips, self.splits, self._mask, self._causal
 
     def blocks(self, rows: Any, columns: Any, heads: Any) -> Any:
         """Count the blocks per head of calls for some query heads."""
@@ -145,8 +147,8 @@ class Kernels:
         height, whole = self.height(rows, heads), float(self.full(rows, columns, heads))
         if call.band is False:
             return whole
-        if call.band is None:
-            return whole * self._masked
+        if call.band is None or (self._mask and call.band is not True):
+            return whole * (1 + self._mask / max(heads, 1))
         band = (1 - rows, 0) if call.band is True else call.band
         tile = min(float(height), self.tile[0]), self.tile[1]
         return band_pairs((rows, columns), band, tile, self._skips) * self._causal

@@ -170,7 +170,7 @@ def fit_kernel(
         work = _columns(calls, tile, skip)
         for half in halves:
             columns = work.copy()
-            columns[:, 1:4] *= _flop(calls, pass_, half)[:, None]
+            columns[:, 1:3] *= _flop(calls, pass_, half)[:, None]
             error = np.abs(columns @ positive(columns, seconds) / seconds - 1)
             if best is None or error.mean() < best[0]:
                 best = float(error.mean()), half, skip, columns
@@ -194,16 +194,16 @@ def _traffic(call: Timed) -> float:
 
 
 def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
-    """Return per call 1, its pairs as full, causal and masked ones, and its bytes."""
+    """Return per call 1, its pairs, full and causal, its bytes, and the pairs of its mask."""
     columns = np.zeros((len(calls), 5))
     tq, tk = tile
     for row, call in zip(columns, calls, strict=True):
         height, width = -(-call.rows // tq) * tq, -(-call.columns // tk) * tk
-        row[0], row[4] = 1.0, _traffic(call)
+        row[0], row[3] = 1.0, _traffic(call)
         if call.kind == "causal":
             row[2] = causal_pairs(call.rows, tile, skip)
         else:
-            row[1 if call.kind == "full" else 3] = height * width
+            row[1], row[4] = height * width, height * width * (call.kind == "masked")
     return columns
 
 
@@ -212,11 +212,13 @@ def _kernel(pass_: Pass, known: Mapping[str, int], columns: Floats, seconds: Flo
     used = columns.any(axis=0)
     x = np.zeros(columns.shape[1])
     x[used] = robust(columns[:, used], seconds)
-    launch, full, causal, masked, traffic = x.tolist()
+    launch, full, causal, traffic, mask = x.tolist()
     if not full:
         raise RingloomError(f"the times of {pass_} calls do not grow with their size")
-    constants = {"launch": launch, "traffic": traffic, **known}
-    constants |= {"causal": max(1.0, causal / full), "masked": max(1.0, masked / full)}
+    if columns[:, 4].any():  # kernels that are given a mask do not know windows
+        mask = max(mask, SMALLEST)
+    constants = {"launch": launch, "traffic": traffic, "mask": mask, **known}
+    constants["causal"] = max(1.0, causal / full)
     rate = REFERENCE_DIM / (REFERENCE_DIM + known["head_half"]) / full
     return Kernel(rate, constants, columns @ x / seconds - 1)
 

@@ -20,7 +20,9 @@ attention.short_tile_q        queries of a kernel tile for calls of fewer than a
 attention.split               1: programs cut rectangles into full, causal and masked calls;
                               0: one kernel per q block skips what masks hide
 attention.skip_q, skip_kv     kernel tiles that causal calls skip, where they differ from `tile`
-attention.causal, masked      seconds per pair of a causal or masked call, relative to a full one
+attention.causal              seconds per pair of a causal call, relative to a full one
+attention.mask                seconds per pair to make an explicit mask, once for all heads; 0 where
+                              kernels know windows
 attention.backward_launch ... what the backward pass has of its own
 node.axes                     axes of the torus that joins the chips of a node, as in pods of TPUs
 node.wrap                     length of which an axis has to be a multiple to be closed to a ring
@@ -97,7 +99,7 @@ OWN: dict[str, tuple[Unit, float]] = {
     "skip_q": (TOKENS, 0.0),
     "skip_kv": (TOKENS, 0.0),
     "causal": (RATIO, 1.0),
-    "masked": (RATIO, 1.0),
+    "mask": (Unit("s per pair", zero=True), 0.0),
 }
 OPTIONAL = {
     **{f"attention.{name}": kind for name, kind in OWN.items()},

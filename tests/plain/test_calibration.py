@@ -133,7 +133,7 @@ KNOWN = {
     "attention.head_half": 24,
     "attention.backward_head_half": 8,
     "attention.causal": 1.1,
-    "attention.masked": 1.3,
+    "attention.mask": 3e-9,
     "attention.skip_q": 64,  # as any that divides skip_kv: the keys then decide
     "attention.skip_kv": 512,
     "attention.split": 1,
@@ -166,7 +166,14 @@ def machine() -> Hardware:
 
 @pytest.mark.parametrize("key", KNOWN)
 def test_the_constants_of_kernels_are_found_from_their_times(machine: Hardware, key: str) -> None:
-    assert machine[key] == pytest.approx(KNOWN[key], rel=1e-3, abs=1e-9)
+    assert machine[key] == pytest.approx(KNOWN[key], rel=1e-3, abs=1e-12)
+
+
+def test_kernels_that_are_given_masks_do_not_know_windows(machine: Hardware) -> None:
+    calls = timed(machine.changed({"attention.mask": 0}), "forward")
+    assert 0 < fit_kernel(calls, "forward").constants["mask"] < 1e-12
+    unmasked = [call for call in calls if call.kind != "masked"]
+    assert fit_kernel(unmasked, "forward").constants["mask"] == 0
 
 
 def test_what_was_measured_is_marked_and_says_where(machine: Hardware) -> None:
@@ -267,7 +274,7 @@ def test_calibrating_finds_the_constants_that_the_clock_obeys(clockwork: Clockwo
     told = calibrate().hardware
     for key in (*KNOWN, "intra.alpha", "intra.bandwidth", "memory.bandwidth", "attention.merge"):
         expected = 1.8 if key == "attention.merge" else clockwork.machine[key]
-        assert told[key] == pytest.approx(expected, rel=0.02, abs=1e-9), key
+        assert told[key] == pytest.approx(expected, rel=0.02, abs=1e-12), key
 
 
 def test_the_command_writes_a_file_that_predicts(

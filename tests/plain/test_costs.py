@@ -85,6 +85,21 @@ def test_a_window_is_one_call_over_what_it_sees() -> None:
     assert 4096 * 1024 < kernels.pairs(call, 1) < 4096 * 4096 / 2
 
 
+def test_a_window_is_a_masked_call_for_kernels_that_are_given_a_mask() -> None:
+    """The mask is made once, whichever heads and batch rows."""
+    window, masked = (Call(range(600), range(900), band) for band in ((0, 300), None))
+    for heads, batch in ((1, 1), (8, 1), (8, 3)):
+        work = Workload(seq=900, heads=heads, batch=batch)
+        plain, given = (
+            Kernels(H100.changed(SMOOTH | {"attention.mask": price}), work, "forward")
+            for price in (0, 1e-6)
+        )
+        assert plain.seconds(window, heads) < plain.seconds(masked, heads)
+        more = given.seconds(window, heads) - plain.seconds(masked, heads)
+        assert given.seconds(masked, heads) == given.seconds(window, heads)
+        assert more == pytest.approx(1e-6 * 640 * 1024, rel=1e-6)
+
+
 def test_stripes_of_several_tokens_are_full_middles_and_masked_sides() -> None:
     one = plan("striped:grain=64", Workload(seq=2**14, heads=2), 4)
     node = one.steps[1].attends[0]
