@@ -107,6 +107,9 @@ class Part:
         return "\n".join(kept) + "\n"
 
 
+PACKED = Part("packed")  # before the first data
+
+
 def parts_of(target: str, *names: str, **printed: str) -> list[Part]:
     """Parts of a target by their names, with lines that are printed under their keys."""
     return [Part(f"{target}/parts/{name}", tuple(printed.items())) for name in names]

@@ -1,10 +1,11 @@
 """layout_text   `positions`, `shard` and `unshard` of a program, printed from its layout."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from codegen.layout import Form, Joined, Layout, Named, Ranges
+from codegen.packed import packed
 from codegen.reflow import WIDTH, reflow
 
 PADDED = '''
@@ -73,14 +74,16 @@ def _data(layout: Layout) -> Iterator[str]:
     """The ranges of each rank, where there is no formula."""
     for name, form in (("RANGES", layout.q), ("KV_RANGES", layout.kv)):
         if isinstance(form, Ranges) and not (name == "KV_RANGES" and layout.alike):
-            yield ""
-            yield f"{name} = (  # first, end and step of the ranges of each rank"
-            for held in form.held:
-                text = f"{tuple((p.start, p.stop, p.step) for p in held)},"
-                yield from textwrap.wrap(
-                    text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 5
-                )
-            yield ")  # fmt: skip"
+            held = [tuple((p.start, p.stop, p.step) for p in own) for own in form.held]
+            yield from ("", *packed(name, held, _literal(name, held)))
+
+
+def _literal(name: str, held: Sequence[tuple[tuple[int, int, int], ...]]) -> Iterator[str]:
+    yield f"{name} = (  # first, end and step of the ranges of each rank"
+    for own in held:
+        text = f"{own},"
+        yield from textwrap.wrap(text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 5)
+    yield ")  # fmt: skip"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from codegen import dry_run
-from codegen.assemble import Part, assemble, parts_of
+from codegen.assemble import PACKED, Part, assemble, parts_of
 from codegen.header import constants, docstring
 from codegen.jax.schedule import print_loops
 from codegen.jax.tables import dynamic
@@ -46,6 +46,7 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     keys = "def kv_positions" in layout
     texts = [
         constants(program) + checked(program),
+        PACKED,
         layout,
         *schedule,
         *([] if program.backward else parts_of("jax", "forward_alone")),

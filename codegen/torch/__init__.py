@@ -1,7 +1,7 @@
 """Torch programs: one attention function, printed from loops or by tables, and its check."""
 
 from codegen import dry_run
-from codegen.assemble import Part, assemble, parts_of
+from codegen.assemble import PACKED, Part, assemble, parts_of
 from codegen.header import constants, docstring
 from codegen.layout_text import layout_text
 from codegen.masks import mask_expression, mask_function
@@ -35,7 +35,7 @@ def write(program: Program) -> str:
 def written(program: Program, loops: str = "") -> str:
     """A program that is bound to its plan, from printed loops or by tables."""
     layout = layout_text(program.layout, "torch", program.free)
-    texts: list[str | Part] = [constants(program), layout]
+    texts: list[str | Part] = [constants(program), PACKED, layout]
     parts, marks = parts_called(program.plans, program.loops or (), loops)
     texts += [*parts_of("torch", "digest"), loops, *parts] if loops else table.text(program)
     texts += parts_of("torch", *KERNELS) if not loops else []

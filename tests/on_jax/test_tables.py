@@ -115,6 +115,13 @@ def test_plans_of_single_blocks_and_initial_copies_are_exact() -> None:
     assert_replay_exact(as_text(kept), kept.workload, 4)
 
 
+def test_long_tables_are_compressed_and_read_again() -> None:
+    pair = plan("zigzag", replace(WORK, seq=64, kv_seq=64, mask=Window(9)), 8, pass_="both")
+    source = as_text(pair)
+    assert "FORWARD_ROWS = unpacked(" in source
+    assert_replay_exact(source, pair.workload, 8)
+
+
 def test_a_wrong_tile_is_not_exact() -> None:
     source = write(program_of(plan("ring", WORK, 2, pass_="both"), "jax").as_tables("by a test"))
     head, rows = source.split('FORWARD_ROWS = """\n')

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from array_libraries import library_of
-from codegen.assemble import assemble
+from codegen.assemble import PACKED, assemble
 from codegen.layout import Joined, Layout, Ranges, layout_of
 from codegen.layout_text import described, layout_text
 from planner.ir import Plan
@@ -75,7 +75,8 @@ def in_two(ranks: int, seq: int, kv_seq: int, first: str, rest: str) -> Plan:
 
 
 PLANS = [plan(name, Workload(seq=seq, heads=8, head_dim=8), ranks) for name, ranks, seq in CASES]
-PLANS += [shuffled(6, 100, 100), shuffled(6, 100, 70), across(4), across(7)]
+PLANS += [shuffled(64, 300, 300), shuffled(6, 100, 100), shuffled(6, 100, 70)]
+PLANS += [across(4), across(7)]
 PLANS += [plan("zigzag", Workload(seq=s, kv_seq=t, heads=2), 4) for s, t in ((64, 96), (61, 93))]
 TWO = [
     *(  # pages of a cache, and new tokens behind them: equal ones, unequal ones, very few
@@ -97,7 +98,7 @@ def program(layout: Layout, target: str) -> ModuleType:
     text = layout_text(layout, target, layout.multiple > 0)
     keep += ["kv_positions"] if "def kv_positions" in text else []
     built = ModuleType("layout")
-    exec(assemble('"""A layout."""', [sizes, text], keep), vars(built))
+    exec(assemble('"""A layout."""', [sizes, PACKED, text], keep), vars(built))
     return built
 
 
@@ -160,14 +161,15 @@ def test_the_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
             free = layout.multiple > 0
             sizes = f"RANKS = {one.ranks}\nSEQ = {layout.q.tokens}\nKV_SEQ = {layout.kv.tokens}\n"
             keep = ["positions", "shard", "unshard"]
-            text = assemble('"""A layout."""', [sizes, layout_text(layout, target, free)], keep)
+            texts = [sizes, PACKED, layout_text(layout, target, free)]
+            text = assemble('"""A layout."""', texts, keep)
             (tmp_path / f"{target}_{number}.py").write_text(text)
     assert_as_ruff_has_it(tmp_path)
 
 
 def test_named_layouts_are_formulas_and_shuffled_ones_are_data() -> None:
     names = [layout_of(one).q.name for one in PLANS]
-    assert names.count("") == 2
+    assert names.count("") == 3
     assert {"contiguous", "striped", "zigzag"} < {*names}
     assert described(layout_of(PLANS[2]).q) == (
         "of 16 equal pieces, rank r holds piece r and piece 15 - r"
@@ -187,6 +189,11 @@ def test_a_cache_and_what_is_behind_it_are_one_formula_each() -> None:
 def test_data_that_tells_both_sides_is_written_once() -> None:
     texts = [layout_text(layout_of(shuffled(6, 100, n)), "torch", False) for n in (100, 70)]
     assert ["KV_RANGES" in text for text in texts] == [False, True]
+
+
+def test_ranges_of_many_ranks_are_compressed() -> None:
+    texts = [layout_text(layout_of(shuffled(n, 300, 300)), "torch", False) for n in (64, 6)]
+    assert ["RANGES = unpacked(" in text for text in texts] == [True, False]
 
 
 def test_a_layout_is_called_what_the_planner_calls_it() -> None:

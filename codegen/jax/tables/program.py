@@ -1,12 +1,14 @@
 """schedule(program, ...)   the schedule of a table program: the interpreter, and its tables as text
 
-A table is text of one line per step and rank: the slots that move, and behind a bar the tiles.
+A table is text of one line per step and rank: the slots that move, and behind a bar the tiles. Of
+many lines it is compressed.
 """
 
 from collections.abc import Iterator
 
 from codegen.assemble import Part, parts_of
 from codegen.jax.tables.slots import Numbers, Tables, tables
+from codegen.packed import packed
 from codegen.programs import Program
 from codegen.reflow import reflow
 from codegen.steps import blocks as blocks_of
@@ -31,11 +33,11 @@ def data(program: Program) -> Iterator[str]:
         name = plan.pass_.upper()
         yield f"{name}_SLOTS = {quoted(table.sizes)}"
         yield from hops(f"{name}_HOPS", table)
-        yield f'{name}_ROWS = """'
         steps = [line for s in table.sections for line in lines(s.moves, s.tiles)]
         idle = "|" + " -" * NUMBERS[plan.pass_]
-        yield from steps or [idle] * program.ranks  # where nobody sees anything
-        yield '"""'
+        rows = steps or [idle] * program.ranks  # where nobody sees anything
+        short = [f'{name}_ROWS = """', *(part for row in rows for part in broken(row)), '"""']
+        yield from packed(f"{name}_ROWS", "\n".join(rows), short)
     yield from kept(made[0])
 
 
@@ -66,7 +68,7 @@ def lines(moves: list[Numbers], tiles: list[Numbers]) -> Iterator[str]:
     for step in zip(moves, tiles, strict=True):
         for slots, attended in zip(*step, strict=True):
             words = ["-" if n < 0 else str(n) for n in slots]
-            yield from broken(" ".join([*words, "|", *map(str, attended)]))
+            yield " ".join([*words, "|", *map(str, attended)])
 
 
 def broken(line: str) -> Iterator[str]:

@@ -3,20 +3,17 @@
 Short tables are printed as lists, long ones as compressed JSON.
 """
 
-import base64
-import json
 import textwrap
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 from codegen.assemble import Part, parts_of
+from codegen.packed import packed
 from codegen.programs import Program
 from codegen.steps import blocks, kept, refuse, steps
 from codegen.text import quoted
 
 WIDTH = 100
-LINES = 60  # of tables that are printed as lists
 HEADING = """\
 # ---- Tables: per rank and step what it sends [to, tensor, block, finished], what it receives
 # [from, tensor, block, finished], rectangles [query blocks, key blocks, kernel calls], and copies
@@ -52,10 +49,8 @@ def text(program: Program) -> list[str | Part]:
     Raises PlanError for a plan that begins with copies that no program can have.
     """
     refuse(program.forward, program.backward)
-    printed, packed = print_table(program)
-    before = parts_of("torch", "tables/packed") * packed
     signature = {"forward": WITH_SINKS["forward"]} if program.work.sinks else {}
-    return [*before, printed, *parts_of("torch", *INTERPRETER, **signature)]
+    return [print_table(program), *parts_of("torch", *INTERPRETER, **signature)]
 
 
 def operators(program: Program, shapes: str = "") -> list[Part]:
@@ -86,13 +81,11 @@ def tables_of(program: Program) -> dict[str, Any]:
     }
 
 
-def print_table(program: Program) -> tuple[str, bool]:
-    """The tables as a module text, and if they are compressed."""
+def print_table(program: Program) -> str:
+    """The tables as a module text."""
     tables = tables_of(program)
-    lines = [*literal(tables)]
-    if packed := len(lines) > LINES:
-        lines = [*compressed(tables)]
-    return "\n".join([HEADING, "", *lines]) + "\n", packed
+    lines = packed("TABLES: dict[str, Any]", tables, literal(tables))
+    return "\n".join([HEADING, "", *lines]) + "\n"
 
 
 def literal(tables: dict[str, Any]) -> Iterator[str]:
@@ -113,12 +106,3 @@ def filled(entries: str) -> Iterator[str]:
     """Entries of a list on as few lines as fit."""
     words = textwrap.wrap(f"{entries},", WIDTH - 8, break_long_words=False)
     yield from (f"        {line}" for line in words)
-
-
-def compressed(tables: dict[str, Any]) -> Iterator[str]:
-    """An assignment of compressed JSON."""
-    text = json.dumps(tables, separators=(",", ":"))
-    code = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
-    yield 'TABLES: dict[str, Any] = unpacked("""'
-    yield from (code[a : a + WIDTH] for a in range(0, len(code), WIDTH))
-    yield '""")'

@@ -1,0 +1,26 @@
+"""Data that is too long to be read stands in a program compressed, and `unpacked` gives it back."""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+from codegen.reflow import WIDTH
+
+LINES = 60  # of data that is printed as it is
+
+
+def unpacked(text: str) -> Any:
+    """Data out of compressed JSON."""
+    return json.loads(zlib.decompress(base64.b85decode("".join(text.split()))))
+
+
+def packed(name: str, value: Any, lines: Iterable[str]) -> list[str]:
+    """The assignment of a value: these lines, or if they are many, compressed JSON."""
+    if len(made := [*lines]) <= LINES:
+        return made
+    text = json.dumps(value, separators=(",", ":"))
+    code = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
+    parts = (code[at : at + WIDTH] for at in range(0, len(code), WIDTH))
+    return [f'{name} = unpacked("""', *parts, '""")']
