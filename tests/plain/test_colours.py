@@ -78,6 +78,9 @@ def test_colours_that_carry_meaning_differ(eye: str, dark: bool) -> None:
     if eye != "none":
         assert alike([*STREAM_COLOURS.values(), paper], eye) == []
         assert alike([*rank_colours(8), page["coming"], page["done"], paper], eye) == []
+        for rank in rank_colours(64):
+            for other in (page["coming"], page["done"], paper):
+                assert alike([rank, other], eye) == []
     assert alike([page["coming"], page["done"], paper], eye) == []
     assert alike([page["busy"], page["idle"], page["ink"], paper], eye) == []
     assert alike([COMPUTE, paper], eye) == []

@@ -2,7 +2,7 @@
 function ringloomPaint(doc, dark) {
   const paper = dark ? "#14181d" : "#ffffff", ink = dark ? "#e8ebee" : "#1b1f24"
   const faint = dark ? "#39424d" : "#d5dae0"
-  const [coming, done] = dark ? ["#2c343d", "#66717d"] : ["#dbe1e7", "#b4bcc5"]
+  const [coming, done] = dark ? ["#2c343d", "#524c4c"] : ["#dbe1e7", "#b4bcc5"]
   for (const model of doc._all_models.values()) {
     switch (model.type) {
       case "Figure": case "Plot":
