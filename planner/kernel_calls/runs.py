@@ -77,14 +77,41 @@ def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]
     return [call for r in rows for c in columns for box in boxes for call in box_calls(r, c, box)]
 
 
-def joined(calls: Iterable[Call]) -> list[Call]:
-    """Joins full calls that are one: of the same rows or columns, where the others go on."""
+def joined_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]) -> list[Call]:
+    """The same in few calls: those of full rectangles that go on are one."""
     made = list[Call]()
-    for call in calls:
-        made.append(call)
-        while len(made) > 1 and (both := _together(*made[-2:])):
-            made[-2:] = [both]
+    for box in boxes:
+        own = [part for run in rows if (part := run.between(*box[:2])).at]
+        other = [part for run in columns if (part := run.between(*box[2:4])).at]
+        for call in _halved(own, other, box) if own and other else ():
+            made.append(call)
+            while len(made) > 1 and (both := _together(*made[-2:])):
+                made[-2:] = [both]
     return made
+
+
+def _halved(rows: Sequence[Run], columns: Sequence[Run], box: Box) -> Iterator[Call]:
+    """Cuts runs of one box in halves until a rectangle is full, or of one run each."""
+    (*_, low, high), (i, j) = box, map(_ends, (rows, columns))
+    if j[1] - i[0] < low or j[0] - i[1] > high:
+        return
+    at, to = ([run.at for run in side] for side in (rows, columns))
+    full = low <= j[0] - i[1] and j[1] - i[0] <= high
+    if full and all(a.stop == b.start for side in (at, to) for a, b in pairwise(side)):
+        yield Call(range(at[0].start, at[-1].stop), range(to[0].start, to[-1].stop), False)
+    elif half := len(rows) // 2:
+        yield from _halved(rows[:half], columns, box)
+        yield from _halved(rows[half:], columns, box)
+    elif half := len(columns) // 2:
+        yield from _halved(rows, columns[:half], box)
+        yield from _halved(rows, columns[half:], box)
+    else:
+        yield from box_calls(rows[0], columns[0], box)
+
+
+def _ends(side: Sequence[Run]) -> tuple[int, int]:
+    """The first and the last position of runs."""
+    return min(run.positions[0] for run in side), max(run.positions[-1] for run in side)
 
 
 def _together(a: Call, b: Call) -> Call | None:
