@@ -73,7 +73,7 @@ class Workload(OneLine):
         }
         for field, value in sizes.items():
             if not isinstance(value, int | np.integer) or isinstance(value, bool):
-                raise PlanError(f"{field} must be a whole number, not {value!r}")
+                raise PlanError(f"{field} must be a whole number, not {value!r:.60}")
             if not 1 <= value <= LONGEST:
                 raise PlanError(f"{field} must be between 1 and {LONGEST}, not {value}")
             object.__setattr__(self, field, int(value))

@@ -309,7 +309,7 @@ class Or(Pair):
 def checked(mask: object) -> Mask:
     """Returns a mask; raises PlanError for anything else."""
     if not isinstance(mask, Mask):
-        raise PlanError(f"the mask must be a Mask such as Causal(), not {mask!r}")
+        raise PlanError(f"the mask must be a Mask such as Causal(), not {mask!r:.60}")
     return mask
 
 
@@ -324,7 +324,7 @@ def whole(name: str, value: SupportsIndex, least: int = 0) -> int:
     try:
         number = index(value)
     except TypeError:
-        raise PlanError(f"{name} {value!r} is not a whole number") from None
+        raise PlanError(f"{name} {value!r:.60} is not a whole number") from None
     if number < least:
         raise PlanError(f"{name} {number} is less than {least}")
     return number
