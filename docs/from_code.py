@@ -20,6 +20,7 @@ from ringloom.reproduce import pages as in_terminal
 from ringloom.reproduce.papers import PAPERS
 from ringloom.reproduce.tables import Line, Table
 from simulator.hardware import presets
+from simulator.hardware.schema import unit_of
 
 # ---- the command line
 
@@ -80,14 +81,15 @@ def _parameters(parameters: dict[str, int | str]) -> str:
 def hardware() -> Lines:
     """Every preset with every constant, its source, and whether it was measured there."""
     yield from ("# Hardware presets", "", "A constant that is not calibrated is marked.", "")
+    marks = {True: "", False: " **(assumed)**"}
     for name in presets():
         yield from (f"## {name}", "")
         constants = rl.hardware(name).constants.items()
         rows = (
-            (f"`{key}`", f"{c.value:.4g}", c.source + ("" if c.calibrated else " **(assumed)**"))
+            (f"`{key}`", f"{c.value:.4g}", unit_of(key).name, f"{c.source}{marks[c.calibrated]}")
             for key, c in constants
         )
-        yield from table(("constant", "value", "source"), rows)
+        yield from table(("constant", "value", "unit", "source"), rows)
 
 
 # ---- published numbers

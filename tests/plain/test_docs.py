@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from docstrings import as_rst
-from from_code import PAGES, command_line
+from from_code import PAGES, command_line, hardware
 from links import broken
 from questions import SITUATIONS, output
 from support import IRREGULAR, layouts, matrix, partly, programs, size
@@ -50,6 +50,12 @@ def test_the_examples_of_a_page_print_what_they_show(page: Path) -> None:
 
 
 # ---- pages and pictures from code
+
+
+def test_constants_of_presets_stand_with_their_units() -> None:
+    page = "\n".join(hardware())
+    assert "| `intra.alpha` | 7e-06 | s | " in page
+    assert "| `intra.bandwidth` | 3.7e+11 | bytes/s, one way | " in page
 
 
 def test_every_command_and_option_is_on_its_page() -> None:
