@@ -13,7 +13,7 @@ from planner.parse import schedule as parse_schedule
 from planner.partitions import LARGEST
 from planner.passes.adjoint import adjoint
 from planner.passes.pieces import joined, per_block, per_piece
-from planner.passes.relays import direct, homeward
+from planner.passes.relays import direct, homeward, stay
 from planner.passes.trim import drop_dead
 from planner.passes.trim import trim as drop_useless
 from planner.plans import Passes, Plans, one_plan
@@ -22,11 +22,12 @@ from planner.verify import verify, verify_pair
 from planner.workload import Workload, check_request
 
 Rewrite = Callable[[Plan], Plan]
-PASSES: tuple[Rewrite, ...] = (per_piece, drop_useless, homeward, direct)
+PASSES: tuple[Rewrite, ...] = (per_piece, drop_useless, stay, homeward, direct)
 BLOCKWISE: tuple[Rewrite, ...] = (
     drop_dead,
     per_block,
     partial(drop_useless, regular=False),
+    stay,
     partial(homeward, regular=False),
     partial(direct, regular=False),
     joined,

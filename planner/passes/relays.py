@@ -12,7 +12,7 @@ from planner.ir import ACCUMULATORS, Index, Move, Plan, Step
 from planner.partitions import Ints
 from planner.passes.exchanges import exchanges
 from planner.passes.pieces import brought
-from planner.passes.trim import drop_unused, filled
+from planner.passes.trim import drop_empty, drop_unused, filled
 from planner.plans import one_plan
 
 Moves = list[tuple[int, Move]]  # of some tensors, each with its step
@@ -161,6 +161,26 @@ def _fit_buffers(plan: Plan) -> Plan:
         for tensor, declared in plan.buffers
     )
     return replace(plan, buffers=tuple(needs))
+
+
+def stay(plan: Plan) -> Plan:
+    """Sums for some of the blocks that a rank owns stay with it, as the others there do.
+
+    Move(b, x, y)  -->  nothing        where b are sums of blocks that x owns, and not of all
+    """
+
+    def left(move: Move) -> Move:
+        if not move.accumulates:
+            return move
+        owners = plan.side(move.tensors[0]).owners
+        here, sent = owners[move.blocks] == move.src[:, None], move.blocks >= 0
+        own = (here | ~sent).all(axis=1) & (
+            sent.sum(axis=1) < np.bincount(owners, minlength=plan.ranks)[move.src]
+        )
+        return move.only(~own)
+
+    steps = (Step(s.attends, tuple(map(left, s.moves))) for s in plan.steps)
+    return drop_empty(replace(plan, steps=tuple(steps)))
 
 
 def direct(plan: Plan, regular: bool = True) -> Plan:
