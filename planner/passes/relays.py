@@ -167,7 +167,11 @@ def stay(plan: Plan) -> Plan:
     """Sums for some of the blocks that a rank owns stay with it, as the others there do.
 
     Move(b, x, y)  -->  nothing        where b are sums of blocks that x owns, and not of all
+
+    They set out under full and causal masks, where schedules are as they were built.
     """
+    if not plan.workload.mask.fixed_length:
+        return plan
 
     def left(move: Move) -> Move:
         if not move.accumulates:
