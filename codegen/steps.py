@@ -26,7 +26,7 @@ from planner.analysis.messages import reaches_owner
 from planner.errors import PlanError
 from planner.ir import INPUTS, Plan
 from planner.kernel_calls.calls import in_turn
-from planner.kernel_calls.runs import Call, joined_calls, runs
+from planner.kernel_calls.runs import Call, band_calls, runs
 from planner.partitions import Side, shifted
 
 Lists = list[Any]
@@ -117,7 +117,7 @@ def cutter(plan: Plan) -> Callable[[tuple[int, ...], tuple[int, ...]], Lists]:
         size = sum(block.size for block in q), sum(block.size for block in kv)
         return [
             short(band, [part(at, size[0]), part(to, size[1]), *pair])
-            for call in joined_calls(rows, columns, mask)
+            for call in band_calls(rows, columns, mask)
             for at, to, band in strips(call)
             for pair in heads
         ]

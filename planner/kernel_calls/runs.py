@@ -73,12 +73,10 @@ def ascend(parts: Iterable[range]) -> bool:
 
 
 def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]) -> list[Call]:
-    """Cuts a rectangle of runs, queries at aligned positions, under disjoint boxes."""
-    return [call for r in rows for c in columns for box in boxes for call in box_calls(r, c, box)]
+    """Cuts a rectangle of runs under disjoint boxes; full calls that go on are one.
 
-
-def joined_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]) -> list[Call]:
-    """The same in few calls: those of full rectangles that go on are one."""
+    Queries are at positions aligned with those of keys.
+    """
     made = list[Call]()
     for box in boxes:
         own = [part for run in rows if (part := run.between(*box[:2])).at]

@@ -14,7 +14,7 @@ from codegen.torch.parts import bands
 from codegen.torch.schedule import ONE_RUN
 from planner.kernel_calls import Call, band_calls, rectangle_calls
 from planner.kernel_calls.calls import in_turn
-from planner.kernel_calls.runs import joined_calls, runs
+from planner.kernel_calls.runs import runs
 from planner.kernel_calls.strips import strip_calls
 from planner.masks import Causal, Documents, Mask
 from planner.partitions import Ranges, merge, shifted
@@ -70,22 +70,10 @@ def test_calls_cover_what_the_mask_allows_once(
     np.testing.assert_array_equal(count, allowed)
 
 
-@given(cases())
-def test_full_calls_that_go_on_are_joined_to_ones_that_cover_the_same(
-    case: tuple[Workload, list[Ranges], list[Ranges]],
-) -> None:
-    work, q, kv = case
-    rows, columns = in_turn([shifted(block, work.offset) for block in q]), in_turn(kv)
-    calls = joined_calls(runs(rows), runs(columns), work.mask.region().pieces.tolist())
-    allowed = work.allowed(order(q), order(kv))
-    np.testing.assert_array_equal(covered(calls, allowed.shape, allowed), allowed)
-
-
 def test_pages_that_every_query_sees_are_one_call() -> None:
     queries, pages = [range(4096, 4352), range(7936, 8192)], [range(n, n + 16) for n in (0, 64, 99)]
     sides, boxes = (runs(queries), runs(pages)), Causal().region().pieces.tolist()
-    assert len(band_calls(*sides, boxes)) == 6
-    assert joined_calls(*sides, boxes) == [Call(range(512), range(48), False)]
+    assert band_calls(*sides, boxes) == [Call(range(512), range(48), False)]
 
 
 @pytest.mark.parametrize(
