@@ -59,15 +59,19 @@ def _alike(made: Sequence[Attend], real: Sequence[Attend]) -> bool:
     if not (made and real):
         return not (made or real)
     if sum(map(len, made)) != sum(map(len, real)):  # of what came in one message each
-        return same(*(np.sort(np.concatenate([*map(_tiles, rows)]))[None] for rows in (made, real)))
+        return np.array_equal(_tiles(made), _tiles(real))
     (ranks, *sides), (real_ranks, *real_sides) = (_ordered(*rows) for rows in (made, real))
     return np.array_equal(ranks, real_ranks) and all(map(same, sides, real_sides))
 
 
-def _tiles(rows: Attend) -> Ints:
-    """A number for each rank, query block and key block that meet."""
-    rank, q, kv = rows.rank[:, None, None].astype(np.int64), rows.q[:, :, None], rows.kv[:, None, :]
-    return (((rank << 20) + q << 20) + kv)[(q >= 0) & (kv >= 0)]
+def _tiles(rows: Sequence[Attend]) -> Ints:
+    """The rank, query block and key block of all pairs that meet, in order: [3, pairs]."""
+    pairs = []
+    for one in rows:
+        each = np.broadcast_arrays(one.rank[:, None, None], one.q[:, :, None], one.kv[:, None, :])
+        pairs.append(np.stack([x[(each[1] >= 0) & (each[2] >= 0)] for x in each]))
+    tiles = np.concatenate(pairs, axis=1)
+    return tiles[:, np.lexsort(tiles)]
 
 
 def _ordered(rows: Attend) -> tuple[Ints, ...]:
