@@ -14,7 +14,6 @@ import numpy as np
 
 from codegen.text import Flags, Names, entered, expression, numbered, signed
 from planner.errors import PlanError
-from planner.loops.fitting import Sets
 from planner.loops.form import Expr, Guard, Ints, Loops, When
 
 AXES = {1: ("rank",), 2: ("outer", "inner"), 3: ("outer", "middle", "inner")}
@@ -82,16 +81,6 @@ def conditions(when: When, domain: Domain) -> list[Condition]:
     steps = [t for t, on in zip(domain.steps, active, strict=True) if on]
     made = [*times(steps, domain), *bounds(when.guard, domain, active[:, None])]
     return [c for c in made if not c.holds.all()]
-
-
-def fitted(on: Flags, domain: Domain) -> list[Condition]:
-    """The conditions that together hold where `on` says, [steps, ranks]; none where none do."""
-    first, last = np.flatnonzero(on.any(axis=1))[[0, -1]]
-    sets = Sets(domain.steps[first], on[first : last + 1], domain.loops.mesh, [])
-    pieces, spans = sets.pieces() or (), sets.spans()
-    guard = pieces[0].guard if len(pieces) == 1 else spans
-    when = When(domain.steps[first], domain.steps[last], guard=guard or Guard())
-    return conditions(when, domain) if guard else []
 
 
 def times(steps: Sequence[int], domain: Domain) -> list[Condition]:

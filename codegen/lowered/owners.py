@@ -13,16 +13,13 @@ from planner.loops.form import OWN, Ints, Loops
 from planner.loops.values import pack
 from planner.partitions import Side
 
-Span = tuple[int | None, int | None]  # the first of the pieces that a rank owns, the next one
-
 
 @dataclass(frozen=True)
 class Owner:
-    """The rank that owns a value, as text and as numbers [steps, ranks], and which pieces it is."""
+    """The rank that owns all of a value: as text, and as numbers [steps, ranks]."""
 
     text: str
     ranks: Ints
-    pieces: Span = (None, None)
 
 
 def owner(plan: Plan, walked: Walk, side: str, value: str, domain: Domain) -> Owner:
@@ -31,12 +28,9 @@ def owner(plan: Plan, walked: Walk, side: str, value: str, domain: Domain) -> Ow
     if value == OWN:
         return Owner("rank", np.broadcast_to(where[:, -1], domain.shape))
     far = [_distance(plan, walked, side, value, t, domain) for t in domain.steps]
-    known = {t: x[0] for t, x in zip(domain.steps, far, strict=True) if x is not None}
+    known = {t: x for t, x in zip(domain.steps, far, strict=True) if x is not None}
     if not known:
         raise PlanError("a rank would compute with a block before it has come")
-    pieces, *others = {x[1] for x in far if x is not None}
-    if others:
-        raise PlanError("which pieces come changes with the step")
     at, texts = np.broadcast_to(where[:, :-1], (*domain.shape, len(mesh))).copy(), list[str]()
     for axis, n in enumerate(mesh):
         away, by = _line({t: int(x[axis]) for t, x in known.items()}, n)
@@ -48,17 +42,13 @@ def owner(plan: Plan, walked: Walk, side: str, value: str, domain: Domain) -> Ow
         size = SIZES[len(mesh)][axis]
         texts.append(place if place == names.axes[axis] else f"({place}) % {size}")
     text = texts[0] if len(mesh) == 1 else f"{texts[0]} * {SIZES[2][1]} + {texts[1]}"
-    ranks = np.ravel_multi_index(tuple(np.moveaxis(at, 2, 0)), mesh, mode="wrap")
-    return Owner(text, ranks, pieces)
+    return Owner(text, np.ravel_multi_index(tuple(np.moveaxis(at, 2, 0)), mesh, mode="wrap"))
 
 
 def _distance(
     plan: Plan, walked: Walk, side: str, value: str, t: int, domain: Domain
-) -> tuple[Ints, Span] | None:
-    """The coordinates from ranks to the owner of their value, and which of its pieces these are.
-
-    None if nobody has it.
-    """
+) -> Ints | None:
+    """The coordinates from ranks to the owner of their value; None if nobody has it."""
     held = walked.values[side].named.get((value, t))
     if held is None:
         return None
@@ -67,11 +57,10 @@ def _distance(
     owners = plan.partition.side(side).owners[blocks[here, 0]]
     owned = walked.tables[side, OWN][owners][:, :, 0]
     far = (where[owners] - where[here]) % domain.loops.mesh
-    width, many = blocks.shape[1], owned.shape[1]
-    firsts = (n for n in range(many + 1 - width) if (blocks[here] == owned[:, n : n + width]).all())
-    if (first := next(firsts, None)) is None or (far != far[0]).any():
-        raise PlanError("what comes are not pieces of one rank, equally far away for every rank")
-    return np.asarray(far[0]), (first or None, first + width if first + width < many else None)
+    whole = blocks.shape[1] == owned.shape[1] and (blocks[here] == owned).all()
+    if not whole or (far != far[0]).any():
+        raise PlanError("what comes is not all of one rank's, equally far away for every rank")
+    return np.asarray(far[0])
 
 
 def _line(far: dict[int, int], n: int) -> tuple[int, int]:

@@ -180,13 +180,12 @@ class Walk:
         return sums, attends
 
     def _into_whole(self, s: Send, t: int, src: Ints, dst: Ints) -> bool:
-        """True if sums are added to just what they are for, or to pieces that are owned."""
+        """True if the value that sums are for is all of the one that they are added to."""
         if s.into is None:
             return False
-        of, into = (Part(p.value, p.lag) for p in (s.parts[0], s.into))
-        into = replace(into, pieces=s.into.pieces if into.value == OWN else None)
-        both = (self.rows.blocks(p, s.side, t, who) for p, who in ((of, src), (into, dst)))
-        return same(*both)
+        both = (s.parts[0], src), (s.into, dst)
+        of, into = (self.rows.blocks(Part(p.value, p.lag), s.side, t, who) for p, who in both)
+        return same(of, into)
 
     def _rectangles(self, s: Attend, t: int) -> None:
         """Note the rectangles of an attend."""
@@ -281,7 +280,7 @@ class Walk:
             dst, heads = self.rows.everyone, np.unique(slices[blocks[blocks >= 0]])
         else:
             assert s.into
-            into, whole = (tensor, s.into.value), not any(p.pieces for p in (*s.parts, s.into))
+            into, whole = (tensor, s.into.value), not any(p.pieces for p in s.parts)
         self.into[s][t] = into
         self._here[into].append(codes)
         self._add(into, dst, whole, heads)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from codegen.lowered.conditions import both, fitted, needed, times
+from codegen.lowered.conditions import both, needed, times
 from codegen.lowered.shares import head_of
 from codegen.lowered.walk import Cell
 from codegen.reflow import WIDTH
@@ -18,8 +18,8 @@ from codegen.torch.origins import (
     triangular,
 )
 from codegen.torch.state import Lines, State, bracketed, indented, tupled
-from codegen.torch.tensors import Tensors, sliced
-from codegen.torch.tiles import Meeting
+from codegen.torch.tensors import Tensors
+from codegen.torch.tiles import ALL, Meeting
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
 from planner.loops.form import Attend
@@ -153,8 +153,6 @@ class Attending(State):
         if not everything(self.plan, q, kv, attended, on):
             asked = " or ".join(bracketed(both(said)) for _, said, _ in cases)
             on = np.logical_or.reduce([holds for *_, holds in cases])
-            if len(asked) >= WIDTH - 30:
-                asked = both(fitted(on, meeting.domain))
             if not 0 < len(asked) < WIDTH - 30 or not everything(self.plan, q, kv, attended, on):
                 raise PlanError("attention calls leave out a part of what the mask allows")
         if tokens := triangular(self.plan, q, kv, self.free):
@@ -172,3 +170,8 @@ class Attending(State):
         if len(set(side.head_counts.tolist())) > 1:
             raise PlanError("ranks compute different numbers of heads")
         return f".chunk({len(side.slices)}, 1)[{expression(head, meeting.domain.names)}]"
+
+
+def sliced(tensors: Tensors, tokens: str) -> Tensors:
+    """Some tokens of each tensor."""
+    return tensors if tokens == ALL else tensors.each(lambda x: f"{x}[:, :, {tokens}]")

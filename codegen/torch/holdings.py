@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from codegen.lowered.variables import Value
 from codegen.lowered.walk import Cell, Walk
 from codegen.reflow import WIDTH
-from codegen.text import Names
-from codegen.torch.tensors import Tensors, list_of, sliced
-from codegen.torch.tiles import slice_of
+from codegen.torch.tensors import Tensors, list_of
 from codegen.torch.variables import Moving
 from planner.errors import PlanError
 from planner.ir import TENSORS
-from planner.loops.form import HELD, OWN, Expr, Part
+from planner.loops.form import HELD, OWN, Part
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,6 @@ class Holdings:
     walked: Walk
     backward: bool
     kept: bool = False  # the forward pass left what it exchanged under the names of what is owned
-    unit: int = 1  # pieces in `size` tokens
     dim: str = ""  # of results, where it is not that of queries
     outputs: set[str] = field(default_factory=set)  # values of queries that have theirs
 
@@ -55,14 +52,9 @@ class Holdings:
 
     def part(self, tensors: tuple[str, ...], part: Part) -> Tensors:
         """The list of tensors of a message."""
-        side = TENSORS[tensors[0]].side
-        return sliced(self.value(side, part.value), self.tokens(side, part))
-
-    def tokens(self, side: str, part: Part) -> str:
-        """The slice of a part of a value."""
-        if any(e.step or e.axes or e.table for e in part.pieces or ()) or part.heads is not None:
-            raise PlanError("which pieces of a rank a message carries changes")
-        return slice_of(part, self.walked.pieces[side, part.value], self.unit, Names(()))
+        if part.pieces is not None or part.heads is not None:
+            raise PlanError("a message carries some of the pieces that a rank has")
+        return self.value(TENSORS[tensors[0]].side, part.value)
 
     # -- sums
 
@@ -92,13 +84,9 @@ class Holdings:
         """A value in whose shape sums are kept."""
         side = TENSORS[cell[0]].side
         known = (side, cell[1]) in self.inputs and not self.kept
-        own = self.walked.pieces[side, cell[1]] == self.walked.pieces[side, OWN]
-        return cell[1] if known and not own else OWN
+        return self.like(side, cell[1]) if known else OWN
 
-    def like(self, side: str, name: str, other: str) -> Tensors:
-        """Tensors in the shape of a value: some of what is owned, or another value."""
-        many, own = (self.walked.pieces[side, x] for x in (name, OWN))
-        if many > own:
-            return self.value(side, other)
-        part = Part(OWN, pieces=(Expr(0), Expr(many - 1)))
-        return sliced(self.value(side, OWN), self.tokens(side, part))
+    def like(self, side: str, name: str) -> str:
+        """A value of the same shape: what is owned, if that is as large."""
+        pieces = self.walked.pieces
+        return OWN if pieces[side, name] == pieces[side, OWN] else name

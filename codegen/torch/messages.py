@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from codegen.reflow import WIDTH
 from codegen.torch.state import State, indented
-from codegen.torch.tensors import Tensors, sliced
 from codegen.torch.transfers import Transfer
 from codegen.torch.variables import late, readers
 from planner.errors import PlanError
@@ -94,17 +93,15 @@ class Messages(State):
     def arrive(self, move: Transfer) -> None:
         """Sums that came are added to what is here, or are all there is."""
         assert move.into
-        assert move.s.into
         name, came = self.target(move), self.came(move)
-        into = sliced(Tensors(name), self.have.tokens(move.s.side, move.s.into))
         if move.s == self.assigned(move.into, move.domain.steps):
             self.write(f"{name} = {came}")
         elif move.into[0] != "OUT":
-            self.write(f"add({into.text}, {came})")
+            self.write(f"add({name}, {came})")
         elif move.root:
             raise PlanError("partial outputs go to one rank at once")
         else:
-            self.paste(indented(f"if came := {came}:", [f"merge({into.arguments}, *came)"]))
+            self.paste(indented(f"if came := {came}:", [f"merge(*{name}, *came)"]))
 
     def receive(self, move: Transfer) -> None:
         """Lets the value that came be read from the next step on; waits where nobody reads it."""
@@ -124,8 +121,7 @@ class Messages(State):
         """Something to keep where no input comes, if nothing has come before."""
         for move in moves:
             if not move.into and self.partly(move) and readers(self.loops, move.s) - {Start}:
-                name = self.target(move)
+                side, name, value = move.s.side, self.target(move), move.s.parts[0].value
                 if name not in self.defined:
                     self.defined.add(name)
-                    like = self.have.like(move.s.side, move.s.name, move.s.parts[0].value)
-                    yield f"{name} = {like.text}"
+                    yield f"{name} = {self.have.value(side, self.have.like(side, value)).text}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from codegen.lowered.conditions import SIZES, Domain
-from codegen.lowered.owners import Span, along, owner
+from codegen.lowered.owners import along, owner
 from codegen.lowered.walk import Rectangles, Walk, seen
 from codegen.text import Flags
 from planner.errors import PlanError
@@ -28,17 +28,13 @@ class Origin:
     blocks: Ints
     ranks: str
     axis: int | None = None
-    pieces: Span = (None, None)
 
     def positions(self, free: bool, single: bool) -> str:
         """The positions as ranges, or as a `single` one; `free`: any length goes."""
         if not self.ranks:
             whole = f"range({'seq' if free else 'KV_SEQ'})"
             return whole if single else f"({whole},)"
-        cut = f"[{self.pieces[0] or ''}:{self.pieces[1] or ''}]".removesuffix("[:]")
-        if cut and single:
-            raise PlanError("parts of a range travel")
-        return f"pieces({'seq, ' * free}{'*' * (self.axis is not None)}{self.ranks}){cut}"
+        return f"pieces({'seq, ' * free}{'*' * (self.axis is not None)}{self.ranks})"
 
 
 def origin(plan: Plan, walked: Walk, side: str, value: str, domain: Domain) -> Origin:
@@ -48,7 +44,7 @@ def origin(plan: Plan, walked: Walk, side: str, value: str, domain: Domain) -> O
     if value != OWN and table is not None:
         return gathered(plan.partition.side(side), owned, table[:, :, 0], domain)
     place = owner(plan, walked, side, value, domain)
-    return Origin(owned[place.ranks][:, :, slice(*place.pieces)], place.text, pieces=place.pieces)
+    return Origin(owned[place.ranks], place.text)
 
 
 def gathered(side: Side, owned: Ints, blocks: Ints, domain: Domain) -> Origin:
@@ -90,7 +86,6 @@ def triangular(plan: Plan, q: Origin, kv: Origin, free: bool) -> tuple[str, ...]
     """
     work, sides = plan.workload, plan.partition
     causal = work.mask.region().pieces.tolist() == CAUSAL and work.seq == work.kv_seq
-    causal &= kv.pieces == (None, None)
     if not causal or (q.axis is None and q.ranks != HERE) or kv.axis is not None:
         return ()
     pieces_of(plan)

@@ -35,9 +35,8 @@ class State:
         names = variables(self.loops, self.walked, self.frames, kept and not self.backward)
         work = self.plan.workload
         dim = "" if work.v_head_dim == work.head_dim else "V_HEAD_DIM"
+        self.have = Holdings(*names, self.walked, self.backward, kept and self.backward, dim)
         self.unit = unit_of(self.loops, self.walked.pieces)
-        held = kept and self.backward
-        self.have = Holdings(*names, self.walked, self.backward, held, self.unit, dim)
         self.axes, self.sizes = (names[len(self.loops.mesh)] for names in (AXES, SIZES))
         self.of_length = ", seq" * free  # that positions are given
         self.lines: list[str] = []
@@ -71,7 +70,7 @@ class State:
                 alike = {self.beginning(c, steps) for c in cells} == {first}
                 alone = alike and s.when.steps == [t] and t == steps[0]
                 return s if alone and self.in_one(s) else None
-            case s, _ if len(steps) == 1 and not (isinstance(s, Send) and s.into and s.into.pieces):
+            case s, _ if len(steps) == 1:
                 return s
         return None
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Text = Callable[[str], str]
-ALL = "..."  # the slice of all tokens
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,6 @@ class Tensors:
     def arguments(self) -> str:
         """All of them, as arguments of a function or items of a list."""
         return ", ".join(self.apart) or f"*{self.text}"
-
-
-def sliced(tensors: Tensors, tokens: str) -> Tensors:
-    """Some tokens of each tensor."""
-    return tensors if tokens == ALL else tensors.each(lambda x: f"{x}[:, :, {tokens}]")
 
 
 def list_of(*names: str) -> Tensors:

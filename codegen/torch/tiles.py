@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from codegen.lowered.conditions import Condition, Domain, conditions, together
-from codegen.lowered.variables import inputs_read
 from codegen.lowered.walk import plain
-from codegen.text import Flags, Names, expression
-from codegen.torch.tensors import ALL
+from codegen.text import Flags, expression
 from planner.errors import PlanError
-from planner.loops.form import Attend, Expr, Loops, Part, Send
+from planner.loops.form import Attend, Expr, Loops, Part
+
+ALL = "..."  # the slice of all of a value
 
 
 @dataclass(frozen=True)
@@ -53,40 +53,39 @@ class Meeting:
         """
         parts = s.q[0], s.kv[0]
         if s.kind != "strict":
-            each = zip(parts, self.pieces, strict=True)
-            rows, cols = (slice_of(p, n, self.unit, self.domain.names) for p, n in each)
+            rows, cols = map(self.slice_of, parts, self.pieces)
             return rows, cols, str(s.kind == "causal")
         if any(p.pieces is not None for p in parts):
             raise PlanError("parts of a shard are attended without their diagonal")
         return "1:", ":-1", "True"
 
+    def slice_of(self, part: Part, pieces: int) -> str:
+        """The slice of a part of a value of so many pieces."""
+        if part.pieces is None:
+            return ALL
+        low, high = part.pieces
+        past = replace(high, constant=high.constant + 1)
+        if high.modulo or high.period > 1 or low.table or high.table:
+            raise PlanError("which pieces a rank attends to goes around the ranks")
+        first, last = (times(expression(self.in_units(e), self.domain.names)) for e in (low, past))
+        ends = first.removeprefix("0"), last * (past != Expr(pieces))
+        return (
+            ":".join(ends)
+            if all(map(str.isalnum, filter(None, ends)))
+            else " : ".join(ends).strip()
+        )
 
-def slice_of(part: Part, pieces: int, unit: int, names: Names) -> str:
-    """The slice of a part of a value of so many pieces, in `size` tokens, `unit` pieces."""
-    if part.pieces in (None, (Expr(), Expr(pieces - 1))):
-        return ALL
-    low, high = part.pieces
-    past = replace(high, constant=high.constant + 1)
-    if high.modulo or high.period > 1 or low.table or high.table:
-        raise PlanError("which pieces a rank attends to goes around the ranks")
-    first, last = (times(expression(in_units(e, unit), names)) for e in (low, past))
-    ends = first.removeprefix("0"), last * (past != Expr(pieces))
-    plain_ends = all(map(str.isalnum, filter(None, ends)))
-    return ":".join(ends) if plain_ends else " : ".join(ends).strip()
-
-
-def in_units(e: Expr, unit: int) -> Expr:
-    """A number of pieces, in units of so many of them."""
-    constant, step, *axes = (x // unit for x in (e.constant, e.step, *e.axes))
-    return replace(e, constant=constant, step=step, axes=tuple(axes))
+    def in_units(self, e: Expr) -> Expr:
+        """A number of pieces, in units of so many of them."""
+        constant, step, *axes = (x // self.unit for x in (e.constant, e.step, *e.axes))
+        return replace(e, constant=constant, step=step, axes=tuple(axes))
 
 
 def unit_of(loops: Loops, pieces: Mapping[tuple[str, str], int]) -> int:
     """The pieces of which all slices are multiples."""
     numbers = [0]
-    for s in loops.statements:
-        into = [(s.side, s.into)] if isinstance(s, Send) and s.into else []
-        for side, part in (*inputs_read(s), *into):
+    for s in (s for s in loops.statements if isinstance(s, Attend)):
+        for side, part in (("q", s.q[0]), ("kv", s.kv[0])):
             if part.pieces is not None:
                 low, high = part.pieces
                 numbers += [low.constant, high.constant + 1, low.step, high.step]

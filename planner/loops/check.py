@@ -16,8 +16,7 @@ def check(loops: Loops, plan: Plan) -> Expansion:
     """The rows that loops expand to; PlanError unless they are the plan's, and kinds the mask's.
 
     Rows are compared step by step, whatever their order; messages of the same tensors between
-    the same ranks in a step count as one, and so do rectangles that are parts of one. The mask is
-    asked again what each rectangle is.
+    the same ranks in a step count as one. The mask is asked again what each rectangle is.
     """
     if loops.steps != len(plan.steps):
         raise PlanError(f"the loops have {loops.steps} steps, the plan has {len(plan.steps)}")
@@ -58,20 +57,8 @@ def _alike(made: Sequence[Attend], real: Sequence[Attend]) -> bool:
     """True for the same rectangles; those of a rank with equal last blocks in the same order."""
     if not (made and real):
         return not (made or real)
-    if sum(map(len, made)) != sum(map(len, real)):  # of what came in one message each
-        return np.array_equal(_tiles(made), _tiles(real))
     (ranks, *sides), (real_ranks, *real_sides) = (_ordered(*rows) for rows in (made, real))
     return np.array_equal(ranks, real_ranks) and all(map(same, sides, real_sides))
-
-
-def _tiles(rows: Sequence[Attend]) -> Ints:
-    """The rank, query block and key block of all pairs that meet, in order: [3, pairs]."""
-    pairs = []
-    for one in rows:
-        each = np.broadcast_arrays(one.rank[:, None, None], one.q[:, :, None], one.kv[:, None, :])
-        pairs.append(np.stack([x[(each[1] >= 0) & (each[2] >= 0)] for x in each]))
-    tiles = np.concatenate(pairs, axis=1)
-    return tiles[:, np.lexsort(tiles)]
 
 
 def _ordered(rows: Attend) -> tuple[Ints, ...]:

@@ -148,7 +148,7 @@ class Sets:
         fits = [line(x, n, self.first) for x, n in self.numbers]
         if any(many < steps for many, _ in fits):
             return pieces
-        spans = self.spans()
+        spans = self._spans()
         last = self.first + steps - 1
         return [Piece(self.first, last, spans, [e for _, e in fits])] if spans else None
 
@@ -166,7 +166,7 @@ class Sets:
                     best[i] = piece.weight + weight, [piece, *rest]
         return best[0][1]
 
-    def spans(self) -> Guard | None:
+    def _spans(self) -> Guard | None:
         """First and last steps of each rank as data; None where a rank pauses."""
         steps = [np.flatnonzero(column) for column in self.on.T]
         if any(len(s) and s[-1] - s[0] + 1 > len(s) for s in steps):

@@ -91,10 +91,6 @@ class Values:
             raise PlanError("irregular: how a block comes to a rank that reads it has no rule")
         return code
 
-    def numbers(self, rank: Ints, blocks: Ints) -> Ints:
-        """The number of the value that each block [n, w] is of; less than 0 for no block."""
-        return self.places(rank, blocks).T >> self.bits
-
     def slices(self, row: list[int]) -> list[tuple[Value, tuple[int, ...]]]:
         """The values that one row reads, one for each run of pieces, and its ends there."""
         slots = defaultdict[int, list[int]](list)

@@ -5,14 +5,13 @@ Records are rows of one step that are alike but for the rank.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
-from planner.columns import distinct, twice
+from planner.columns import distinct
 from planner.ir import Attend, Move, Plan, Step
 from planner.loops.exchanges import Exchanges
-from planner.loops.form import OWN, Ints
+from planner.loops.form import Ints
 from planner.loops.kinds import Kinds
 from planner.loops.places import Asked, Cut, read
 from planner.loops.transfers import Transfers, Way, find_mesh
@@ -43,20 +42,9 @@ class Reading(Exchanges):
         super().__init__(find_mesh(((m.src, m.dst) for _, m in plan.moves()), plan.ranks), plan)
         self.records = list[Record]()
         self.kinds, self.transfers = Kinds(plan), Transfers(self.mesh)
-        moves = [move for step in self.steps for move in step.moves]
-        self.in_pieces = any(twice(m.src.astype(np.intp) * self.ranks + m.dst) for m in moves)
         for t, step in enumerate(self.steps):
             self._step(t, step)
         self.repeated()
-
-    def _pieces(self, move: Move) -> Ints:
-        """Which of its owner's pieces each message carries; all 0 where they do not go apart."""
-        if not self.in_pieces:
-            return np.zeros(len(move), np.intp)
-        block, own = move.blocks.max(axis=1), self.values[move.side].named[OWN, None].table
-        side = self.plan.partition.side(move.side)
-        alike = side.chunk[own[side.owners[block], :, 0]] == side.chunk[block][:, None]
-        return np.asarray(alike.argmax(axis=1))
 
     def _step(self, t: int, step: Step) -> None:
         for move in step.moves:
@@ -86,10 +74,7 @@ class Reading(Exchanges):
         else:
             for shift in shifts:
                 by = tuple(int(x) for x in np.unravel_index(shift, mesh))
-                part = move.only(code == shift)
-                of = self._pieces(part)
-                for piece in distinct(of).tolist():
-                    yield Way("shift", by, piece=piece), part.only(of == piece)
+                yield Way("shift", by), move.only(code == shift)
 
     def _rooted(self, move: Move) -> Way | None:
         """All messages along one axis, from one coordinate of it, or for sums to one."""
@@ -119,23 +104,11 @@ class Reading(Exchanges):
         return name
 
     def _attends(self, t: int, attend: Attend) -> None:
+        rank, q, kv = attend.rank, attend.q, attend.kv
+        self.added += [("q", rank, q), ("kv", rank, kv)]
+        kinds = self.kinds.of(attend)
         values = self.values
-        self.added += [("q", attend.rank, attend.q), ("kv", attend.rank, attend.kv)]
-        for one in self._by_values(attend):
-            rank, q, kv = one.rank, one.q, one.kv
-            kinds = self.kinds.of(one)
-            for at, cuts in read(("q", values["q"], rank, q), ("kv", values["kv"], rank, kv)):
-                for kind in distinct(kinds[at]).tolist():
-                    rows = at[kinds[at] == kind]
-                    self.records.append(Record(t, ("", ()), rank[rows], cuts, kind))
-
-    def _by_values(self, attend: Attend) -> Iterator[Attend]:
-        """Rectangles of one value of queries and one of keys each."""
-        q, kv = (
-            [np.where(of == n, blocks, -1) for n in distinct(of[of >= 0])]
-            for side, blocks in (("q", attend.q), ("kv", attend.kv))
-            for of in [self.values[side].numbers(attend.rank, blocks)]
-        )
-        for each, other in product(q, kv):
-            if len(one := Attend(attend.rank, each, other)):
-                yield one
+        for at, cuts in read(("q", values["q"], rank, q), ("kv", values["kv"], rank, kv)):
+            for kind in distinct(kinds[at]).tolist():
+                rows = at[kinds[at] == kind]
+                self.records.append(Record(t, ("", ()), rank[rows], cuts, kind))

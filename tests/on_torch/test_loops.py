@@ -91,13 +91,6 @@ REGULAR = [
     # messages of one value on two ways in one loop, of which each rank takes part in one
     ("ring", 4, Causal() | Prefix(20)),
     ("ring", 4, Causal() & (Window(6) | Global(3))),
-    # pieces that travel apart: one way, the other way, both on one rank; sums for a part of a shard
-    ("zigzag", 8, Window(9)),
-    ("zigzag", 8, Window(20)),
-    ("zigzag", 8, Window(70)),  # the ranks that attend are data, their conditions too long
-    ("burst", 6, Window(20)),
-    ("bidirectional", 8, Window(20)),
-    ("zigzag", 4, DOCUMENTS),
     # of three messages that stay together one is read, and all are waited for
     ("allgather", 4, Slices(((0, 12, 0, 1, "full"),))),
 ]
