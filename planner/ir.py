@@ -327,6 +327,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(filter(None, each(Step, self.steps, "steps"))))
+        object.__setattr__(self, "start", each(Held, self.start, "start"))
         if self.pass_ not in INPUTS:
             raise PlanError(f"a pass is forward or backward, not {self.pass_!r}")
         check_request(self.workload, self.ranks, "a plan")
@@ -337,7 +338,7 @@ class Plan:
         for tensor, slots in self.buffers:
             if tensor not in known or slots < 0:
                 raise PlanError(f"no {tensor} buffers of {slots} slots in a {self.pass_} plan")
-        for held in each(Held, self.start, "start"):
+        for held in self.start:
             self._check_node("start", held)
         for number, step in enumerate(self.steps):
             nodes: tuple[Attend | Move, ...] = (*step.moves, *step.attends)

@@ -274,9 +274,10 @@ def asked_for(
 ) -> list[str]:
     """Returns each schedule once, as the machine runs it: those given, or those that matter."""
     named = comparable(work, ranks, machine.ranks_per_node) if schedules is None else schedules
-    if not isinstance(named, Iterable) or isinstance(named, str) or not named:
+    given = [] if isinstance(named, str) or not isinstance(named, Iterable) else list(named)
+    if not given:
         raise PlanError(f"schedules must be a list of names, such as ['ring'], not {named!r}")
-    names = list(dict.fromkeys(on_machine(name, ranks, machine) for name in named))
+    names = list(dict.fromkeys(on_machine(name, ranks, machine) for name in given))
     for name in names:
         find_schedule(name)
     return names

@@ -10,7 +10,7 @@ box leaves a band: row r sees the columns r + lo..r + hi that there are.
       |  lo \     |
       +-----------+        a triangle is a full call for what all see, a causal one, a full one
 
-Emitted programs contain the same cuts as code, for lengths that are known when they run.
+Emitted programs of loops cut one run and another in the same way when they run, as code.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -73,18 +73,28 @@ def ascend(parts: Iterable[range]) -> bool:
 
 
 def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]) -> list[Call]:
-    """Cuts a rectangle of runs under disjoint boxes; full calls that go on are one.
+    """Cuts a rectangle of runs under disjoint boxes; full calls of a box that go on are one.
 
     Queries are at positions aligned with those of keys.
     """
+    return [call for box in boxes for call in _joined(_of_box(rows, columns, box))]
+
+
+def _of_box(rows: Sequence[Run], columns: Sequence[Run], box: Box) -> Iterator[Call]:
+    """Yields the calls of one box."""
+    own = [part for run in rows if (part := run.between(*box[:2])).at]
+    other = [part for run in columns if (part := run.between(*box[2:4])).at]
+    if own and other:
+        yield from _halved(own, other, box)
+
+
+def _joined(calls: Iterable[Call]) -> list[Call]:
+    """Joins each full call to the one before it where that goes on in it."""
     made = list[Call]()
-    for box in boxes:
-        own = [part for run in rows if (part := run.between(*box[:2])).at]
-        other = [part for run in columns if (part := run.between(*box[2:4])).at]
-        for call in _halved(own, other, box) if own and other else ():
-            made.append(call)
-            while len(made) > 1 and (both := _together(*made[-2:])):
-                made[-2:] = [both]
+    for call in calls:
+        made.append(call)
+        while len(made) > 1 and (both := _together(*made[-2:])):
+            made[-2:] = [both]
     return made
 
 
@@ -125,7 +135,7 @@ def _together(a: Call, b: Call) -> Call | None:
 
 
 def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[Call]:
-    """Yields the calls of one box."""
+    """Yields the calls of two runs."""
     i0, i1, j0, j1, lo, hi = box
     rows, columns = rows.between(i0, i1), columns.between(j0, j1)
     i, j = rows.positions, columns.positions

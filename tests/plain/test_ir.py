@@ -64,6 +64,14 @@ def test_nodes_compare_by_value_and_cannot_be_changed() -> None:
         one.blocks[0, 0] = 5
 
 
+def test_what_a_plan_starts_with_may_be_one_value_or_an_iterator() -> None:
+    plan = rl.adjoint(rl.plan("allgather", WORK, 3), keep=("KV",))
+    assert len(plan.start) > 1
+    assert replace(plan, start=iter(plan.start)) == plan
+    one = replace(plan, start=plan.start[:1])
+    assert replace(plan, start=plan.start[0]) == one
+
+
 def test_steps_in_which_nothing_happens_fall_away() -> None:
     plan = rl.plan("ring", rl.Workload(seq=8, heads=1), 4)
     first, *others = plan.steps
