@@ -334,9 +334,8 @@ class Plan:
         each(Partition, (self.partition,), "partition")
         self.partition.check(self.workload, self.ranks)
         check_places(self.ranks, max(len(self.partition.q), len(self.partition.kv)))
-        known = CARRIED[self.pass_]
         for tensor, slots in self.buffers:
-            if tensor not in known or slots < 0:
+            if tensor not in CARRIED[self.pass_] or slots < 0:
                 raise PlanError(f"no {tensor} buffers of {slots} slots in a {self.pass_} plan")
         for held in self.start:
             self._check_node("start", held)
