@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ringloom as rl
@@ -104,6 +105,11 @@ def test_what_gets_stuck_cannot_run_and_nothing_else_is_refused_for_it(
 def test_schedules_are_a_list_of_names(schedules: list[str]) -> None:
     with pytest.raises(rl.PlanError, match="schedules must be a list of names, such as"):
         rl.compare(WORK, 8, "h100", schedules)
+
+
+def test_schedules_may_be_an_array_of_names() -> None:
+    answer = rl.compare(WORK, 2, "h100", np.array(["ring", "zigzag"]), variants=False)
+    assert {row.schedule for row in answer.rows} == {"ring", "zigzag"}
 
 
 def test_where_none_can_run_each_has_its_reason_on_lines_that_fit(

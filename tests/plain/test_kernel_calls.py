@@ -76,6 +76,12 @@ def test_pages_that_every_query_sees_are_one_call() -> None:
     assert band_calls(*sides, boxes) == [Call(range(512), range(48), False)]
 
 
+def test_calls_of_different_boxes_stay_apart_as_loops_cut_them() -> None:
+    boxes = Workload(seq=2, heads=1, mask="global:1").mask.region().pieces.tolist()
+    assert len(boxes) == 2
+    assert len(band_calls(runs([range(2)]), runs([range(1)]), boxes)) == 2
+
+
 @pytest.mark.parametrize(
     ("mask", "q", "kv", "kinds"),
     [
