@@ -1,6 +1,8 @@
 """The attends of a step as text: cases of whole rectangles, or all that the mask leaves."""
 
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from codegen.torch.origins import (
     single_runs,
     triangular,
 )
-from codegen.torch.state import Lines, State, bracketed, indented, tupled
+from codegen.torch.state import Lines, State, bracketed, indented, joined, tupled
 from codegen.torch.tensors import Tensors
 from codegen.torch.tiles import ALL, Meeting
 from planner.errors import PlanError
@@ -122,19 +124,24 @@ class Attending(State):
     def cases(self, meeting: Meeting, values: Values) -> Lines:
         """The rectangles one by one, each under the condition that none before it had."""
         tensor = ACCUMULATORS[self.plan.pass_][0]
-        left, cases, made = meeting.domain.everywhere, meeting.cases(), list[str]()
-        apart = np.sum([on for *_, on in cases], axis=0).max() < 2
-        for n, (s, said, on) in enumerate(cases):
+        left, cases, made = meeting.domain.everywhere, meeting.cases(), list[Lines]()
+        apart = bool(np.sum([on for *_, on in cases], axis=0).max() < 2)
+        for s, said, on in cases:
             asked, (rows, cols, band) = both(needed(said, left)), meeting.arguments(s)
             begins = s == self.assigned(self.cell(meeting, tensor), meeting.domain.steps)
             lines = self.begun(values, band) if begins else self.added(values, rows, cols, band)
-            if len(cases) == 1:
-                return asked, lines
-            head = f"{'el' * bool(apart and n)}if {asked}:" if asked else ""
-            head = "else:" if apart and n and (on == left).all() else head
-            made += indented(head, lines) if head else lines
+            made.append((asked, lines))
             left = left & ~on if apart else left
-        return "", made
+        if apart:
+            made = [x for _, alike in groupby(made, itemgetter(1)) for x in joined(alike)]
+        if len(made) == 1:
+            return made[0]
+        text = list[str]()
+        for n, (asked, lines) in enumerate(made):
+            later = apart and n > 0
+            head = f"{'el' * later}if {asked}:" if asked else "else:" * later
+            text += indented(head, lines) if head else lines
+        return "", text
 
     def cuts(self, meeting: Meeting) -> tuple[str, ...]:
         """A condition, a function of tiles and its arguments: what the mask leaves of two values.

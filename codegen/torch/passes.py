@@ -17,7 +17,7 @@ from codegen.reflow import WIDTH
 from codegen.torch.attends import Attending
 from codegen.torch.exchanges import Exchanges
 from codegen.torch.frames import Frame
-from codegen.torch.state import Lines, bracketed, tupled
+from codegen.torch.state import Lines, joined, tupled
 from codegen.torch.tiles import Meeting
 from codegen.torch.transfers import Transfer, transfers
 from codegen.torch.variables import late, untouched
@@ -250,16 +250,3 @@ class Pass(Attending, Exchanges):
                 source = f"wait({self.have.handles[x]})"
         self.defined.add(target)
         return [f"{target} = {source}"] if target != source else []
-
-
-def joined(blocks: Iterable[Lines]) -> list[Lines]:
-    """Blocks with one condition for several that are alike, which hold one at a time."""
-    made = list[Lines]()
-    for when, lines in blocks:
-        same = [n for n, (asked, others) in enumerate(made) if asked and when and others == lines]
-        whole = [bracketed(x) for x in (*(made[n][0] for n in same), when)]
-        if same and len(" or ".join(whole)) <= WIDTH - 12:
-            made[same[0]] = " or ".join(whole), lines
-        else:
-            made.append((when, lines))
-    return made

@@ -113,3 +113,16 @@ def tupled(lines: Sequence[str]) -> list[str]:
 def bracketed(condition: str) -> str:
     """A condition beside others, of which one holds."""
     return f"({condition})" if " and " in condition else condition
+
+
+def joined(blocks: Iterable[Lines]) -> list[Lines]:
+    """Blocks with one condition for several that are alike, which hold one at a time."""
+    made = list[Lines]()
+    for when, lines in blocks:
+        same = [n for n, (asked, others) in enumerate(made) if asked and when and others == lines]
+        whole = [bracketed(x) for x in (*(made[n][0] for n in same), when)]
+        if same and len(" or ".join(whole)) <= WIDTH - 12:
+            made[same[0]] = " or ".join(whole), lines
+        else:
+            made.append((when, lines))
+    return made
