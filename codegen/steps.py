@@ -13,25 +13,22 @@ A sum is finished (1) if nothing will be added to it. Rows, columns and heads co
 one of the rectangle's blocks, laid one after the other.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen.masks import boxes
 from planner.analysis.liveness import lifetimes
 from planner.analysis.messages import reaches_owner
 from planner.errors import PlanError
 from planner.ir import INPUTS, Plan
-from planner.kernel_calls.calls import in_turn
-from planner.kernel_calls.runs import Call, band_calls, runs
+from planner.kernel_calls import rectangle_calls
 from planner.partitions import Side, shifted
 
 Lists = list[Any]
 Arrays = dict[str, NDArray[Any]]
-STRIP = 1024  # rows of a window at least, as a call takes them
 LEFT = ("Q", "KV", "OUT")  # what a forward pass can leave on other ranks
 
 
@@ -86,13 +83,19 @@ def steps(plan: Plan, keeps: Lists) -> Lists:
         for rank, q, kv in zip(
             attend.rank.tolist(), attend.q.tolist(), attend.kv.tolist(), strict=True
         ):
-            queries, keys = (tuple(b for b in row if b >= 0) for row in (q, kv))
+            queries, keys = by_position(plan.partition.q, q), by_position(plan.partition.kv, kv)
             table[rank][number][2].append([[*queries], [*keys], cut(queries, keys)])
     for tensor in INPUTS[plan.pass_]:
         for rank, block, step in last_reads(plan, tensor):
             if [tensor, block] not in keeps[rank]:
                 table[rank][step][3].append([tensor, block])
     return [[step for step in rank if any(step)] for rank in table]
+
+
+def by_position(side: Side, numbers: Iterable[int]) -> tuple[int, ...]:
+    """The blocks of some numbers, as their first positions follow: so few calls take them."""
+    blocks = {n: side.blocks[n].positions for n in numbers if n >= 0}
+    return tuple(sorted(blocks, key=lambda n: min((p[0] for p in blocks[n]), default=0)))
 
 
 def last_reads(plan: Plan, tensor: str) -> Iterator[tuple[int, int, int]]:
@@ -107,35 +110,21 @@ def last_reads(plan: Plan, tensor: str) -> Iterator[tuple[int, int, int]]:
 def cutter(plan: Plan) -> Callable[[tuple[int, ...], tuple[int, ...]], Lists]:
     """A function that cuts the rectangle of some query and key blocks into kernel calls."""
     work, sides = plan.workload, plan.partition
-    mask = boxes(work, free=False)
+    mask = work.mask.region().pieces
 
     def cut(queries: tuple[int, ...], keys: tuple[int, ...]) -> Lists:
         q, kv = [sides.q.blocks[n] for n in queries], [sides.kv.blocks[n] for n in keys]
-        rows = runs(in_turn([shifted(block.positions, work.offset) for block in q]))
-        columns = runs(in_turn([block.positions for block in kv]))
+        rows = [shifted(block.positions, work.offset) for block in q]
+        columns = [block.positions for block in kv]
         heads = shared_heads(q[0].heads, kv[0].heads, work.group)
         size = sum(block.size for block in q), sum(block.size for block in kv)
         return [
             short(band, [part(at, size[0]), part(to, size[1]), *pair])
-            for call in band_calls(rows, columns, mask)
-            for at, to, band in strips(call)
+            for at, to, band in rectangle_calls(rows, columns, mask, masks=False)
             for pair in heads
         ]
 
     return cut
-
-
-def strips(call: Call) -> Iterator[Call]:
-    """A window cut into as many rows at a time as it is wide, where a kernel needs it as a bias."""
-    rows, cols, band = call
-    if not isinstance(band, tuple):
-        yield call
-        return
-    lo, hi = band
-    for top in range(0, len(rows), step := max(STRIP, hi - lo + 1)):
-        bottom = min(len(rows), top + step)
-        left, right = max(0, top + lo), min(len(cols), bottom + hi)
-        yield Call(rows[top:bottom], cols[left:right], (lo + top - left, hi + top - left))
 
 
 def shared_heads(q: range, kv: range, group: int) -> list[tuple[list[int], list[int]]]:

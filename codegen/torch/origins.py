@@ -88,7 +88,7 @@ def triangular(plan: Plan, q: Origin, kv: Origin, free: bool) -> tuple[str, ...]
     causal = work.mask.region().pieces.tolist() == CAUSAL and work.seq == work.kv_seq
     if not causal or (q.axis is None and q.ranks != HERE) or kv.axis is not None:
         return ()
-    pieces_of(plan)
+    check_pieces(plan)
     seq = ", seq" * free
     tokens = f"positions({HERE}{seq})" if q.axis is None else "tokens"
     if not kv.ranks:
@@ -103,12 +103,10 @@ def triangular(plan: Plan, q: Origin, kv: Origin, free: bool) -> tuple[str, ...]
     return tokens, f"positions({kv.ranks}{seq})"
 
 
-def pieces_of(plan: Plan) -> int:
-    """The number of pieces that a rank owns; PlanError unless all are without gaps."""
-    side = plan.partition.q
-    if any(len(p) != 1 or p[0].step != 1 for p in side.chunks):
+def check_pieces(plan: Plan) -> None:
+    """Raises PlanError unless all pieces of queries are without gaps."""
+    if any(len(p) != 1 or p[0].step != 1 for p in plan.partition.q.chunks):
         raise PlanError("queries of a rank are no ranges of the sequence")
-    return len(np.unique(side.chunk[side.owned(plan.ranks)[0]]))  # whose heads may be cut, too
 
 
 def together(sides: Partition) -> bool:
@@ -127,7 +125,7 @@ def step_of(plan: Plan) -> int:
         raise PlanError("the keys of some tokens lie on other ranks than the queries")
     steps = {step for own in q for step in np.diff(own).tolist()}
     if len(steps) > 1:
-        pieces_of(plan)
+        check_pieces(plan)
         return 0
     return max(steps, default=1)
 

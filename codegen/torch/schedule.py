@@ -12,13 +12,13 @@ from codegen.lowered.conditions import SIZES
 from codegen.lowered.keeping import Kept, kept
 from codegen.reflow import reflow
 from codegen.text import Data, listed
-from codegen.torch.origins import in_order, pieces_of, single_runs, step_of
+from codegen.torch.origins import in_order, single_runs, step_of
 from codegen.torch.passes import Pass
 from planner.columns import twice
 from planner.errors import PlanError
 from planner.ir import Plan
 from planner.loops.expand import Expansion, pairs
-from planner.loops.form import Attend, Exchange, Loops, Moves, Send
+from planner.loops.form import Attend, Exchange, Ints, Loops, Moves, Send
 
 MOVES = {("Q",), ("DOUT",), ("KV",), ("Q", "DOUT", "STATS"), ("OUT",), ("DQ",), ("DKV",)}
 PARTS = "passing", "merge", "kernels", "sums", "bands", "visitors"
@@ -117,6 +117,7 @@ def parts_called(
     marks = {
         "some" if partly else "every",
         "" if one else "many",
+        "" if one and not touching(plans[0].workload.mask.region().pieces) else "several",
         "all" if given == {1} else "keys",
     }
     marks |= {"later" if re.search(r"wait\((x|swap|gather|reduce)\b", passes) else "direct"}
@@ -129,6 +130,13 @@ def parts_called(
     return parts_of("torch", *PARTS, **lines), frozenset(marks)
 
 
+def touching(boxes: Ints) -> bool:
+    """True if boxes of a mask share rows or columns, so that calls may go on in another box."""
+    i0, i1, j0, j1, *_ = boxes.T[:, :, None]
+    rows, columns = ((y > x.T) & (x < y.T) for x, y in ((i0, i1), (j0, j1)))
+    return int((rows | columns).sum()) > len(boxes)
+
+
 def pieces_function(plan: Plan, loops: Sequence[Loops], free: bool, several: bool) -> list[str]:
     """The function that gives the positions of a rank, or of `several`, as ranges, or as one."""
     step, seq = step_of(plan), ", seq" * free
@@ -137,19 +145,18 @@ def pieces_function(plan: Plan, loops: Sequence[Loops], free: bool, several: boo
     each, cached = f"range(int({{0}}[0]), int({{0}}[-1]) + 1{by})", ["@cache"]
     if several:
         given, said = given.replace("rank", "*ranks"), "ranks, in order of the sequence"
+        own = f"torch.cat([{own} for rank in ranks]).sort().values"
+    if several or not step:
         body = [
-            f"tokens = torch.cat([{own} for rank in ranks]).sort().values",
+            f"tokens = {own}",
             "runs = tokens.tensor_split(((tokens.diff() != 1).nonzero()[:, 0] + 1).tolist())",
             f"return tuple({each.format('x')} for x in runs)",
         ]
-    elif step and in_order(plan):
+    elif in_order(plan):
         first, end = (f"{n} * {seq[2:] or 'SEQ'} // RANKS" for n in ("rank", "(rank + 1)"))
         cached, body = [], [f"return range({first}, {end})"]
-    elif step:
-        body = [f"own = {own}", f"return {each.format('own')}"]
     else:
-        parts = f"{own}.tensor_split({pieces_of(plan)})"
-        body = [f"return tuple({each.format('x')} for x in {parts})"]
+        body = [f"own = {own}", f"return {each.format('own')}"]
     if step and not several and not single_runs(plan, loops):
         body[-1] = f"return ({body[-1].removeprefix('return ')},)"
     head = [f"def pieces({given}):", f'    """The positions of the tokens on {said}."""']

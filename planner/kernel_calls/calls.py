@@ -24,17 +24,19 @@ CAUSAL = [[-FAR, FAR, -FAR, FAR, -FAR, 0]]
 MOST = 64  # pairs of runs beyond which positions are taken as interleaved
 
 
-def rectangle_calls(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> list[Call]:
+def rectangle_calls(
+    q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints, masks: bool = True
+) -> list[Call]:
     """Returns the calls of a rectangle of blocks under a mask.
 
     q, kv: positions of each block, queries aligned with the keys. boxes: [n, 6], the mask as
     disjoint boxes cut by bands. Rows and columns count the positions of the blocks in turn, each
-    block's ascending.
+    block's ascending. `masks`: kernels take masks, so that there may be masked calls.
     """
     rows, columns = in_turn(q), in_turn(kv)
     if boxes.tolist() == CAUSAL:
         rows, columns = _closed_up(rows, columns)
-    if len(rows) * len(columns) <= MOST:
+    if len(rows) * len(columns) <= MOST or not masks:
         return band_calls(runs(rows), runs(columns), boxes.tolist())
     q, kv = ([(*x,)] if ascend(x) else side for x, side in ((rows, q), (columns, kv)))
     return list(_strips(q, kv, boxes))

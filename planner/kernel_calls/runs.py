@@ -10,7 +10,7 @@ box leaves a band: row r sees the columns r + lo..r + hi that there are.
       |  lo \     |
       +-----------+        a triangle is a full call for what all see, a causal one, a full one
 
-Emitted programs of loops cut one run and another in the same way when they run, as code.
+Emitted programs of loops cut in the same way when they run, as code.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +18,7 @@ from itertools import accumulate, pairwise
 from math import lcm
 from typing import Literal, NamedTuple
 
+STRIP = 1024  # rows of a window at least, as a kernel may need it as a bias
 Band = bool | tuple[int, int]
 Kind = Literal["full", "causal", "window", "masked"]
 Box = Sequence[int]  # i0, i1, j0, j1, lo, hi: i0 <= i < i1, j0 <= j < j1, lo <= j - i <= hi
@@ -73,40 +74,44 @@ def ascend(parts: Iterable[range]) -> bool:
 
 
 def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]) -> list[Call]:
-    """Cuts a rectangle of runs under disjoint boxes; full calls of a box that go on are one.
+    """Cuts a rectangle of runs under disjoint boxes; full calls that go on are one.
 
     Queries are at positions aligned with those of keys.
     """
-    return [call for box in boxes for call in _joined(_of_box(rows, columns, box))]
+    calls = list[Call]()
+    for box in boxes:
+        own = [part for run in rows if (part := run.between(*box[:2])).at]
+        other = [part for run in columns if (part := run.between(*box[2:4])).at]
+        calls += _halved(own, other, box) if own and other else ()
+    for side in (1, 0, 1):
+        calls = _joined(calls, side)
+    return calls
 
 
-def _of_box(rows: Sequence[Run], columns: Sequence[Run], box: Box) -> Iterator[Call]:
-    """Yields the calls of one box."""
-    own = [part for run in rows if (part := run.between(*box[:2])).at]
-    other = [part for run in columns if (part := run.between(*box[2:4])).at]
-    if own and other:
-        yield from _halved(own, other, box)
-
-
-def _joined(calls: Iterable[Call]) -> list[Call]:
-    """Joins each full call to the one before it where that goes on in it."""
+def _joined(calls: Iterable[Call], side: int) -> list[Call]:
+    """Joins full calls, each to the one before it, that go on in rows (side 0) or in columns."""
     made = list[Call]()
-    for call in calls:
-        made.append(call)
-        while len(made) > 1 and (both := _together(*made[-2:])):
-            made[-2:] = [both]
+    for b in calls:
+        a = made[-1] if made else b
+        one, other = (a.rows, a.columns), (b.rows, b.columns)
+        full = a.band is b.band is False and {x.step for x in one + other} == {1}
+        if full and one[1 - side] == other[1 - side] and one[side].stop == other[side].start:
+            both = range(one[side].start, other[side].stop)
+            made[-1] = Call(a.rows, both, False) if side else Call(both, a.columns, False)
+        else:
+            made.append(b)
     return made
 
 
 def _halved(rows: Sequence[Run], columns: Sequence[Run], box: Box) -> Iterator[Call]:
-    """Cuts runs of one box in halves until a rectangle is full, or of one run each."""
+    """Cuts runs of one box in halves until their rows are full, or of one run each."""
     (*_, low, high), (i, j) = box, map(_ends, (rows, columns))
     if j[1] - i[0] < low or j[0] - i[1] > high:
         return
     at, to = ([run.at for run in side] for side in (rows, columns))
     full = low <= j[0] - i[1] and j[1] - i[0] <= high
-    if full and all(a.stop == b.start for side in (at, to) for a, b in pairwise(side)):
-        yield Call(range(at[0].start, at[-1].stop), range(to[0].start, to[-1].stop), False)
+    if full and all(a.stop == b.start for a, b in pairwise(to)):
+        yield from (Call(run, range(to[0].start, to[-1].stop), False) for run in at)
     elif half := len(rows) // 2:
         yield from _halved(rows[:half], columns, box)
         yield from _halved(rows[half:], columns, box)
@@ -120,18 +125,6 @@ def _halved(rows: Sequence[Run], columns: Sequence[Run], box: Box) -> Iterator[C
 def _ends(side: Sequence[Run]) -> tuple[int, int]:
     """The first and the last position of runs."""
     return min(run.positions[0] for run in side), max(run.positions[-1] for run in side)
-
-
-def _together(a: Call, b: Call) -> Call | None:
-    """One call for both, if it leaves out nothing of its rows and columns."""
-    steps = {part.step for part in (a.rows, a.columns, b.rows, b.columns)}
-    if not (a.band is b.band is False and steps == {1}):
-        return None
-    if a.rows == b.rows and a.columns.stop == b.columns.start:
-        return Call(a.rows, range(a.columns.start, b.columns.stop), False)
-    if a.columns == b.columns and a.rows.stop == b.rows.start:
-        return Call(range(a.rows.start, b.rows.stop), a.columns, False)
-    return None
 
 
 def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[Call]:
@@ -162,11 +155,20 @@ def banded(rows: Run, columns: Run, lo: int, hi: int) -> Iterator[Call]:
     height, width, lo, hi = len(rows.at), len(columns.at), lo + top - left, hi + top - left
     if lo > hi or not height or not width:
         return
-    if lo > 1 - height or hi >= width - 1:
-        band = (lo, hi) if lo > 1 - height else False
-        yield Call(rows.at, columns.at, band)
-        return
-    yield from triangle(rows.at, columns.at, hi)
+    if lo > 1 - height:
+        yield from _strips(rows.at, columns.at, lo, hi)
+    elif hi >= width - 1:
+        yield Call(rows.at, columns.at, False)
+    else:
+        yield from triangle(rows.at, columns.at, hi)
+
+
+def _strips(rows: range, columns: range, lo: int, hi: int) -> Iterator[Call]:
+    """Cuts a window into as many rows at a time as it is wide."""
+    for top in range(0, len(rows), step := max(STRIP, hi - lo + 1)):
+        part, left = rows[top : top + step], max(0, top + lo)
+        ahead = top - left
+        yield Call(part, columns[left : top + len(part) + hi], (lo + ahead, hi + ahead))
 
 
 def triangle(rows: range, columns: range, hi: int) -> Iterator[Call]:

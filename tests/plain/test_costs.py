@@ -76,13 +76,17 @@ def test_rectangles_are_cut_once_for_kernels_that_cut_alike() -> None:
     assert usual is not other
 
 
-def test_a_window_is_one_call_over_what_it_sees() -> None:
+def test_a_window_is_cut_into_strips_as_high_as_it_is_wide() -> None:
     one = plan("ring", Workload(seq=2**14, heads=2, mask=Window(1024)), 4)
     node = one.steps[0].attends[0]
-    (call,) = rectangles(one).calls(node.q[1], node.kv[1])
-    assert (call.kind, call.band) == ("window", (-1024, 0))
+    cut = rectangles(one).calls(node.q[1], node.kv[1])
+    assert sizes(cut) == [
+        (1025, 1025, "window"),
+        *[(1025, 2049, "window")] * 2,
+        (1021, 2045, "window"),
+    ]
     kernels = Costs(one, H100).kernels
-    assert 4096 * 1024 < kernels.pairs(call, 1) < 4096 * 4096 / 2
+    assert 4096 * 1024 < sum(kernels.pairs(call, 1) for call in cut) < 4096 * 4096 / 2
 
 
 def test_a_window_is_a_masked_call_for_kernels_that_are_given_a_mask() -> None:

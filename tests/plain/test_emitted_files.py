@@ -168,7 +168,7 @@ def test_a_regular_program_is_as_long_as_one_by_hand(schedule: str, platform: st
 
 LONGEST = 340
 LONGER_FREE = {"mesh2d": 348}  # four kinds of exchange
-LONGER = {"balanced": 345, "head-chunks": 347, "llama3": 347, "ring": 346, "ulysses-gather": 365}
+LONGER = {"balanced": 347, "head-chunks": 347, "llama3": 354, "ring": 346, "ulysses-gather": 365}
 USUAL: list[rl.Mask] = [
     *(rl.Full(), rl.Causal(), rl.Window(512), rl.Window(512, 64), rl.Prefix(125)),
     *(rl.Documents((2**11,) * 4), rl.Documents((2500, 3750, 1942)) & rl.Causal()),

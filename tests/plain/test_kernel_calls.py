@@ -16,7 +16,7 @@ from planner.kernel_calls import Call, band_calls, rectangle_calls
 from planner.kernel_calls.calls import in_turn
 from planner.kernel_calls.runs import runs
 from planner.kernel_calls.strips import strip_calls
-from planner.masks import Causal, Documents, Mask
+from planner.masks import Causal, Documents, Mask, Window
 from planner.partitions import Ranges, merge, shifted
 from planner.workload import Workload
 from strategies import masks, range_sets
@@ -76,12 +76,6 @@ def test_pages_that_every_query_sees_are_one_call() -> None:
     assert band_calls(*sides, boxes) == [Call(range(512), range(48), False)]
 
 
-def test_calls_of_different_boxes_stay_apart_as_loops_cut_them() -> None:
-    boxes = Workload(seq=2, heads=1, mask="global:1").mask.region().pieces.tolist()
-    assert len(boxes) == 2
-    assert len(band_calls(runs([range(2)]), runs([range(1)]), boxes)) == 2
-
-
 @pytest.mark.parametrize(
     ("mask", "q", "kv", "kinds"),
     [
@@ -109,21 +103,12 @@ def test_one_token_of_a_stripe_is_one_row(kv: range) -> None:
     np.testing.assert_array_equal(covered(calls, allowed.shape, allowed), allowed)
 
 
-@given(cases(), st.data())
-def test_programs_cut_as_the_planner_does(
-    case: tuple[Workload, list[Ranges], list[Ranges]], data: st.DataObject
-) -> None:
-    work, step = case[0], data.draw(st.integers(1, 4))
-    boxes = work.mask.region().pieces.tolist()
-    rows, columns = (
-        range(*sorted(data.draw(st.tuples(*[st.integers(0, n)] * 2))), step)
-        for n in (work.seq, work.kv_seq)
-    )
-    (rows,) = shifted((rows,), work.offset)
-    ours = band_calls(runs([rows]), runs([columns]), boxes)
-    several, one = ((rows,), (columns,)), (rows, columns)
-    near = [(near_each_other, several)] * (step == 1)
-    for part, sides in ((bands, several), (of_one_run, one), *near):
+def assert_alike(mask: Mask, rows: Ranges, columns: Ranges) -> None:
+    """Fails unless programs of loops make the calls that the planner does."""
+    boxes = mask.region().pieces.tolist()
+    ours = band_calls(runs(rows), runs(columns), boxes)
+    one = [(of_one_run, (*rows, *columns))] * (len(rows) == len(columns) == 1)
+    for part, sides in ((bands, (rows, columns)), *one):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(part, "BOXES", tuple(map(tuple, boxes)))
             part.tiles.cache_clear()
@@ -133,6 +118,25 @@ def test_programs_cut_as_the_planner_does(
         ]
 
 
+@given(cases(), st.data(), st.integers(1, 4))
+def test_programs_cut_as_the_planner_does(
+    case: tuple[Workload, list[Ranges], list[Ranges]], data: st.DataObject, step: int
+) -> None:
+    rows, columns = (tuple(data.draw(of_one_step(step))) for _ in range(2))
+    assert_alike(case[0].mask, shifted(rows, case[0].offset), columns)
+
+
+def test_long_windows_are_cut_into_as_many_strips_as_programs_have() -> None:
+    assert_alike(Window(40, 7), (range(2600),), (range(2600),))
+    assert_alike(Window(1200), (range(3000),), (range(100, 5000),))
+    ours = rectangle_calls([(range(2600),)], [(range(2600),)], Window(40, 7).region().pieces)
+    assert [(len(call.rows), call.kind) for call in ours] == [
+        (1024, "window"),
+        (1024, "window"),
+        (552, "window"),
+    ]
+
+
 def printed(*marks: str, **lines: str) -> ModuleType:
     """The part as programs have it that have these marks."""
     module, (part,) = ModuleType("printed"), parts_of("torch", "bands", **lines)
@@ -140,8 +144,7 @@ def printed(*marks: str, **lines: str) -> ModuleType:
     return module
 
 
-of_one_run = printed("far", **ONE_RUN)  # ranks own one range each
-near_each_other = printed("near", "many")  # tokens of a range follow one another
+of_one_run = printed("several", **ONE_RUN)  # ranks own one range each
 
 
 def written(part: slice) -> tuple[int, ...]:

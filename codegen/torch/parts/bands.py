@@ -27,9 +27,9 @@ def triangles(tokens: Tensor, keys: Tensor) -> Iterator[tuple[slice, slice, bool
 @cache
 def tiles(q: tuple[range, ...], kv: tuple[range, ...]) -> list[Any]:  # :tiles
     """The kernel calls (rows, cols, band) of some tokens; band True: row r sees columns 0..r."""
-    calls = list[tuple[slice, slice, Any]]()
+    calls = list[Any]()
     rows, cols = (zip(accumulate(map(len, x), initial=0), x, strict=False) for x in (q, kv))  # many
-    for (row, own), (col, others), (i0, i1, j0, j1, *ends) in product(rows, cols, BOXES):  # :boxes
+    for (i0, i1, j0, j1, *ends), (row, own), (col, others) in product(BOXES, rows, cols):  # :boxes
         a, b = (len(range(own.start, min(i, own.stop), own.step)) for i in (i0, i1))
         c, d = (len(range(others.start, min(j, others.stop), others.step)) for j in (j0, j1))
         last = (own.start + ends[1] - others.start) // own.step  # that row 0 sees
@@ -47,4 +47,11 @@ def tiles(q: tuple[range, ...], kv: tuple[range, ...]) -> list[Any]:  # :tiles
         for i, j, m, n, band in parts:
             if i < j and m < n:
                 calls.append((slice(row + i, row + j), slice(col + m, col + n), band))  # :append
+    for side in (1, 0, 1):  # several
+        for n in range(len(calls) - 1, 0, -1):  # full calls that go on in each other are one
+            (*a, band), (*b, other) = calls[n - 1 : n + 1]
+            follows = a[side].stop == b[side].start and a[1 - side] == b[1 - side]
+            if follows and band is other is False:
+                a[side] = slice(a[side].start, b[side].stop)
+                calls[n - 1 : n + 1] = [(*a, False)]
     return calls

@@ -1,0 +1,76 @@
+"""Torch programs make the kernel calls that are priced, whether they are loops or tables."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen import emit
+from codegen.dry_run.case import case_of
+from codegen.dry_run.definitions import definitions
+from codegen.dry_run.passes import run_torch, torch_names
+from codegen.dry_run.ranks import HERE, Ranks
+from codegen.programs import Program, program_of
+from codegen.torch.by_tables.table import tables_of
+from planner.ir import Plan
+from planner.masks import Causal, Chunks, Documents, Full, Mask, Prefix, Window
+from planner.planning import plan
+from planner.schedules import SCHEDULES
+from planner.workload import Workload
+from sampling import square
+from simulator.costs.prices import Costs
+from simulator.hardware import hardware
+
+RANKS = 4
+RUN_BY_RUN = ("mesh2d", Causal())  # its loops join no runs of queries that see as many keys
+MASKS: list[Mask] = [
+    *(Full(), Causal(), Window(12), Window(8, 8), Prefix(33), Prefix(16), Chunks(10, 64)),
+    *(Documents((16, 35, 13)), Documents((50, 14)) & Causal()),
+]
+
+
+def priced(one: Plan) -> list[int]:
+    """The kernel calls of each rank."""
+    counts, rectangles = np.zeros(one.ranks, int), Costs(one, hardware("h100")).rectangles
+    for _, node in one.attends():
+        np.add.at(counts, node.rank, rectangles.of(node)[0].astype(int))
+    return [int(count) for count in counts]
+
+
+def run(program: Program, text: str) -> list[list[int]]:
+    """The kernel calls of each rank in each pass, as a program of loops makes them."""
+    case, made = case_of(program), Counter[tuple[str, int]]()
+    names = torch_names(case, text)
+
+    def counted(name: str) -> Any:
+        def kernel(*arguments: Any) -> Any:
+            made[name, HERE.rank] += 1
+            return attend(*arguments)
+
+        attend = names[name]
+        return kernel
+
+    passes = "attend", "attend_backward"
+    scope = definitions(text, names | {name: counted(name) for name in passes})
+    Ranks(program.ranks).run(lambda rank: run_torch(scope, case, rank))
+    return [[made[name, rank] for rank in range(program.ranks)] for name in passes]
+
+
+def tabled(program: Program) -> list[list[int]]:
+    """The same of a program by tables."""
+    tables = tables_of(program)
+    return [
+        [sum(len(calls) for step in rank for *_, calls in step[2]) for rank in tables[name]]
+        for name in ("FORWARD", "BACKWARD")
+    ]
+
+
+@pytest.mark.parametrize(("schedule", "mask"), square([*SCHEDULES], MASKS, every=3), ids=str)
+def test_torch_programs_make_the_kernel_calls_that_are_priced(schedule: str, mask: Mask) -> None:
+    work = Workload(64, heads=4, kv_heads=4, head_dim=4, mask=mask)
+    plans = plan(schedule, work, RANKS, pass_="both")
+    program, text = program_of(plans, "torch"), emit(plans, "torch")
+    by_tables = "(as tables" in " ".join(text.split())
+    made = tabled(program) if by_tables else run(program, text)
+    assert (made == [*map(priced, plans)]) != ((schedule, mask) == RUN_BY_RUN)
