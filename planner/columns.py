@@ -25,6 +25,19 @@ def chosen(rows: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
     return slice(first, first + count) if rows[first : first + count].all() else rows
 
 
+def taken(table: NDArray[Any], rows: Index) -> NDArray[Any]:
+    """Rows of a table by their numbers: a view, which copies nothing, of those in a row."""
+    first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, -1)
+    if last - first == len(rows) - 1 and (rows[1:] > rows[:-1]).all():
+        return table[first : last + 1]
+    return table.take(rows, axis=0)
+
+
+def beside(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Tables [n, w] of the same rows, one beside the other."""
+    return tables[0] if len(tables) == 1 else np.hstack(tables)
+
+
 def flat(rank: NDArray[Any], blocks: NDArray[Any]) -> tuple[Index, Index]:
     """Each block of a table [n, w] beside the rank [n] of its row, absent blocks left out."""
     if (blocks >= 0).all():

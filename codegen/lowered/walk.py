@@ -39,6 +39,7 @@ from planner.partitions import Partition
 Cell = tuple[str, str]  # tensor, value
 Handing = Send | Return  # statements that may move sums
 Moment = tuple[dict[Handing, Move], list[Attend]]
+NONE: Ints = np.zeros(0, np.intp)  # no codes
 
 
 def walk(rows: Expansion, at_owner: bool = False) -> tuple[Loops, "Walk"]:
@@ -141,7 +142,7 @@ class Walk:
         cut = (s for s in loops.statements if isinstance(s, Attend) and not plain(s))
         self.cut = {(s.q[0].value, s.kv[0].value) for s in cut}
         self._full = dict[Cell, NDArray[np.bool_]]()  # where sums are: [ranks, slices of heads]
-        self._here = defaultdict[Cell, list[Ints]](list)  # codes of what was added, and may stay
+        self._here = dict[Cell, Ints]()  # codes of what was added, and may stay
         self._leaving = defaultdict[Cell, dict[int, tuple[Ints, Ints]]](dict)  # ranks, codes
         for t, moment in enumerate([self._moment(t) for t in range(loops.steps)]):
             self._add_up(t, moment)
@@ -207,11 +208,14 @@ class Walk:
     def _add_up(self, t: int, moment: Moment) -> None:
         """Messages leave, then attends add, then arrivals are added."""
         sums, attends = moment
-        for cell in {self.source[s]: None for s in sums}:
-            if not all(self._leaves(cell, t, codes) for codes in self._here.pop(cell, ())):
+        cells = {self.source[s]: None for s in sums}
+        for cell in cells:
+            if not self._leaves(cell, t, self._here.pop(cell, NONE)):
                 raise PlanError(f"in step {t} partial {cell[0]} stays behind on some ranks only")
         for s in sums:
             self._take(s, t)
+        for cell in cells:
+            self._leaving[cell].pop(t, None)
         for attend in attends:
             self._attend(attend, t)
         for s, move in sums.items():
@@ -227,7 +231,7 @@ class Walk:
         if t not in self._leaving[cell]:
             return True  # all go back over an exchange
         (src, sent), side = self._leaving[cell][t], self.plan.side(cell[0])
-        left = codes[sent.searchsorted(codes) == sent.searchsorted(codes, "right")]
+        left = beyond(codes, sent)
         rank, block = np.divmod(left, len(side))
         return not len(left) or bool((~np.isin(rank, src) & (side.owners[block] == rank)).all())
 
@@ -255,7 +259,7 @@ class Walk:
             part = (s.q, s.kv)[i][0]
             codes = self._codes(tensor, rectangles.rank, (rectangles.q, rectangles.kv)[i])
             cell = tensor, part.value
-            later = next((n for n in self._leaving[cell] if n > t), None)
+            later = next(iter(self._leaving[cell]), None)
             leaves = later is not None and self._leaves(cell, later, codes)
             if self.at_owner or not leaves:
                 equal = self._stays(SIDES[i], rectangles.tables[i], t, rectangles.rank)
@@ -263,7 +267,7 @@ class Walk:
                     raise PlanError(f"in step {t} partial results have no place on the rank")
                 if equal == OWN or (equal and not leaves):
                     cell = tensor, equal
-                    self._here[cell].append(codes)
+                    self._stay(cell, codes)
             self.targets[s].setdefault(t, {})[tensor] = cell
             if cut:
                 self.crowded.add(cell)
@@ -282,8 +286,14 @@ class Walk:
             assert s.into
             into, whole = (tensor, s.into.value), not any(p.pieces for p in s.parts)
         self.into[s][t] = into
-        self._here[into].append(codes)
+        self._stay(into, codes)
         self._add(into, dst, whole, heads)
+
+    def _stay(self, cell: Cell, codes: Ints) -> None:
+        """Note what was added to a cell, until it leaves."""
+        here = self._here.get(cell, NONE)
+        if len(new := beyond(codes, here)):
+            self._here[cell] = np.sort(np.concatenate([here, new]))
 
     def _heads(self, ends: Ends | None, t: int) -> Ints | None:
         """The slices of heads that any rank says, from the first to the last; None for all."""
@@ -344,6 +354,12 @@ class Walk:
     def complete(self, cell: Cell) -> bool:
         """True if what is added once is all there is of it."""
         return cell not in self.crowded and self.whole[cell]
+
+
+def beyond(codes: Ints, known: Ints) -> Ints:
+    """The codes that are not among known ones, which ascend."""
+    new: Ints = codes[known.searchsorted(codes) == known.searchsorted(codes, "right")]
+    return new
 
 
 def source(s: Handing) -> Cell:

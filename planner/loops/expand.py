@@ -5,7 +5,7 @@ from collections import defaultdict
 import numpy as np
 
 from planner import ir
-from planner.columns import by_group, flat, stacked
+from planner.columns import beside, by_group, flat, stacked, taken
 from planner.errors import PlanError
 from planner.loops.form import (
     HELD,
@@ -50,7 +50,7 @@ class Expansion:
     def __init__(self, loops: Loops, plan: ir.Plan, placed: bool = False) -> None:
         self.loops, self.plan = loops, plan  # which gives blocks, and copies held from the start
         self.coordinates = loops.coordinates()
-        self.everyone = np.arange(len(self.coordinates))
+        self.everyone = np.arange(len(self.coordinates), dtype=np.int32)
         sides = {side: plan.partition.side(side) for side in SIDES}
         self.values = {s: Values(plan.ranks, blocks, placed) for s, blocks in sides.items()}
         self.sums = defaultdict[Moving, dict[int, ir.Move]](dict)
@@ -69,8 +69,8 @@ class Expansion:
 
     def blocks(self, part: Part, side: str, t: int, who: Ints) -> Ints:
         """The blocks [n, w] of a part on ranks `who`."""
-        table = self.value(part, side, t).table.take(who, axis=0)
-        return sliced(table, part, t, self.coordinates.take(who, axis=0))
+        table = taken(self.value(part, side, t).table, who)
+        return sliced(table, part, t, taken(self.coordinates, who))
 
     def value(self, part: Part, side: str, t: int) -> Value:
         """The value that a part is of."""
@@ -110,7 +110,7 @@ class Expansion:
     def send(self, s: Send, t: int) -> ir.Move:
         """The messages of a send; what they bring has its name from the next step on."""
         src, dst = pairs(self.loops, s, t)
-        sent = np.hstack([self.blocks(p, s.side, t, src) for p in s.parts])
+        sent = beside([self.blocks(p, s.side, t, src) for p in s.parts])
         if not s.sums:
             self.coming[s.name, s.side, t + 1].append((dst, sent))
         elif s.into and not same(self.blocks(s.into, s.side, t, dst), sent):
@@ -171,9 +171,9 @@ class Expansion:
 
     def attend(self, s: Attend, t: int) -> ir.Attend:
         """The rectangles of an attend."""
-        who = np.flatnonzero(s.when.guard.at(t, self.coordinates)).astype(np.int32)
+        who = taken(self.everyone, np.flatnonzero(s.when.guard.at(t, self.coordinates)))
         q, kv = (
-            np.hstack([self.blocks(p, side, t, who) for p in parts])
+            beside([self.blocks(p, side, t, who) for p in parts])
             for side, parts in (("q", s.q), ("kv", s.kv))
         )
         self.added += [("q", who, q), ("kv", who, kv)]

@@ -5,7 +5,7 @@ then each cluster's ranks are fitted as guards. The cheapest way to say it wins.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -142,8 +142,7 @@ class Clusters:
         each = zip(items, who, values, strict=True)
         if e and all((e.at(i.t, self.where[its]) == x).all() for i, its, x in each):
             return e
-        every = np.repeat(values, [len(its) for its in who])
-        table = _of_ranks(np.zeros(self.ranks, np.intp), np.concatenate(who), every)
+        table = _of_ranks(np.zeros(self.ranks, np.intp), who, values)
         strides = tuple(int(np.prod(self.mesh[i + 1 :])) for i in range(len(self.mesh)))
         return Expr(0, 0, strides, 0, table) if table else None
 
@@ -201,7 +200,7 @@ class Clusters:
         if way.kind == "table":
             its = [i for i in items if piece.first <= i.t <= piece.last]
             ends = ([getattr(i, end) for i in its] for end in ("rank", "dst"))
-            to = _of_ranks(np.full(self.ranks, -1), *map(np.concatenate, ends))
+            to = _of_ranks(np.full(self.ranks, -1), *ends)
             return Table(to) if to else None
         if way.kind == "root":
             return Root(way.axis, piece.fits[0])
@@ -214,7 +213,9 @@ def _near(x: int, n: int) -> int:
     return (x + (n - 1) // 2) % n - (n - 1) // 2
 
 
-def _of_ranks(table: Ints, rank: Ints, values: Ints) -> tuple[int, ...]:
+def _of_ranks(table: Ints, ranks: Sequence[Ints], values: Sequence[int | Ints]) -> tuple[int, ...]:
     """A table with the number of each rank; nothing if a rank has several."""
-    table[rank] = values
-    return tuple(table.tolist()) if (table[rank] == values).all() else ()
+    for its, value in zip(ranks, values, strict=True):
+        table[its] = value
+    alike = ((table[its] == value).all() for its, value in zip(ranks, values, strict=True))
+    return tuple(table.tolist()) if all(alike) else ()

@@ -61,11 +61,14 @@ def held(plan: Plan, side: str) -> Ints | None:
 def sliced(table: Ints, part: Part, t: int, where: Ints) -> Ints:
     """A part's pieces and heads of each row of a table, as the ranks at `where` say: [n, p x h]."""
     for axis, ends in ((1, part.pieces), (2, part.heads)):
-        if ends is not None:
-            i = np.arange(table.shape[axis])
-            low, high = (e.at(t, where)[:, None] for e in ends)
-            on: Bools = (i >= low) & (i <= high)
-            table = np.where(on[:, :, None] if axis == 1 else on[:, None, :], table, -1)
+        if ends is not None and len(where):
+            low, high = (e.at(t, where) for e in ends)
+            span = slice(max(0, low.min()), max(0, high.max() + 1))
+            table = table[:, span] if axis == 1 else table[:, :, span]
+            i = span.start + np.arange(table.shape[axis])
+            on: Bools = (i >= low[:, None]) & (i <= high[:, None])
+            if not on.all():
+                table = np.where(on[:, :, None] if axis == 1 else on[:, None, :], table, -1)
     return table.reshape(len(table), table.shape[1] * table.shape[2])
 
 

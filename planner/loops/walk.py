@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.columns import distinct
+from planner.columns import distinct, taken
 from planner.ir import Attend, Move, Plan, Step
 from planner.loops.exchanges import Exchanges
 from planner.loops.form import Ints
@@ -99,8 +99,8 @@ class Reading(Exchanges):
         for at, cuts in groups:
             if sum(cut.role == "into" for cut in cuts) > 1:
                 cuts = tuple(cut for cut in cuts if cut.role == "send")
-            key, dst = (name, move.tensors), move.dst[at]
-            self.records.append(Record(t, key, rank[at], cuts, way=way, dst=dst))
+            key, src, dst = (name, move.tensors), taken(rank, at), taken(move.dst, at)
+            self.records.append(Record(t, key, src, cuts, way=way, dst=dst))
         return name
 
     def _attends(self, t: int, attend: Attend) -> None:
@@ -111,4 +111,4 @@ class Reading(Exchanges):
         for at, cuts in read(("q", values["q"], rank, q), ("kv", values["kv"], rank, kv)):
             for kind in distinct(kinds[at]).tolist():
                 rows = at[kinds[at] == kind]
-                self.records.append(Record(t, ("", ()), rank[rows], cuts, kind))
+                self.records.append(Record(t, ("", ()), taken(rank, rows), cuts, kind))
