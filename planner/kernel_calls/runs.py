@@ -82,7 +82,7 @@ def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]
     for box in boxes:
         own = [part for run in rows if (part := run.between(*box[:2])).at]
         other = [part for run in columns if (part := run.between(*box[2:4])).at]
-        calls += _halved(own, other, box) if own and other else ()
+        calls += _halved(_half(own), _half(other), box) if own and other else ()
     for side in (1, 0, 1):
         calls = _joined(calls, side)
     return calls
@@ -103,28 +103,40 @@ def _joined(calls: Iterable[Call], side: int) -> list[Call]:
     return made
 
 
-def _halved(rows: Sequence[Run], columns: Sequence[Run], box: Box) -> Iterator[Call]:
-    """Cuts runs of one box in halves until their rows are full, or of one run each."""
-    (*_, low, high), (i, j) = box, map(_ends, (rows, columns))
-    if j[1] - i[0] < low or j[0] - i[1] > high:
+class Half(NamedTuple):
+    """Runs, and their halves, with the first and the last position; `at` is empty for gaps."""
+
+    runs: Sequence[Run]
+    first: int
+    last: int
+    at: range
+    halves: tuple["Half", ...] = ()
+
+
+def _half(runs: Sequence[Run]) -> Half:
+    """Cuts runs in halves until these are single."""
+    if not (many := len(runs) // 2):
+        return Half(runs, runs[0].positions[0], runs[0].positions[-1], runs[0].at)
+    a, b = halves = _half(runs[:many]), _half(runs[many:])
+    at = range(a.at.start, b.at.stop) if a.at and b.at and a.at.stop == b.at.start else range(0)
+    return Half(runs, min(a.first, b.first), max(a.last, b.last), at, halves)
+
+
+def _halved(rows: Half, columns: Half, box: Box) -> Iterator[Call]:
+    """Goes into halves of one box until their rows are full, or of one run each."""
+    least, most = columns.first - rows.last, columns.last - rows.first
+    if most < box[4] or least > box[5]:
         return
-    at, to = ([run.at for run in side] for side in (rows, columns))
-    full = low <= j[0] - i[1] and j[1] - i[0] <= high
-    if full and all(a.stop == b.start for a, b in pairwise(to)):
-        yield from (Call(run, range(to[0].start, to[-1].stop), False) for run in at)
-    elif half := len(rows) // 2:
-        yield from _halved(rows[:half], columns, box)
-        yield from _halved(rows[half:], columns, box)
-    elif half := len(columns) // 2:
-        yield from _halved(rows, columns[:half], box)
-        yield from _halved(rows, columns[half:], box)
+    if box[4] <= least and most <= box[5] and columns.at:
+        yield from (Call(run.at, columns.at, False) for run in rows.runs)
+    elif rows.halves:
+        for half in rows.halves:
+            yield from _halved(half, columns, box)
+    elif columns.halves:
+        for half in columns.halves:
+            yield from _halved(rows, half, box)
     else:
-        yield from box_calls(rows[0], columns[0], box)
-
-
-def _ends(side: Sequence[Run]) -> tuple[int, int]:
-    """The first and the last position of runs."""
-    return min(run.positions[0] for run in side), max(run.positions[-1] for run in side)
+        yield from box_calls(rows.runs[0], columns.runs[0], box)
 
 
 def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[Call]:
