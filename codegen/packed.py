@@ -4,6 +4,7 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from codegen.reflow import WIDTH
@@ -18,7 +19,7 @@ def unpacked(text: str) -> Any:
 
 def packed(name: str, value: Any, lines: Iterable[str]) -> list[str]:
     """The assignment of a value: these lines, or if they are many, compressed JSON."""
-    if len(made := [*lines]) <= LINES:
+    if len(made := [*islice(lines, LINES + 1)]) <= LINES:
         return made
     text = json.dumps(value, separators=(",", ":"))
     code = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
