@@ -31,23 +31,23 @@ class Runs:
 
     def __init__(self, pieces: Ints, own: Ints, others: Ints) -> None:
         order, self.order = (np.argsort(x, kind="stable") for x in (own, others))
-        own, others = own[order], others[self.order]
-        self.tokens, self.runs = len(own), list[tuple[Ints, Ints, Ints]]()
+        own, others, self.places = own[order], others[self.order], np.argsort(order)
+        self.tokens, self.runs = len(own), list[tuple[slice, Ints, Ints]]()
         first, last = np.searchsorted(own, pieces[:, 0]), np.searchsorted(own, pieces[:, 1])
         for n in np.flatnonzero(first < last):
             at, (_, _, j0, j1, low, high) = own[first[n] : last[n]], pieces[n]
             start = np.searchsorted(others, np.maximum(at + low, j0))
             stop = np.searchsorted(others, np.minimum(at + high + 1, j1))
-            self.runs.append((order[first[n] : last[n]], start, np.maximum(start, stop)))
+            self.runs.append((slice(first[n], last[n]), start, np.maximum(start, stop)))
 
     def sums(self, x: Array) -> Array:
         """The sums of x, of the other side, over what each token meets."""
         total = np.zeros((*x.shape[:2], self.tokens, x.shape[3]))
         running = np.zeros((*x.shape[:2], x.shape[2] + 1, x.shape[3]))
-        np.cumsum(x[:, :, self.order], axis=2, out=running[:, :, 1:])
+        np.cumsum(x.take(self.order, axis=2), axis=2, out=running[:, :, 1:])
         for rows, start, stop in self.runs:
-            total[:, :, rows] += running[:, :, stop] - running[:, :, start]
-        return total
+            total[:, :, rows] += running.take(stop, axis=2) - running.take(start, axis=2)
+        return total.take(self.places, axis=2)
 
 
 def attend(q: Array, k: Array, v: Array, pairs: Pairs) -> tuple[Array, Array]:

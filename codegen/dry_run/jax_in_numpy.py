@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from codegen.dry_run.ranks import HERE, Stuck
+from codegen.dry_run.ranks import HERE, Stuck, part
 
 AXIS = "sp"  # of the mesh
 
@@ -217,7 +217,7 @@ def all_to_all(
     place = list(members(axis_index_groups)).index(HERE.rank)
 
     def split(arrays: list[Any]) -> Any:
-        parts = [np.split(x, len(arrays), split_axis)[place] for x in arrays]
+        parts = [part(x, len(arrays), place, split_axis) for x in arrays]
         return np.concatenate(parts, concat_axis)
 
     return each(split, values)
@@ -240,11 +240,11 @@ def psum_scatter(
     values = grouped("psum_scatter", x, axis_name, axis_index_groups, scatter_dimension, tiled)
     place = list(members(axis_index_groups)).index(HERE.rank)
 
-    def part(arrays: list[Any]) -> Any:
-        own = np.split(sum(arrays), len(arrays), scatter_dimension)[place]
-        return own if tiled else own.squeeze(scatter_dimension)
+    def own(arrays: list[Any]) -> Any:
+        total = sum(part(x, len(arrays), place, scatter_dimension) for x in arrays)
+        return total if tiled else total.squeeze(scatter_dimension)
 
-    return each(part, values)
+    return each(own, values)
 
 
 def cond(which: Any, yes: Callable[..., Any], no: Callable[..., Any], *operands: Any) -> Any:

@@ -115,3 +115,11 @@ class Ranks:
         """Returns the rank whose turn is next."""
         alive = self._alive
         return alive[(alive.index(HERE.rank) + 1) % len(alive)]
+
+
+def part(x: Any, count: int, place: int, axis: int = 0) -> Any:
+    """One of so many equal parts of an array; Stuck where it has none."""
+    size, rest = divmod(x.shape[axis], count)
+    if rest:
+        raise Stuck(f"{count} parts of {x.shape[axis]}")
+    return np.split(x, [size * place, size * (place + 1)], axis)[1]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from codegen.dry_run.ranks import HERE, Stuck
+from codegen.dry_run.ranks import HERE, Stuck, part
 
 NARROW, WIDE = np.dtype(np.float64), np.dtype(np.longdouble)  # of the model, of partial results
 WORLD = "world"  # the name of the group of all ranks
@@ -242,7 +242,7 @@ def all_to_all_single(received: Any, sent: Any, group: Group, async_op: bool = F
     came, size = shared("all-to-all", sent, group), group.size()
 
     def finish() -> None:
-        into(received, np.concatenate([np.split(x, size)[group.rank()] for x in came()]))
+        into(received, np.concatenate([part(x, size, group.rank()) for x in came()]))
 
     return started(Work(finish, sent), async_op)
 
@@ -258,7 +258,7 @@ def reduce_scatter_tensor(received: Any, sent: Any, group: Group, async_op: bool
     came, size = shared("reduce-scatter", sent, group), group.size()
 
     def finish() -> None:
-        into(received, sum(np.split(x, size)[group.rank()] for x in came()))
+        into(received, sum(part(x, size, group.rank()) for x in came()))
 
     return started(Work(finish, sent), async_op)
 
