@@ -14,6 +14,7 @@ from planner.ir import Pass, Step
 from planner.loops import check, recover, show
 from planner.loops.form import HELD, OWN, Part, Return, Send, Start
 from planner.loops.kinds import KINDS, Kinds
+from planner.loops.recovery import recovered
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
@@ -275,3 +276,11 @@ def test_check_refuses_the_loops_of_another_plan() -> None:
         check(recover(one), other)
     with pytest.raises(PlanError, match="steps"):
         check(recover(one), replace(one, steps=one.steps[:-1]))
+
+
+def test_rectangles_of_ranks_in_a_row_take_no_memory_of_their_own() -> None:
+    rows = recovered(plan("zigzag", work(8, Causal()), 8))
+    tables = {side: [x.table for x in values.values] for side, values in rows.values.items()}
+    for attend in (attend for steps in rows.rectangles.values() for attend in steps.values()):
+        assert any(np.shares_memory(attend.q, table) for table in tables["q"])
+        assert any(np.shares_memory(attend.kv, table) for table in tables["kv"])
