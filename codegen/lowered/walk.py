@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from codegen.text import Flags
 from planner.analysis.tiles import LIVE, tiles
-from planner.columns import flat, twice
+from planner.columns import flat, taken, twice
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Move, Plan
 from planner.loops.expand import SIDES, Expansion, expand
@@ -242,7 +242,7 @@ class Walk:
             return
         if not full.all() and not (isinstance(s, Send) and s.when.guard != Guard()):
             self.crowded.add(cell)  # some ranks send zeros
-        holders = np.flatnonzero(full.any(axis=1))
+        holders = taken(self.rows.everyone, np.flatnonzero(full.any(axis=1)))
         self.holders[cell].setdefault(t, holders)
         full[:] = False
         sending, _ = self._leaving[cell].get(t, (holders, holders))

@@ -117,7 +117,7 @@ class Expansion:
             raise PlanError(
                 f"step {t}: sums are added into {s.into.value}, but are for other blocks"
             )
-        return ir.Move(s.tensors, sent, src, dst)
+        return ir.Move(s.tensors, sent, taken(self.everyone, src), dst)
 
     def exchanged(self, s: Exchange, t: int) -> tuple[ir.Move, Ints]:
         """The messages of an exchange, and the blocks that each rank has of its own part."""
