@@ -82,7 +82,7 @@ def everything(plan: Plan, q: Origin, kv: Origin, attended: Attended, on: Flags)
 def triangular(plan: Plan, q: Origin, kv: Origin, free: bool) -> tuple[str, ...]:
     """The tokens of two values under a plain causal mask, without those of keys that are all.
 
-    () where the keys that meet a run of queries are not all in it, or before or behind it.
+    () where they are not those of a rank, or of all ranks, as `positions` has them.
     """
     work, sides = plan.workload, plan.partition
     causal = work.mask.region().pieces.tolist() == CAUSAL and work.seq == work.kv_seq
@@ -93,14 +93,7 @@ def triangular(plan: Plan, q: Origin, kv: Origin, free: bool) -> tuple[str, ...]
     tokens = f"positions({HERE}{seq})" if q.axis is None else "tokens"
     if not kv.ranks:
         return (tokens,)
-    rows, cols = np.sort(sides.q.chunk[q.blocks]), sides.kv.chunk[kv.blocks]
-    present = (rows[..., None] == cols[..., None, :]).any(axis=-1)
-    starts = np.array([c[0].start for c in sides.q.chunks])
-    ends = starts + [len(c[0]) for c in sides.q.chunks]
-    apart = ends[rows[..., :-1]] != starts[rows[..., 1:]]
-    if not together(sides) or (~apart & np.diff(present)).any():
-        return ()
-    return tokens, f"positions({kv.ranks}{seq})"
+    return (tokens, f"positions({kv.ranks}{seq})") if together(sides) else ()
 
 
 def check_pieces(plan: Plan) -> None:

@@ -10,8 +10,9 @@ both sides are one triangle, however many they are. A rectangle of few ranges is
 (`runs`); one whose positions interleave in many is cut into strips of rows (`strips`).
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
@@ -34,30 +35,46 @@ def rectangle_calls(
     block's ascending. `masks`: kernels take masks, so that there may be masked calls.
     """
     rows, columns = in_turn(q), in_turn(kv)
-    if boxes.tolist() == CAUSAL:
-        rows, columns = _closed_up(rows, columns)
-    if len(rows) * len(columns) <= MOST or not masks:
+    few = len(rows) * len(columns) <= MOST or not masks
+    calls = _causal(rows, columns) if boxes.tolist() == CAUSAL else []
+    if calls and (few or len(calls) ** 2 <= MOST):
+        return calls
+    if few:
         return band_calls(runs(rows), runs(columns), boxes.tolist())
     q, kv = ([(*x,)] if ascend(x) else side for x, side in ((rows, q), (columns, kv)))
     return list(_strips(q, kv, boxes))
 
 
-def _closed_up(*sides: list[range]) -> Sequence[list[range]]:
-    """Closes gaps without positions of either side, where that leaves one range of each.
+def _causal(rows: Sequence[range], columns: Sequence[range]) -> list[Call]:
+    """Cuts ascending ranges, whole steps apart, under a causal mask; [] for others.
 
-    By whole steps, so the order of positions, which is all that a causal mask reads, stays.
+    Rows that see no column more than the row before, and then rows that see one more each, are a
+    full call for what all of them see, and a causal one. So do programs of loops.
     """
-    parts = sorted({*sides[0], *sides[1]}, key=lambda part: part.start)
-    steps = {part.step for part in parts if len(part) > 1} or {1}
-    if len(steps) > 1 or not all(map(ascend, sides)):
-        return sides
-    (step,), free, shift, closed = steps, 0, 0, dict[range, Ranges]()
-    for part in parts:
-        shift += max(0, (part.start - shift - free) // step * step)
-        end = part[-1] + 1 - shift  # the step of a range of one position may lead beyond it
-        closed[part], free = (range(part.start - shift, end, step),), max(free, end)
-    joined = [in_turn([closed[part] for part in side]) for side in sides]
-    return joined if all(len(side) == 1 for side in joined) else sides
+    step = max((x.step for x in (*rows, *columns) if len(x) > 1), default=1)
+    apart = {n % step for x in (*rows, *columns) for n in x[:2]}
+    if len(apart) != 1 or not (ascend(rows) and ascend(columns)):
+        return []
+    rows, columns = ([range(x[0] // step, x[-1] // step + 1) for x in y] for y in (rows, columns))
+    before, starts = [*accumulate(map(len, columns), initial=0)], [x.start for x in columns]
+    edges = sorted({*starts, *(x.stop for x in columns)})
+    groups, row = list[list[int]](), 0  # first row and end, and how many these see
+    for part in rows:
+        inside = edges[bisect_right(edges, part.start) : bisect_left(edges, part.stop)]
+        for x, y in pairwise((part.start, *inside, part.stop)):
+            n = bisect_right(starts, x) - 1  # the last range of columns that began
+            seen = before[n] + min(x - starts[n], len(columns[n])) if n >= 0 else 0
+            last = seen + (y - x) * (n >= 0 and x in columns[n])
+            if groups and groups[-1][3] == seen and (last > seen or groups[-1][2] == seen):
+                groups[-1][1], groups[-1][3] = row + y - x, last
+            else:
+                groups.append([row, row + y - x, seen, last])
+            row += y - x
+    calls = list[Call]()
+    for first, end, full, last in groups:
+        calls += [Call(range(first, end), range(full), False)] * (full > 0)
+        calls += [Call(range(end + full - last, end), range(full, last), True)] * (full < last)
+    return calls
 
 
 def in_turn(blocks: Sequence[Ranges]) -> list[range]:

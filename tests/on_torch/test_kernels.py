@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codegen.assemble import Part
-from codegen.torch.origins import Origin, triangular
 from codegen.torch.parts import bands
+from planner.kernel_calls import rectangle_calls
 from planner.masks import Causal, Window
 from planner.partitions import shifted
-from planner.planning import plan
 from planner.workload import Workload
 from strategies import masks
 
@@ -194,20 +193,19 @@ SOME = st.sets(st.integers(0, 5), min_size=1).map(sorted)
 
 
 @given(SOME, SOME)
-def test_triangles_are_all_that_a_causal_mask_leaves_of_pieces(
-    rows: list[int], cols: list[int]
-) -> None:
+def test_triangles_are_the_calls_of_the_planner(rows: list[int], cols: list[int]) -> None:
     module = ModuleType("triangles")
     exec(Part("torch/parts/bands").text(frozenset({"keys"})), module.__dict__)
     queries, keys = (torch.arange(18).view(6, 3)[n].flatten() for n in (rows, cols))
     count = torch.zeros(len(queries), len(keys))
-    for row, col, band in module.triangles(queries, keys):
+    theirs = [*module.triangles(queries, keys)]
+    for row, col, band in theirs:
         part = torch.ones_like(count[row, col])
         count[row, col] += part.tril() if band else part
-    ring = plan("ring", Workload(seq=18, mask=Causal()), 6)
-    q, kv = Origin(np.array([[rows]]), "range(6)", 0), Origin(np.array([[cols]]), "0")
-    exact = torch.equal(count, (keys <= queries[:, None]).float())
-    assert exact or not triangular(ring, q, kv, free=True)
+    assert torch.equal(count, (keys <= queries[:, None]).float())
+    q, kv = ([(range(3 * n, 3 * n + 3),) for n in side] for side in (rows, cols))
+    ours = rectangle_calls(q, kv, Causal().region().pieces)
+    assert [(range(len(queries))[row], range(len(keys))[col], b) for row, col, b in theirs] == ours
 
 
 # ---- CUDA's branches, on tensors without data

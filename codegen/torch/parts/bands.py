@@ -2,26 +2,27 @@
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from typing import Any
 
+import torch
 from torch import Tensor
 
 BOXES: tuple[tuple[int, ...], ...] = ()
 
 
 def triangles(tokens: Tensor, keys: Tensor) -> Iterator[tuple[slice, slice, bool]]:  # :triangles
-    """Each run of queries meets all keys before it, and its own up to the diagonal."""
-    row = 0
-    for run in tokens.tensor_split(((tokens.diff() != 1).nonzero()[:, 0] + 1).tolist()):
-        rows, row = slice(row, row + len(run)), row + len(run)
-        col, end = int(run[0]), int(run[-1]) + 1  # all
-        col, end = (int((keys < n).sum()) for n in (run[0], run[-1] + 1))  # keys
-        if col:
-            yield rows, slice(col), False
-        if col < end:  # keys
-            yield rows, slice(col, end), True  # keys
-        yield rows, slice(col, end), True  # all
+    """Queries see all keys before them, and their own keys up to the diagonal."""
+    before, seen = tokens, tokens + 1  # all
+    before, seen = (torch.bucketize(tokens, keys, right=own) for own in (False, True))  # keys
+    apart = (seen[:-1] != before[1:]) | ((seen - before).diff() < 0)
+    for row, end in pairwise([0, *(apart.nonzero()[:, 0] + 1).tolist(), len(tokens)]):
+        first, last = int(before[row]), int(seen[end - 1])
+        if first:
+            yield slice(row, end), slice(first), False
+        if first < last:  # keys
+            yield slice(end + first - last, end), slice(first, last), True  # keys
+        yield slice(row, end), slice(first, last), True  # all
 
 
 @cache
