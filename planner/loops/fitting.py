@@ -9,6 +9,7 @@ guards    {step: ranks}, steps in a row  -->  [first, last, guard], as few as ca
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 
@@ -128,8 +129,12 @@ class Sets:
         axes = range(len(self.mesh)) if self.how[i] == 0 else [len(self.mesh)]
         columns = [(self.ends[i:stop, a, e], self.sizes[a]) for a in axes for e in (0, 1)]
         columns += [(x[i:stop], n) for x, n in self.numbers]
-        many = min(line(x, n, t, self.mesh[1:])[0] for x, n in columns)
-        fits = [line(x[:many], n, t, self.mesh[1:])[1] for x, n in columns]
+        ways = [line(x, n, t, self.mesh[1:]) for x, n in columns]
+        many = min(length for length, _ in ways)
+        fits = [
+            e if length == many else line(x[:many], n, t, self.mesh[1:])[1]
+            for (length, e), (x, n) in zip(ways, columns, strict=True)
+        ]
         low, high = self.ends[i : i + many].transpose(2, 1, 0)
         said = []
         for k, axis in enumerate(axes):  # bounds that leave nothing out are not said
@@ -154,16 +159,21 @@ class Sets:
 
     def _simplest(self) -> list[Piece]:
         """As few pieces as can be, and of those the simplest: two steps suggest any slope."""
-        n = len(self.on)
-        if len(self.on) == (whole := self._piece(0, n)).last - self.first + 1:
-            return [whole]
+        n, options, begins = len(self.on), dict[int, list[Piece]](), {0}  # where others end
+        for i in range(n):
+            if i not in begins:
+                continue
+            whole = self._piece(i, n)
+            if (end := whole.last - self.first + 1) == n and not i:
+                return [whole]
+            few = range(1, min(end - i, 3)) if self.mesh[1:] else ()
+            options[i] = [*(self._piece(i, most) for most in few), whole]
+            begins |= {piece.last - self.first + 1 for piece in options[i]}
         best: dict[int, tuple[float, list[Piece]]] = {n: (0.0, [])}
-        for i in reversed(range(n)):
-            for most in (1, 2, n) if self.mesh[1:] else (n,):
-                piece = self._piece(i, most)
-                weight, rest = best[piece.last - self.first + 1]
-                if i not in best or piece.weight + weight < best[i][0]:
-                    best[i] = piece.weight + weight, [piece, *rest]
+        for i, pieces in reversed(options.items()):
+            rests = [(piece, *best[piece.last - self.first + 1]) for piece in pieces]
+            sums = [(piece.weight + weight, [piece, *rest]) for piece, weight, rest in rests]
+            best[i] = min(sums, key=itemgetter(0))
         return best[0][1]
 
     def _spans(self) -> Guard | None:
