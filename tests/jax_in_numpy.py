@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from codegen.dry_run.jax_in_numpy import NAMES, array, each, leaves, same_kind, tree_map
+from codegen.dry_run.jax_in_numpy import NAMES, array, each, kind, leaves, same_kind, tree_map
 from codegen.dry_run.ranks import Ranks
 from planner.plans import Plans
 from runtimes.emitted import RESULTS, SIDES, source_of
@@ -62,7 +62,7 @@ def scan(body: Callable[[Any, Any], Any], state: Any, xs: Any) -> Any:
     results = []
     for x in items(xs):
         after, result = body(state, x)
-        state = same_kind(state, after)
+        state = same_kind(kind(state), after)
         results.append(result)
     return state, each(np.stack, results) if results else None
 

@@ -265,17 +265,18 @@ def kind(tree: Any) -> str:
     return str(tree_map(lambda x: (np.shape(x), np.asarray(x).dtype.char), tree))
 
 
-def same_kind(before: Any, after: Any) -> Any:
-    """The state of a loop after a step; Stuck where its shapes or dtypes change."""
-    if kind(before) != kind(after):
-        raise Stuck(f"a loop turns {kind(before)} into {kind(after)}")
+def same_kind(before: str, after: Any) -> Any:
+    """The state of a loop after a step; Stuck where its shapes or dtypes, its kind, change."""
+    if before != (turned := kind(after)):
+        raise Stuck(f"a loop turns {before} into {turned}")
     return after
 
 
 def fori_loop(start: int, stop: int, body: Callable[[Any, Any], Any], state: Any) -> Any:
     """The state after all steps."""
+    before = kind(state)
     for n in range(number(start), number(stop)):
-        state = same_kind(state, body(array(np.int32(n)), state))
+        state = same_kind(before, body(array(np.int32(n)), state))
     return state
 
 
@@ -288,7 +289,9 @@ def dynamic_update_slice_in_dim(x: Any, new: Any, start: Any, axis: int) -> Any:
     """The array with another slice there."""
     if x.dtype != new.dtype:
         raise Stuck(f"a slice of {new.dtype} in {x.dtype}")
-    return array(x).at[within(x, start, new.shape[axis], axis)].set(new)
+    changed = np.array(x)
+    changed[within(x, start, new.shape[axis], axis)] = new
+    return array(changed)
 
 
 def within(x: Any, start: Any, size: int, axis: int) -> tuple[slice, ...]:

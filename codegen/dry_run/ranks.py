@@ -107,9 +107,14 @@ class Ranks:
         """Starts a collective among some ranks; the result waits, and returns all their values."""
         group = tuple(members)
         call = what, group, self.number(group, HERE.rank)
-        for member in group:
-            self.put((*call, HERE.rank, member), value)
-        return lambda: [self.take((*call, member, HERE.rank)) for member in group]
+        arrived = self._board.setdefault(call, {})
+        arrived[HERE.rank], self._idle = value, 0
+        if len(arrived) == len(group):
+            del self._board[call]
+            values = [arrived[member] for member in group]
+            for member in group:
+                self.put((*call, member), values)
+        return lambda: self.take((*call, HERE.rank))
 
     def _next(self) -> int:
         """Returns the rank whose turn is next."""

@@ -140,11 +140,9 @@ def _halved(rows: Half, columns: Half, box: Box) -> Iterator[Call]:
 
 
 def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[Call]:
-    """Yields the calls of two runs."""
-    i0, i1, j0, j1, lo, hi = box
-    rows, columns = rows.between(i0, i1), columns.between(j0, j1)
-    i, j = rows.positions, columns.positions
-    if not (i and j) or j[-1] - i[0] < lo or j[0] - i[-1] > hi:
+    """Yields the calls of two runs within a box."""
+    (*_, lo, hi), i, j = box, rows.positions, columns.positions
+    if j[-1] - i[0] < lo or j[0] - i[-1] > hi:
         return
     if lo <= j[0] - i[-1] and j[-1] - i[0] <= hi:
         yield Call(rows.at, columns.at, False)

@@ -144,13 +144,12 @@ class Kernels:
     def pairs(self, call: Call, heads: int) -> float:
         """Count pairs per head that a call costs, in those of a full one."""
         rows, columns = len(call.rows), len(call.columns)
-        height, whole = self.height(rows, heads), float(self.full(rows, columns, heads))
         if call.band is False:
-            return whole
+            return float(self.full(rows, columns, heads))
         if call.band is None or (self._mask and call.band is not True):
-            return whole * (1 + self._mask / max(heads, 1))
+            return float(self.full(rows, columns, heads)) * (1 + self._mask / max(heads, 1))
         band = (1 - rows, 0) if call.band is True else call.band
-        tile = min(float(height), self.tile[0]), self.tile[1]
+        tile = min(float(self.height(rows, heads)), self.tile[0]), self.tile[1]
         return band_pairs((rows, columns), band, tile, self._skips) * self._causal
 
     def seconds(self, call: Call, heads: int) -> float:
