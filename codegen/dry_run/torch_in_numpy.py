@@ -300,8 +300,8 @@ TORCH = SimpleNamespace(
     bucketize=lambda x, bounds, right=False: tensor(
         np.searchsorted(bounds, x, "right" if right else "left")
     ),
-    cat=lambda tensors, axis=0: tensor(np.concatenate(tensors, axis)).copy(),
-    stack=lambda tensors, axis=0: tensor(np.stack(tensors, axis)).copy(),
+    cat=lambda tensors, axis=0: tensor(np.concatenate(tensors, axis)).contiguous(),
+    stack=lambda tensors, axis=0: tensor(np.stack(tensors, axis)).contiguous(),
     empty_like=lambda x, dtype=None: np.full_like(x, np.nan, dtype),
     full_like=lambda x, value, dtype=None: np.full_like(x, value, dtype),
     zeros_like=lambda x, dtype=None: np.zeros_like(x, dtype),
