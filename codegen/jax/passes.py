@@ -15,6 +15,8 @@ from codegen.text import Names
 from planner.errors import PlanError
 from planner.loops.form import OWN, Exchange, Return, Send, Start, Statement
 
+Active = Sequence[tuple[Statement, Steps]]  # statements, and their steps in a run
+
 
 @dataclass
 class Pass(Attends):
@@ -118,18 +120,12 @@ class Pass(Attends):
 
     def ops(self, run: Run, names: Names, groups: Sequence[Group]) -> Iterator[Op]:
         """Sums leave; attends add; sums arrive; inputs go on, exchanges and their returns."""
-        active, self.started = [(s, self.during(s, run)) for s in run.statements], {}
-        coming, starts = [*_in_order([*self.coming(run, names)])], list[Op]()
-        self.written = {}
-        for s, steps in active:
-            if isinstance(s, Start):
-                starts += self.at(run, steps, self.start(s, run))
-        pairs = [(x.steps, y.steps) for x in starts for y in coming]
-        apart = all(x and y and not {*x} & {*y} for x, y in pairs)  # first, as it is read after it
-        yield from [*starts, *coming] if apart else [*coming, *starts]
+        active = [(s, self.during(s, run)) for s in run.statements]
         attends = [(group, self.when(group, run)) for group in groups]
         added = {self.made.sums[cell] for group, _ in attends for cell in group.cells}
         late = dict[tuple[Cell, str], Steps]()
+        self.started, self.written = {}, {}
+        yield from self.readable(run, active, names)
         for s, steps in active:
             if isinstance(s, Send) and s.sums:
                 yield from self.leave(s, run, steps, names, added, late)
@@ -137,23 +133,42 @@ class Pass(Attends):
         before = any(self.made.sums[self.made.taken[s]] in added for s, _ in back)
         if before:
             yield from _in_order([*self.returns(run, back, names)])
+        yield from self.attended(run, attends, names)
+        for (cell, text), steps in late.items():
+            yield from self.at(run, steps, self.arrive(cell, text, steps))
+        moves = [] if before else [*self.returns(run, back, names)]
+        yield from _in_order([*moves, *self.moved(run, active, names)])
+
+    def readable(self, run: Run, active: Active, names: Names) -> Iterator[Op]:
+        """Inputs that come, and names that begin: these first, unless a step has both."""
+        coming, starts = [*_in_order([*self.coming(run, names)])], list[Op]()
+        for s, steps in active:
+            if isinstance(s, Start):
+                starts += self.at(run, steps, self.start(s, run))
+        pairs = [(x.steps, y.steps) for x in starts for y in coming]
+        apart = all(x and y and not {*x} & {*y} for x, y in pairs)
+        yield from [*starts, *coming] if apart else [*coming, *starts]
+
+    def attended(
+        self, run: Run, attends: Sequence[tuple[Group, Steps]], names: Names
+    ) -> Iterator[Op]:
+        """Attends add to their sums."""
         for cell in dict.fromkeys(cell for group, _ in attends for cell in group.cells):
             yield from self.anew(cell, run)
         for group, steps in attends:
             lines = self.attend(group, steps, names, run.kind != "unrolled")
             yield from self.at(run, steps, lines)
-        for (cell, text), steps in late.items():
-            yield from self.at(run, steps, self.arrive(cell, text, steps))
-        moves = [] if before else [*self.returns(run, back, names)]
+
+    def moved(self, run: Run, active: Active, names: Names) -> Iterator[Op]:
+        """Inputs go on, unless the next step is to send them, and are exchanged."""
         for s, steps in active:
             if sends_inputs(s):
                 now = tuple(t for t in steps if t not in self.waiting)
                 if now:
                     sent = self.forward_input(s, self.once(run, now, names))
-                    moves += self.at(run, now, sent)
+                    yield from self.at(run, now, sent)
             elif isinstance(s, Exchange):
-                moves += self.at(run, steps, self.exchange(s, names))
-        yield from _in_order(moves)
+                yield from self.at(run, steps, self.exchange(s, names))
 
     def leave(
         self,
