@@ -104,12 +104,13 @@ class Rectangles:
 
     def attended(self, sides: Partition, rows: tuple[Ints, Ints]) -> Flags:
         """Of pairs of pieces, blocks of any heads [n, a] and [n, b], those that are attended."""
+        row = np.arange(len(self.rank))[:, None]
         q, kv = (
-            np.array(
-                [np.isin(side.chunk[x], side.chunk[y[y >= 0]]) for x, y in zip(*both, strict=True)],
-                np.bool_,
-            ).reshape(both[0].shape)
-            for side, *both in ((sides.q, rows[0], self.q), (sides.kv, rows[1], self.kv))
+            np.isin(chunk[x] + row * len(chunk), (chunk[y] + row * len(chunk))[y >= 0])
+            for chunk, x, y in (
+                (sides.q.chunk, rows[0], self.q),
+                (sides.kv.chunk, rows[1], self.kv),
+            )
         )
         return np.asarray(q[:, :, None] & kv[:, None, :])
 

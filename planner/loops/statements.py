@@ -93,9 +93,9 @@ class Clusters:
         kinds = (True, False)[: len({i.kind for i in self.items})]
         best = list[Statement]()
         for apart, alike in product(kinds, (True, False)):
-            if best and cost(best) <= 1:
-                break
             clusters = self.clusters(alike, apart) or []
+            if best and cost(best) <= len(clusters):
+                continue  # as each is a statement at least
             said = (self.say(clusters, receiver) for receiver in ends)
             best = min(filter(None, (best, *said)), key=cost, default=best)
         return best
