@@ -58,7 +58,8 @@ class Messages(State):
         t, own = self.walked.kept[move.source], (move.s.tensors[0], OWN)
         when = f"step == {t - move.domain.names.first} and " * (move.domain.names.at is None)
         kept, name = (self.have.cells[cell] for cell in (own, move.source))
-        line = f"add({kept}, {name})" if t in self.walked.lasting(own)[1] else f"{kept} = {name}"
+        line = f"merge(*{kept}, *{name})" if own[0] == "OUT" else f"add({kept}, {name})"
+        line = line if t in self.walked.lasting(own)[1] else f"{kept} = {name}"
         line = self.have.blank(own) if move.source == own else line
         self.paste(indented(f"if {when}{'not ' * (move.source != own)}on[0]:", [line]))
 

@@ -69,10 +69,16 @@ class State:
                 cells = self.walked.targets[s][t].values()
                 alike = {self.beginning(c, steps) for c in cells} == {first}
                 alone = alike and s.when.steps == [t] and t == steps[0]
-                return s if alone and self.in_one(s) else None
+                named = alone and not any(self.sent_before(c, steps) for c in cells)
+                return s if named and self.in_one(s) else None
             case s, _ if len(steps) == 1:
                 return s
         return None
+
+    def sent_before(self, cell: Cell, steps: Sequence[int]) -> bool:
+        """True if a loop has a line that sends a variable, above its attends."""
+        sent = (c for c, on in self.walked.taken.items() if len(steps) > 1 and on & {*steps})
+        return any(self.have.cells.get(c) == self.have.cells[cell] for c in sent)
 
     def beginning(self, cell: Cell, steps: Sequence[int]) -> tuple[Statement, int] | None:
         """The statement with which sums of some steps begin, if it is one, and that step."""

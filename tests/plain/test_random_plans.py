@@ -10,7 +10,10 @@ from codegen.programs import TARGETS, Program
 from loop_interpreter import assert_exact
 from planner.errors import PlanError
 from planner.loops import recover
+from planner.masks import Causal, Chunks, Prefix
+from planner.planning import plan
 from planner.plans import Plans
+from planner.workload import Workload
 from printed_loops import FEW
 from strategies.plans import random_plans
 
@@ -60,3 +63,21 @@ def test_few_printed_loops_are_refused_by_the_dry_run(
     drawn()
     assert len(printed) >= 3
     assert len(refused) <= 0.1 * len(printed), refused
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("schedule", "ranks", "work"),
+    [  # some owners keep partial outputs that others send; sums are sent before they begin
+        (
+            "pass-q:layout=contiguous:late=0",
+            4,
+            Workload(seq=16, heads=2, head_dim=8, mask=Causal() | Prefix(2)),
+        ),
+        ("zigzag:layout=contiguous", 3, Workload(seq=12, heads=3, head_dim=8, mask=Chunks(8, 12))),
+    ],
+)
+def test_loops_are_right_without_a_dry_run(
+    schedule: str, ranks: int, work: Workload, target: str
+) -> None:
+    assert "by tables" not in emit(plan(schedule, work, ranks, pass_="both"), target)
