@@ -11,7 +11,7 @@ from codegen.jax.hops import Steps, sends_inputs
 from codegen.jax.runs import Block, Op, Run
 from codegen.lowered.conditions import Domain, both, times
 from codegen.lowered.walk import Cell
-from codegen.text import Names
+from codegen.text import Names, numbered
 from planner.errors import PlanError
 from planner.loops.form import OWN, Exchange, Return, Send, Start, Statement
 
@@ -187,10 +187,9 @@ class Pass(Attends):
         value = f"({source})" if ", " in source else source
         text = self.hops.call(s, value, self.once(run, steps, names))
         if {into, source} & added:
-            arrived = [c for (c, _), on in late.items() if {*on} & {*steps}]
-            many = 1 + sum(self.made.sums[c] == into for c in arrived)
-            mark = f"_{many}" if many > 1 else ""
-            name = ", ".join(f"arriving_{word}{mark}" for word in into.split(", "))
+            busy = {name for (_, name), on in late.items() if {*on} & {*steps}}
+            arriving = ", ".join(f"arriving_{word}" for word in into.split(", "))
+            name = next(x for x in numbered(arriving) if x not in busy)
             yield from self.at(run, steps, [self.assign(name, text)])
             text = name
         late[cell, text] = tuple(sorted({*late.get((cell, text), ()), *steps}))
