@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from loop_interpreter import assert_exact
 from loop_schedules import FOREIGN, foreign
+from planner.columns import taken
 from planner.errors import PlanError
 from planner.ir import Pass, Step
 from planner.loops import check, recover, show
@@ -284,3 +285,9 @@ def test_rectangles_of_ranks_in_a_row_take_no_memory_of_their_own() -> None:
     for attend in (attend for steps in rows.rectangles.values() for attend in steps.values()):
         assert any(np.shares_memory(attend.q, table) for table in tables["q"])
         assert any(np.shares_memory(attend.kv, table) for table in tables["kv"])
+
+
+@pytest.mark.parametrize("rows", [[], [2], [1, 2, 3], [0, 2, 1, 3], [3, 2], [1, 1, 3]])
+def test_rows_of_a_table_are_those_asked_for(rows: list[int]) -> None:
+    table = np.arange(8).reshape(4, 2)
+    assert taken(table, np.array(rows, np.intp)).tolist() == [table[n].tolist() for n in rows]
