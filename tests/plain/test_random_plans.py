@@ -87,3 +87,9 @@ def test_no_loops_are_printed_that_the_dry_run_refuses(
 ) -> None:
     text = " ".join(emit(plan(schedule, work, ranks, pass_="both"), target).split())
     assert "not loops: in a test" not in text
+
+
+def test_sums_that_stay_on_the_ranks_that_do_not_send_them_are_refused() -> None:
+    work = Workload(seq=16, heads=2, head_dim=8, mask=Documents((4, 12)))
+    text = emit(plan("double-ring:layout=contiguous", work, 4, pass_="both"), "torch")
+    assert "partial DKV stays behind on some ranks only" in " ".join(text.split())
