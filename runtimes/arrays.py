@@ -4,6 +4,8 @@ Partial sums are wider than their inputs: float32 for 16-bit and float32 inputs,
 float64 inputs.
 """
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -78,3 +80,20 @@ def draw_sinks(work: Workload, seed: int) -> Array | None:
     random = np.random.default_rng([seed, 2])
     logits = random.standard_normal(shapes(work)["sinks"]).astype(dtype_of(work.dtype))
     return logits if work.sinks else None
+
+
+def save_arrays(path: Path, arrays: Sequence[Array]) -> None:
+    """Writes arrays to an .npz file."""
+    np.savez(path, *arrays)
+
+
+def load_arrays(path: Path) -> list[Array]:
+    """Returns the arrays of a file of `save_arrays`, in their order.
+
+    Nothing in the file is executed: whoever wrote it need not be trusted. Raises ValueError or
+    OSError for other files.
+    """
+    with np.load(path, allow_pickle=False) as file:
+        arrays = [file[name] for name in file.files]
+    # bfloat16 is none of numpy's own: it comes back as two bytes
+    return [x.view(dtype_of("bfloat16")) if x.dtype == "V2" else x for x in arrays]

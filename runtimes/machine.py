@@ -1,7 +1,9 @@
 """The machine that this process is on: its memory, and how its processes end."""
 
+import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -30,3 +32,15 @@ def holding_interrupts() -> Iterator[None]:
 def memory_bytes() -> float:
     """Returns the bytes of memory of this machine."""
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def end_with_parent() -> None:
+    """Has this process of `multiprocessing` killed as soon as the one that started it has ended."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()

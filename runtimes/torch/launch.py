@@ -9,7 +9,6 @@ in_group       the ranks of the process group that is initialised already, as un
 import faulthandler
 import multiprocessing
 import multiprocessing.connection
-import pickle
 import tempfile
 import time
 import traceback
@@ -28,9 +27,15 @@ import torch.distributed as dist
 
 from planner.errors import RingloomError
 from planner.plans import Plans
-from runtimes.arrays import Array, dtype_of
+from runtimes.arrays import Array, dtype_of, load_arrays, save_arrays
 from runtimes.emitted import RESULTS, load, source_of
-from runtimes.machine import RankError, ended, holding_interrupts, memory_bytes
+from runtimes.machine import (
+    RankError,
+    end_with_parent,
+    ended,
+    holding_interrupts,
+    memory_bytes,
+)
 from runtimes.torch.rank import BODIES, Body, Parts, to_numpy, to_torch
 
 Launch = Callable[[str, int, tuple[Array, ...], Body, float], list[Parts]]
@@ -117,8 +122,7 @@ def in_processes(
             _wait(workers, Path(folder), timeout)
         finally:
             _stop(workers)
-        files = [Path(folder, f"parts-{rank}.pickle") for rank in range(ranks)]
-        return [pickle.loads(file.read_bytes()) for file in files]
+        return [load_arrays(_parts(Path(folder), rank)) for rank in range(ranks)]
 
 
 def serve(*imported: str) -> None:
@@ -132,6 +136,7 @@ def _worker(
     folder: str, source: str, ranks: int, names: list[str], deadline: float, body: Body, rank: int
 ) -> None:
     """One rank; an error goes to a file, and so does where it is shortly before the deadline."""
+    end_with_parent()
     if not Path(folder).exists():  # the run ended while the server was still getting ready
         return
     timeout = max(0.1, deadline - time.monotonic())
@@ -163,9 +168,13 @@ def _live(
         for number, name in enumerate(names)
     ]
     parts = body(load(source), dist.group.WORLD, arrays)
-    (folder / f"parts-{rank}.pickle").write_bytes(pickle.dumps(parts))
+    save_arrays(_parts(folder, rank), parts)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _parts(folder: Path, rank: int) -> Path:
+    return folder / f"parts-{rank}.npz"
 
 
 def _wait(workers: list[BaseProcess], folder: Path, timeout: float) -> None:
@@ -192,7 +201,10 @@ def _stack(folder: Path, rank: int) -> str:
 
 
 def _raise_failure(workers: list[BaseProcess], folder: Path) -> None:
-    failed = [(rank, worker.exitcode) for rank, worker in enumerate(workers) if worker.exitcode]
+    ended_ranks = [(n, w.exitcode) for n, w in enumerate(workers) if w.exitcode is not None]
+    failed = [
+        (rank, code) for rank, code in ended_ranks if code or not _parts(folder, rank).exists()
+    ]
     if not failed:
         return
     for rank, code in failed:  # a rank that just died broke the connections of the others

@@ -3,10 +3,12 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +27,7 @@ from runtimes.machine import RankError
 
 pytest.importorskip("torch")
 
+from process_trees import begun, wait_for
 from rank_threads import as_threads, run
 from runtimes.torch import launch
 from runtimes.torch.launch import in_processes
@@ -68,6 +71,12 @@ def dies(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array
     return attend(program, group, arrays)
 
 
+def leaves(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
+    if group.rank() == 1:
+        os._exit(0)
+    return [np.zeros(1)]
+
+
 def is_killed(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
     if group.rank() == 1:
         os.kill(os.getpid(), 9)
@@ -87,6 +96,7 @@ def sleeps(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Arr
 FAILURES = {
     fails: "rank 1 has had enough",
     dies: r"rank 1 failed \(exit code 7\) and left no traceback",
+    leaves: r"rank 1 failed \(exit code 0\) and left no traceback",
     is_killed: r"rank 1 failed \(signal 9: Killed\)",
 }
 
@@ -118,6 +128,29 @@ def test_a_rank_that_stalls_ends_the_run_in_time() -> None:
     assert "rank 1, innermost call first" in str(told.value)
     assert "in _worker" in str(told.value)
     nobody_is_left()
+
+
+STALLING = """
+import sys, time
+from runtimes.torch.launch import in_processes
+
+def sleeps(program, group, arrays):
+    open(f"{sys.argv[1]}/{group.rank()}", "w").close()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    in_processes("", 2, (), sleeps, 600.0)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+def test_ranks_end_with_the_process_that_began_them(sent: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "stalls.py").write_text(STALLING)
+    with begun([sys.executable, str(tmp_path / "stalls.py"), str(tmp_path)]) as process:
+        wait_for(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
+        assert len(process.tree()) >= 3
+        process.send(sent)
+        wait_for(lambda: not process.tree())
 
 
 def test_more_ranks_than_there_is_memory_for_are_refused_before_any_begins(
