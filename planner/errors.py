@@ -1,14 +1,22 @@
 """The exceptions of the project; their texts carry the numbers and are tested."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
+LONGEST_WORD = 200  # characters of what was given that a message repeats
 
 
 class RingloomError(ValueError):
-    """Bad input of any kind: a plan, a file, a table of numbers, hardware, an address."""
+    """Bad input of any kind: a plan, a file, a table of numbers, hardware, an address.
+
+    Its text can be shown on any terminal, whatever was given.
+    """
+
+    def __init__(self, text: object = "") -> None:
+        super().__init__(shown(str(text)))
 
 
 class PlanError(RingloomError):
@@ -17,6 +25,29 @@ class PlanError(RingloomError):
 
 class Reasons(PlanError):
     """A PlanError for several reasons, each on a line of its own."""
+
+
+def shown(text: str) -> str:
+    """Returns a text that is safe to show: control characters escaped, endless words cut."""
+    endless = rf"\S{{{LONGEST_WORD + 1},}}"
+    text = re.sub(endless, lambda word: f"{word[0][:120]}...{word[0][-40:]}", text)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else escaped(c) for c in text)
+
+
+def escaped(character: str) -> str:
+    """Returns the escape sequence that stands for a character in Python."""
+    return character.encode("unicode_escape").decode()
+
+
+def brief(value: object) -> str:
+    """Returns the Python of a value on one line, its middle left out when long."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python prints no number of more than 4,300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:40]}...{text[-15:]}"
 
 
 def each(kind: type[Value], given: Any, what: str) -> tuple[Value, ...]:

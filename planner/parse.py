@@ -1,6 +1,5 @@
-"""Parses the text of a length or a schedule, as on the command line, and JSON of a mask's file.
+"""Parses the text of a schedule, as on the command line, and JSON of a mask's file.
 
-length   ::= 4096 | 256k | 1M                        powers of two
 schedule ::= NAME(":" KEY "=" VALUE)*
 """
 
@@ -8,17 +7,8 @@ import re
 from typing import Any
 
 from planner import disk
-from planner.errors import PlanError
-
-SUFFIX = {"": 1, "k": 2**10, "K": 2**10, "M": 2**20}
-
-
-def tokens(text: str) -> int:
-    """Returns the number of `4096`, `256k` or `1M`; k and M are powers of two."""
-    number = re.fullmatch(r"([0-9]{1,18})([kKM]?)", text.strip())
-    if not number:
-        raise PlanError(f"{brief(text)} is not a number of tokens, such as 4096, 256k or 1M")
-    return int(number[1]) * SUFFIX[number[2]]
+from planner.errors import PlanError, brief
+from planner.given import tokens
 
 
 def schedule(text: str) -> tuple[str, dict[str, int | str]]:
@@ -45,8 +35,3 @@ def from_json(text: str, expected: str) -> Any:
         return disk.from_json(text)
     except (ValueError, RecursionError) as error:
         raise PlanError(f"not JSON: {error}; {expected}") from None
-
-
-def brief(text: str) -> str:
-    """Quotes a text on one line, its middle left out when long."""
-    return repr(text if len(text) <= 60 else f"{text[:40]}...{text[-15:]}")

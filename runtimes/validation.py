@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.masks.mask import whole
+from planner.given import whole
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
 from planner.workload import Workload

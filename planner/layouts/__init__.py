@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError, unknown
+from planner.given import whole
 from planner.layouts.by_place import PIECES as PIECES
 from planner.layouts.by_place import contiguous, striped, zigzag
 from planner.layouts.by_work import balance as balance
@@ -19,7 +20,6 @@ from planner.layouts.pieces import by_heads as by_heads
 from planner.layouts.pieces import cut as cut
 from planner.layouts.pieces import split as split
 from planner.layouts.pieces import whole_heads as whole_heads
-from planner.masks.mask import whole
 from planner.partitions import Partition, Ranges
 from planner.workload import Workload, check_request
 

@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.errors import PlanError
+from planner.given import tokens, whole
 from planner.masks.areas import LIMIT
-from planner.masks.mask import Allowed, Mask, Names, whole
+from planner.masks.mask import Allowed, Mask, Names
 from planner.masks.regions import Region, rectangles
-from planner.parse import tokens
+
+MOST_CELLS = 2**24
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,4 +74,6 @@ def _cells(grid: ArrayLike) -> Allowed:
         fits = False
     if not fits:
         raise PlanError("a Blocks grid is rows of equal length, each of 0s and 1s")
+    if cells.size > MOST_CELLS:
+        raise PlanError(f"a Blocks grid has at most {MOST_CELLS} cells, not {cells.size}")
     return cells.astype(np.bool_)

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from planner.errors import PlanError
 from planner.masks.mask import Mask, Packed
-from planner.masks.regions import FAR, Ints, Region
+from planner.masks.regions import FAR, MOST, Ints, Region
 
 
 @dataclass(frozen=True, repr=False)
 class Chunked(Mask):
     """A rule on chunks of `size` positions, counted from position 0.
 
-    `tokens` is where the positions end; a workload fills in its own. Raises PlanError for sizes
-    below 1.
+    `tokens` is where the positions end, which nobody gives: a workload fills in its own. Raises
+    PlanError for sizes below 1.
     """
 
     least = 1
 
     size: int
-    tokens: int | None = None
+    tokens: int | None = field(default=None, init=False)
 
     def up_to(self, tokens: int) -> Chunked:
-        return replace(self, tokens=tokens)
+        if (chunks := -(-tokens // self.size)) > MOST:
+            raise PlanError(f"{self} cuts {tokens} tokens into {chunks} chunks, more than {MOST}")
+        ended = type(self)(self.size)
+        object.__setattr__(ended, "tokens", tokens)
+        return ended
 
     def bounds(self) -> tuple[Ints, Ints]:
         """Returns where chunks begin and end: int64 [chunks] each."""
         if self.tokens is None:
-            raise PlanError(f"{self} has no end: give it the tokens, or use it in a workload")
+            raise PlanError(f"{self} has no end: use it in a workload, or up_to(tokens)")
         begins = np.arange(0, self.tokens, self.size)
         return begins, begins + self.size
 

@@ -1,16 +1,16 @@
 """Documents and Varlen: packed sequences that do not see each other."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.errors import PlanError
+from planner.given import tokens, whole
 from planner.masks.areas import LIMIT
-from planner.masks.mask import Mask, Names, Packed, whole
-from planner.masks.regions import Ints
+from planner.masks.mask import Mask, Names, Packed
+from planner.masks.regions import MOST, Ints
 from planner.masks.window import Window
-from planner.parse import tokens
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,6 +125,8 @@ def whole_lengths(name: str, values: Sequence[int]) -> tuple[int, ...]:
     """Returns lengths as plain ints; raises PlanError, with the name, for anything else."""
     if not isinstance(values, Iterable):
         raise PlanError(f"{name} takes a list of lengths, such as (512, 1024), not {values!r:.60}")
+    if isinstance(values, Sized) and len(values) > MOST:
+        raise PlanError(f"{name} takes at most {MOST} lengths, not {len(values)}")
     lengths = tuple(whole(f"{name} length", value) for value in values)
     if not lengths or sum(lengths) > LIMIT:
         raise PlanError(

@@ -14,18 +14,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, replace
-from operator import index
-from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, TypeAlias
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
+from planner.given import tokens, whole
 from planner.masks.areas import LIMIT, Ranges, areas
 from planner.masks.regions import FAR, Ints, Region
 from planner.one_line import OneLine, python
-from planner.parse import from_json, tokens
+from planner.parse import from_json
 
 Positions = range | Sequence[int] | NDArray[np.integer]
 Allowed = NDArray[np.bool_]
@@ -129,7 +129,10 @@ class Mask(OneLine):
         """Raises PlanError when the mask does not fit `seq` queries and `kv_seq` keys."""
 
     def up_to(self, tokens: int) -> Mask:
-        """Returns the mask for the keys 0..tokens - 1: itself, if its region ends by itself."""
+        """Returns the mask for the keys 0..tokens - 1: itself, if its region ends by itself.
+
+        Raises PlanError where its region would have more than `MOST` pieces.
+        """
         return self
 
     def packed(self) -> Packed:
@@ -167,20 +170,26 @@ class Mask(OneLine):
         return int(areas(self.region(), [q], [kv])[0, 0])
 
     @classmethod
+    def given(cls) -> tuple[Field[Any], ...]:
+        """Returns the fields that a caller gives and that its text shows."""
+        return tuple(field for field in fields(cls) if field.init)
+
+    @classmethod
     def parse(cls, text: str) -> Mask:
         """Reads what follows the word and its colon: lists and numbers, / after each list."""
         parts = text.split("/") if text else []
         values: list[Any] = [_read(part, NO_ENTRY) for part in parts[: cls.lists]]
         values += [number for part in parts[cls.lists :] for number in _read(part, NO_NUMBER)]
-        least = sum(field.default is MISSING for field in fields(cls))
-        if not least <= len(values) <= len(fields(cls)) or len(parts) > cls.lists + 1:
+        given = cls.given()
+        least = sum(field.default is MISSING for field in given)
+        if not least <= len(values) <= len(given) or len(parts) > cls.lists + 1:
             raise PlanError(f"the numbers do not fit {' or '.join(cls.forms)}")
         return cls(*values)
 
     @classmethod
     def parse_file(cls, text: str) -> Mask:
         """Reads the text of a file, of a form such as blocks@FILE: JSON of the fields by name."""
-        said, wanted = from_json(text, cls.example), {field.name for field in fields(cls)}
+        said, wanted = from_json(text, cls.example), {field.name for field in cls.given()}
         with suppress(TypeError):
             if isinstance(said, dict) and said.keys() == wanted:
                 return cls(**said)
@@ -206,7 +215,7 @@ class Mask(OneLine):
 
     def _arguments(self) -> list[Any]:
         """Returns the values of the fields, without the last ones that have their default."""
-        values = [(getattr(self, field.name), field.default) for field in fields(self)]
+        values = [(getattr(self, field.name), field.default) for field in self.given()]
         while values and values[-1][0] == values[-1][1]:
             values.pop()
         return [value for value, _ in values]
@@ -317,17 +326,6 @@ def undivided(mask: Mask) -> PlanError:
     """Returns the error of a mask without a document for every token."""
     said = "does not divide queries and keys into documents, one after the other"
     return PlanError(f"{mask!s:.200} {said}")
-
-
-def whole(name: str, value: SupportsIndex, least: int = 0) -> int:
-    """Returns the value as a plain int; raises PlanError unless it is a whole number >= least."""
-    try:
-        number = index(value)
-    except TypeError:
-        raise PlanError(f"{name} {value!r:.60} is not a whole number") from None
-    if number < least:
-        raise PlanError(f"{name} {number} is less than {least}")
-    return number
 
 
 def _read(part: str, none: str) -> tuple[int | None, ...]:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from planner.errors import PlanError
+from planner.given import whole
 from planner.masks.documents import Documents, Varlen
-from planner.masks.mask import Mask, checked, undivided, whole
+from planner.masks.mask import Mask, checked, undivided
 from planner.masks.plain import Causal
 from planner.masks.regions import FAR
 from planner.masks.window import Window

@@ -12,9 +12,8 @@ import re
 from pathlib import Path
 
 from planner.disk import read
-from planner.errors import PlanError, RingloomError, nearest
+from planner.errors import PlanError, RingloomError, brief, nearest
 from planner.masks.mask import MASKS, And, Mask, Or
-from planner.parse import brief
 
 PAIRS = {pair.sign: pair for pair in (And, Or)}
 LARGEST_FILE = 64 * 2**20

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Ints = NDArray[np.int64]
 
+MOST = 2**20  # documents, chunks or slices of a mask: a region has a piece of each
 FAR = 2**40  # stands for "unbounded"; positions stay below 2**31
 CHUNK = 2**16  # pairs looked at together: temporaries of 512 KB fit a cache
 

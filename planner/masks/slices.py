@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from planner.errors import PlanError
+from planner.given import tokens, whole
 from planner.masks.areas import LIMIT
-from planner.masks.mask import Allowed, Mask, Names, Packed, undivided, whole
+from planner.masks.mask import Allowed, Mask, Names, Packed, undivided
 from planner.masks.plain import Causal, Full
-from planner.masks.regions import FAR, Ints, Region, first_overlap
-from planner.parse import from_json, tokens
+from planner.masks.regions import FAR, MOST, Ints, Region, first_overlap
+from planner.parse import from_json
 
 Row = tuple[int, int, int, int, str]
 KINDS = {  # whether j - i has a least value, and a largest
@@ -43,6 +44,8 @@ class Slices(Mask):
     rows: tuple[Row, ...]
 
     def __post_init__(self) -> None:
+        if len(self.rows) > MOST:
+            raise PlanError(f"Slices takes at most {MOST} rows, not {len(self.rows)}")
         rows = tuple(_row(number, row) for number, row in enumerate(self.rows))
         object.__setattr__(self, "rows", rows)
         if not rows:
@@ -132,7 +135,10 @@ def _row(number: int, row: Sequence[object]) -> Row:
             f"slice {number} is not (q0, q1, k0, k1, kind) with a kind of {kinds}: {row!r:.60}"
         )
     least = -LIMIT, -LIMIT, 0, 0
-    q0, q1, k0, k1 = map(whole, [f"slice {number}:"] * 4, row[:4], least)  # type: ignore[arg-type]
+    q0, q1, k0, k1 = (
+        whole(f"slice {number}:", position, low, LIMIT)
+        for position, low in zip(row[:4], least, strict=True)
+    )
     if q1 < q0 or k1 < k0:
         raise PlanError(f"slice {number} ends before it begins: {row!r:.60}")
     return q0, q1, k0, k1, str(row[4])

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.errors import PlanError
+from planner.given import whole
 from planner.masks.documents import Documents, whole_lengths
-from planner.masks.mask import Allowed, Mask, Names, SideName, whole
+from planner.masks.mask import Allowed, Mask, Names, SideName
 from planner.masks.plain import Causal
 from planner.masks.regions import Ints, Region, rectangles
+
+MOST_NODES = 2**13  # a table tells of any two whether the one is above the other
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,12 +34,13 @@ class Tree(Mask):
 
     def __post_init__(self) -> None:
         lengths = whole_lengths("Tree", self.lengths)
-        roots = None, -1
+        if len(lengths) > MOST_NODES:
+            raise PlanError(f"Tree takes at most {MOST_NODES} nodes, not {len(lengths)}")
         if not isinstance(self.parents, Iterable):
             raise PlanError(
                 f"Tree takes a list of parents, such as (None, 0), not {self.parents!r:.60}"
             )
-        parents = tuple(None if p in roots else whole("Tree parent", p) for p in self.parents)
+        parents = tuple(None if p is None else _parent(p) for p in self.parents)
         if len(parents) != len(lengths):
             raise PlanError(f"Tree has {len(lengths)} lengths but {len(parents)} parents")
         for node, parent in enumerate(parents):
@@ -44,7 +48,7 @@ class Tree(Mask):
                 raise PlanError(f"Tree node {node} has parent {parent} of {len(lengths)} nodes")
         object.__setattr__(self, "lengths", lengths)
         object.__setattr__(self, "parents", parents)
-        ancestors(parents)  # refuses nodes above themselves
+        _from_roots(parents)  # refuses nodes above themselves
 
     def bounds(self) -> Ints:
         """Returns where nodes begin and end: int64 [nodes + 1]."""
@@ -72,18 +76,29 @@ class Tree(Mask):
             raise PlanError(f"nodes sum to {sum(self.lengths)} tokens, not to kv_seq {kv_seq}")
 
 
+def _parent(value: int) -> int | None:
+    """Returns the number of a node, None for -1, which stands for a root."""
+    return number if (number := whole("Tree parent", value, -1)) >= 0 else None
+
+
 def ancestors(parents: tuple[int | None, ...]) -> Allowed:
     """Returns which nodes (columns) are above which (rows): bool [nodes, nodes]."""
     table = np.zeros((len(parents), len(parents)), np.bool_)
-    done, waiting = set[int | None]({None}), list(range(len(parents)))
-    while waiting:
-        ready = [node for node in waiting if parents[node] in done]
-        if not ready:
-            raise PlanError(f"Tree node {waiting[0]} is above itself")
-        for node in ready:
-            if (parent := parents[node]) is not None:
-                table[node] = table[parent]
-                table[node, parent] = True
-        done |= {*ready}
-        waiting = [node for node in waiting if node not in done]
+    for node in _from_roots(parents):
+        if (parent := parents[node]) is not None:
+            table[node] = table[parent]
+            table[node, parent] = True
     return table
+
+
+def _from_roots(parents: tuple[int | None, ...]) -> list[int]:
+    """Returns all nodes, each after the one above it; raises PlanError where that cannot be."""
+    below: dict[int | None, list[int]] = {}
+    for node, parent in enumerate(parents):
+        below.setdefault(parent, []).append(node)
+    order = below.get(None, [])
+    for node in order:  # which grows
+        order += below.get(node, ())
+    if lost := {*range(len(parents))} - {*order}:
+        raise PlanError(f"Tree node {min(lost)} is above itself")
+    return order

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from planner.given import whole
 from planner.masks.areas import LIMIT
-from planner.masks.mask import Mask, Packed, whole
+from planner.masks.mask import Mask, Packed
 from planner.masks.plain import Full
 from planner.masks.regions import FAR
 

@@ -11,8 +11,8 @@ import click
 from planner.disk import with_folder
 from planner.errors import PlanError, RingloomError
 from planner.files import load
+from planner.given import tokens
 from planner.masks import forms as mask_forms
-from planner.parse import tokens
 from planner.planning import TRIMS, plan
 from planner.plans import Plans
 from planner.workload import DTYPES, Workload

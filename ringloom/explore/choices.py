@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from planner.errors import RingloomError, unknown
-from planner.parse import tokens
+from planner.given import tokens
 from planner.planning import find_schedule
 from planner.plans import Passes
 from planner.workload import Workload

@@ -26,9 +26,9 @@ import numpy as np
 
 from planner.disk import read
 from planner.errors import RingloomError
+from planner.given import tokens
 from planner.masks import Mask, parse
 from planner.one_line import python
-from planner.parse import tokens
 from planner.planning import TRIMS, Trim, find_schedule, plan
 from planner.plans import Passes
 from planner.schedules import SCHEDULES, Schedule

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from planner.errors import RingloomError, unknown
-from planner.masks.mask import whole
+from planner.given import whole
 from ringloom.optional import needing
 
 BACKENDS = ("loky", "dask", "ray")

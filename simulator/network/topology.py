@@ -26,7 +26,7 @@ import numpy as np
 
 from planner.disk import from_json, read
 from planner.errors import RingloomError, nearest
-from planner.masks.mask import whole
+from planner.given import whole
 from simulator.hardware import Hardware, Link
 from simulator.hardware import hardware as hardware_named
 

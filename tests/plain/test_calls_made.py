@@ -24,7 +24,7 @@ from simulator.hardware import hardware
 
 RANKS = 4
 MASKS: list[Mask] = [
-    *(Full(), Causal(), Window(12), Window(8, 8), Prefix(33), Prefix(16), Chunks(10, 64)),
+    *(Full(), Causal(), Window(12), Window(8, 8), Prefix(33), Prefix(16), Chunks(10).up_to(64)),
     *(Documents((16, 35, 13)), Documents((50, 14)) & Causal()),
 ]
 

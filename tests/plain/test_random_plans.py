@@ -74,7 +74,7 @@ def test_few_printed_loops_are_refused_by_the_dry_run(
             4,
             Workload(seq=16, heads=2, head_dim=8, mask=Causal() | Prefix(2)),
         ),
-        ("zigzag:layout=contiguous", 3, Workload(seq=12, heads=3, head_dim=8, mask=Chunks(8, 12))),
+        ("zigzag:layout=contiguous", 3, Workload(seq=12, heads=3, head_dim=8, mask=Chunks(8))),
         (
             "tokenring:layout=contiguous",
             5,

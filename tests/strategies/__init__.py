@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
+from operator import methodcaller
 
 from hypothesis import strategies as st
 
@@ -96,6 +97,7 @@ def masks(seq: int, kv_seq: int, depth: int = 2) -> st.SearchStrategy[Mask]:
     """Every mask that fits the lengths, `&` and `|` nested up to `depth`."""
     number, size = st.integers(0, kv_seq + 2), st.integers(1, kv_seq + 2)
     side = st.none() | number
+    ended = methodcaller("up_to", kv_seq + 3)
     numbered = [mask for mask in MASKS.values() if {f.type for f in fields(mask)} <= {int, "int"}]
     leaves: st.SearchStrategy[Mask] = st.one_of(
         *(st.builds(mask, *[number] * len(fields(mask))) for mask in numbered),
@@ -103,7 +105,7 @@ def masks(seq: int, kv_seq: int, depth: int = 2) -> st.SearchStrategy[Mask]:
         documents(seq, kv_seq),
         blocks(kv_seq),
         # Ends beyond the keys: the region is compared with the expression there, too.
-        *(st.builds(mask, size, st.just(kv_seq + 3)) for mask in (Chunks, BlockCausal)),
+        *(st.builds(mask, size).map(ended) for mask in (Chunks, BlockCausal)),
         slices(seq, kv_seq),
         varlen(seq, kv_seq),
         trees(kv_seq),
