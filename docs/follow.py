@@ -5,6 +5,7 @@ it runs the page to its end, solution and all.
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ def parts(page: Path) -> tuple[list[Block], list[Block]]:
     return [b for b in code if b.line <= fold], [b for b in code if b.line > fold]
 
 
-def follow(page: Path, solved: bool) -> dict[str, Any]:
+def follow(
+    page: Path, solved: bool, compiler: Callable[..., Any] = compile, **scope: Any
+) -> dict[str, Any]:
     """The namespace of a page after its blocks, with or without those of the solution."""
-    scope: dict[str, Any] = {"__name__": "__lesson__"}
+    scope |= {"__name__": "__lesson__"}
     lesson, solution = parts(page)
     for block in [*lesson, *solution] if solved else lesson:
-        execute(block, page, scope)
+        execute(block, page, scope, compiler)
     return scope
 
 

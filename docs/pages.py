@@ -12,7 +12,7 @@ block  ::= ```python       runs, after all before it, in one namespace per page
 import contextlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,10 +74,12 @@ def _shows_output(text: str, above: re.Match[str] | None, fence: re.Match[str]) 
     )
 
 
-def execute(block: Block, page: Path, scope: dict[str, Any]) -> None:
+def execute(
+    block: Block, page: Path, scope: dict[str, Any], compiler: Callable[..., Any] = compile
+) -> None:
     """Run a python block; AssertionError where it prints something else than the page shows."""
     said = io.StringIO()
-    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")  # its own line numbers
+    code = compiler("\n" * (block.line - 1) + block.text, str(page), "exec")  # its own lines
     with contextlib.redirect_stdout(said):
         exec(code, scope)
     if block.prints is not None and not same(said.getvalue(), block.prints):

@@ -16,6 +16,7 @@ import pytest
 from pages import Block, blocks, execute, same
 
 import ringloom as rl
+from assertions import Assertions
 from planner.masks import MASKS
 from repository import ROOT
 from ringloom.cli import main
@@ -54,14 +55,15 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def follow(page: Path, capsys: pytest.CaptureFixture[str]) -> Counter[str]:
     """Do what a page says, in the folder that we are in; what was done, by kind."""
-    scope: dict[str, object] = {"__name__": "__page__"}
+    assertions = Assertions()
+    scope: dict[str, object] = {"__name__": "__page__", **assertions.names}
     done = Counter[str]()
     for block in blocks(page):
         if block.file:
             Path(block.file).write_text(block.text)
             kind = "file"
         elif block.language == "python":
-            execute(block, page, scope)
+            execute(block, page, scope, assertions.compile)
             kind = "python"
         elif block.language == "console":
             command(block, page, capsys)
@@ -70,6 +72,7 @@ def follow(page: Path, capsys: pytest.CaptureFixture[str]) -> Counter[str]:
             assert block.language in KINDS, f"{page}:{block.line}: {block.language}?"
             kind = KINDS[block.language]
         done[kind] += 1
+    assert assertions.loose == [], f"{page}: these lines hold whatever the values are"
     return done
 
 
@@ -118,6 +121,14 @@ def test_an_example_of_training_runs(name: str, capsys: pytest.CaptureFixture[st
     assert status == 0, printed + complaint
 
 
+def test_the_python_of_the_first_page_needs_neither_torch_nor_jax(scratch: Path) -> None:
+    code = "".join(b.text for b in blocks(DOCS / "start.md") if b.language == "python")
+    assert "rl.run(" in code
+    hidden = "import sys; sys.modules |= {'torch': None, 'jax': None}\n"
+    shell = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([PYTHON, "-c", hidden + code], env=shell, timeout=300, check=True)
+
+
 def test_a_page_that_says_something_wrong_fails(
     scratch: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +140,7 @@ def test_a_page_that_says_something_wrong_fails(
         ("```console\n$ python -c 'print(2)'\n3\n```\n", "page.md:2"),
         ("```console\nno command\n```\n", "has no command"),
         ("```fortran\nEND\n```\n", "page.md:2"),
+        ("```python\nx = 3584\nassert x > 1792\n```\n", r"whatever the values are\s.*\[3\]"),
     ):
         page.write_text(said)
         with pytest.raises(AssertionError, match=complaint):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 import ringloom as rl
+from assertions import Assertions
 from planner.analysis.balance import loads
 from repository import ROOT
 from ringloom.sweeps.run import Sweep
@@ -232,6 +233,9 @@ def test_the_example_notebooks_run(page: Path) -> None:
     scope: dict[str, Any] = {}
     with matplotlib.rc_context({"backend": "agg"}):
         for cell in code:
-            exec("".join(cell["source"]), scope)
+            assertions, source = Assertions(), "".join(cell["source"])
+            scope |= assertions.names
+            exec(assertions.compile(source, page.name, "exec"), scope)
+            assert assertions.loose == [], f"{source}\nholds whatever the values are"
         matplotlib.pyplot.close("all")
     assert not any(cell["outputs"] for cell in code)
