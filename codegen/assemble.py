@@ -37,7 +37,7 @@ MARK = (
     "(?:windows|plain|backward|signed|given|bound|unequal|equal|sinks|sinkless|held|whole|heads"
     "|regular|tabled|portable|single|free|fixed|keeping|fresh|stats|statless|many|every|some"
     "|all|keys|grouped|ungrouped|alike|apart"
-    "|later|direct|several)"
+    "|later|direct|several|padded|unpadded)"
 )
 MARKED = re.compile(rf"(.*)  # ({MARK}(?: {MARK})*)")
 WIDEST = 100  # columns of a line

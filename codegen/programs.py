@@ -148,7 +148,6 @@ class Program:
             ("portable", "single"): self.platform == "all",
             ("keeping", "fresh"): self.dynamic or bool(backward and backward.start),
             ("stats", "statless"): by_tables or "STATS" in sent,
-            ("alike", "apart"): self.layout.alike,
         }
         return frozenset(pair[not holds] for pair, holds in either.items())
 

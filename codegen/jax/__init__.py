@@ -51,17 +51,28 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
         *schedule,
         *([] if program.backward else parts_of("jax", "forward_alone")),
         shapes(program, keys),
-        *parts_of("jax", *["sinks"] * program.work.sinks, "function"),
-        *parts_of("jax", *["tables/dynamic"] * program.dynamic),
+        *function(program),
         *[mask_function(program.work, "jax")] * (not program.dynamic),
         *(layer(program) if program.layer else parts_of("jax", "dense", "check")),
     ]
     held = any("def share_of" in x for x in texts if isinstance(x, str))
     marks = program.marks | {"held"} if held else program.marks
     marks |= {"every" if every(program) == 1 else "some"}
+    marks |= {"apart" if keys else "alike", "unpadded" if program.layout.equal else "padded"}
     keep = [*KEEP, *["kv_positions"] * keys]
     keep += [*LAYER * program.layer, *dynamic.KEEP * program.dynamic]
     return assemble(docstring(program, dynamic.USAGE * program.dynamic), texts, keep, marks)
+
+
+def function(program: Program) -> list[Part]:
+    """The parts with the function to call, of what it is given beside queries, keys and values."""
+    given = ["sinks"] * program.work.sinks + ["tables"] * program.dynamic
+    arguments = ", ".join(["q", "k", "v", *given, "axis"])
+    out = f"local_attention({arguments})"
+    out = out if program.layout.equal else f"real({out}, axis, positions)"
+    lines = {"on_device": f"def on_device({arguments}):", "attend": f"    return {out}"}
+    kinds = ["sinks"] * program.work.sinks + ["tables/dynamic"] * program.dynamic
+    return [*parts_of("jax", "function", **lines), *parts_of("jax", *kinds)]
 
 
 def layer(program: Program) -> list[str | Part]:

@@ -4,9 +4,17 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from codegen.jax.parts.stubs import backward, check_tables, forward, shapes
+from codegen.jax.parts.stubs import (
+    backward,
+    check_tables,
+    forward,
+    kv_positions,
+    positions,
+    shapes,
+)
 
 RANKS = V_HEAD_DIM = 1
 
@@ -18,7 +26,29 @@ def local_attention(q, k, v, axis):  # bound sinkless
     return forward(q, k, v, axis)[0]  # bound sinkless
 
 
-local_attention.defvjp(forward, backward)  # bound sinkless
+def refuse_second_derivatives(*_):
+    raise NotImplementedError("second derivatives: the backward pass has no derivatives")
+
+
+once = jax.custom_jvp(backward, nondiff_argnums=(0,))  # bound sinkless
+once.defjvp(refuse_second_derivatives)  # bound sinkless
+local_attention.defvjp(forward, once)  # bound sinkless
+
+
+@partial(jax.jit, static_argnames="axis")
+def on_device(q, k, v, axis):  # :on_device
+    """Attention of the shards of a device."""  # unpadded
+    """Attention of the shards of a device; padding counts as zero, whatever it holds."""  # padded
+    q, k, v = (real(x, axis, positions) for x in (q, k, v))  # padded alike
+    q = real(q, axis, positions)  # padded apart
+    k, v = (real(x, axis, kv_positions) for x in (k, v))  # padded apart
+    return real(local_attention(q, k, v, axis), axis, positions)  # :attend
+
+
+def real(x, axis, positions):
+    """A device's shard with zeros for padding."""
+    tokens = jnp.array([positions(rank) >= 0 for rank in range(RANKS)])[lax.axis_index(axis)]
+    return jnp.where(tokens[:, None], x, 0)
 
 
 def attention(
@@ -53,7 +83,7 @@ def attention(
         given = sinks if sinks is None else [*sinks.shape]  # sinks
         raise ValueError(f"sinks are {given}, not [heads]")  # sinks
     fit = jnp.where(check_tables(tables), 1, jnp.nan)  # given
-    local, spec = partial(local_attention, axis=axis), PartitionSpec(batch_axis, head_axis, axis)
+    local, spec = partial(on_device, axis=axis), PartitionSpec(batch_axis, head_axis, axis)
     run = partial(jax.shard_map, local, mesh=mesh, out_specs=spec, check_vma=False)
     return run(in_specs=(spec, spec, spec, PartitionSpec(head_axis)))(q, k, v, sinks)  # sinks
     return run(in_specs=(spec, spec, spec, PartitionSpec()))(q, k, v, tables) * fit  # given

@@ -1,6 +1,6 @@
 """Attention with sinks: a logit per query head in each softmax, beside those of the keys.
 
-Instead of `local_attention` of another part.
+They have a `local_attention` of their own.
 """
 
 from functools import partial
@@ -8,6 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from codegen.jax.parts.function import refuse_second_derivatives
 from codegen.jax.parts.masked import merge
 from codegen.jax.parts.stubs import backward, forward, share_of
 
@@ -38,4 +39,6 @@ def backward_with_sinks(axis, saved, dout):
     return *backward(axis, saved, dout), dsinks
 
 
-local_attention.defvjp(forward_with_sinks, backward_with_sinks)
+once = jax.custom_jvp(backward_with_sinks, nondiff_argnums=(0,))
+once.defjvp(refuse_second_derivatives)
+local_attention.defvjp(forward_with_sinks, once)

@@ -83,7 +83,8 @@ def decoder_layer(
 ) -> jax.Array:
     """A decoder layer on sequences sharded over an axis of a mesh, differentiable in both.
 
-    x, and the result: [batch, tokens, dim], tokens in layout order; without meaning at padding.
+    x, and the result: [batch, tokens, dim], tokens in layout order.
+    Padding counts as zero, whatever it holds, and the result is zero there.  # padded
     The backward pass computes norms, projections, rotations and the feed-forward network again, but
     not attention nor its messages (DistFlashAttn, section 3.3). Raises ValueError for integers.
     """
@@ -94,9 +95,12 @@ def decoder_layer(
     attend = partial(attention, mesh=mesh, axis=axis, batch_axis=batch_axis)  # bound
     attend = partial(attention, tables=tables, mesh=mesh, axis=axis, batch_axis=batch_axis)  # given
     saved = "attention_out", "attention_lse", "attention_kept"
+    tokens = jnp.asarray(at >= 0)[:, None]  # padded
 
     @partial(jax.checkpoint, policy=jax.checkpoint_policies.save_only_these_names(*saved))
     def layer(params, x):
-        return finish(params, x, attend(*project(params, x, at)))
+        x = jnp.where(tokens, x, 0)  # padded
+        return finish(params, x, attend(*project(params, x, at)))  # unpadded
+        return jnp.where(tokens, finish(params, x, attend(*project(params, x, at))), 0)  # padded
 
     return layer(params, x)

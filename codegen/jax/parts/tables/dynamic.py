@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from codegen.jax.parts.function import refuse_second_derivatives
 from codegen.jax.parts.stubs import KEYS, QUERIES
 from codegen.jax.parts.tables.dynamic_calls import calls_of
 from codegen.jax.parts.tables.table import run_backward, run_forward
@@ -36,7 +37,9 @@ def backward(axis, saved, dout):  # backward
     return *run_backward(axis, arrays, dout, (ROWS["backward"][0], tables["backward"])), None
 
 
-local_attention.defvjp(forward, backward)
+once = jax.custom_jvp(backward, nondiff_argnums=(0,))
+once.defjvp(refuse_second_derivatives)
+local_attention.defvjp(forward, once)
 
 
 # ---- Tables: the mask cut into calls, one band in one box of a tile each.
