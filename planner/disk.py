@@ -1,5 +1,6 @@
 """read(path, parse, what)   what a parser makes of a file, or an error of one line.
 from_json(text)           the value of a JSON text that names each key of an object once.
+largest()                 bytes of a large file, such as a plan: 64 MiB unless told otherwise.
 write(path, content)      a file that holds its content whole, or what it held before.
 writing(path)             around what writes a file: an error of one line where that fails.
 """
@@ -19,17 +20,34 @@ from textwrap import shorten
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from planner.errors import RingloomError
+from planner.errors import RingloomError, brief
+from planner.given import tokens
 
 Content = TypeVar("Content")
 FAILURES = (
-    *(OSError, EOFError, ValueError, TypeError, LookupError, RecursionError),
+    *(OSError, EOFError, ValueError, TypeError, LookupError, RecursionError, OverflowError),
     *(csv.Error, zlib.error, SyntaxError),
 )
+TOLD = "RINGLOOM_LARGEST_FILE"  # such as 256M, in the environment
+USUAL = 64 << 20  # bytes of a large file
+SMALL = 1 << 20  # bytes of files that people write: hardware, scenarios, grids
+BYTES_PER_VALUE = 16  # of a file: in memory a value of JSON or TOML takes six times as many
+
+
+def largest() -> int:
+    """Returns the most bytes of a plan, a trace or a program, packed or not.
+
+    Raises RingloomError where the environment tells something else than a size.
+    """
+    text = os.environ.get(TOLD, "")
+    try:
+        return tokens(text) if text else USUAL
+    except RingloomError:
+        raise RingloomError(f"{TOLD} must be a size such as 256M, not {brief(text)}") from None
 
 
 def read(
-    path: str | Path, parse: Callable[[bytes], Content], what: str, largest: int = 1 << 20
+    path: str | Path, parse: Callable[[bytes], Content], what: str, largest: int = SMALL
 ) -> Content:
     """Returns what `parse` makes of a file of at most `largest` bytes; .gz is unpacked.
 
@@ -41,7 +59,7 @@ def read(
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             content = file.read(largest + 1)
         if len(content) > largest:
-            raise ValueError(f"the file is larger than {largest} bytes")
+            raise ValueError(f"the file is larger than {largest} bytes{_advice(largest)}")
         return parse(content)
     except FAILURES as error:
         why = shorten(getattr(error, "strerror", None) or str(error), 400, placeholder=" ...")
@@ -49,14 +67,38 @@ def read(
         raise kind(f"{what}: {why}") from None
 
 
+def _advice(largest: int) -> str:
+    """Returns how to raise a limit that can be raised."""
+    return "" if largest == SMALL else f": set {TOLD}, where the file is trusted"
+
+
 def parse_table(path: Path, content: bytes) -> Any:
     """Returns the values of a file: of JSON where its name ends in .json, else of TOML."""
-    return (from_json if path.suffix == ".json" else tomllib.loads)(content.decode())
+    return (from_json if path.suffix == ".json" else from_toml)(content.decode(), SMALL)
 
 
-def from_json(text: str | bytes) -> Any:
-    """Returns the value of a JSON text; raises ValueError for others, and for a key named twice."""
+def from_toml(text: str, largest: int = SMALL) -> dict[str, Any]:
+    """Returns the values of a TOML text; raises ValueError for others, and for too many values."""
+    _check_values(text, ".,[{=", largest)
+    return tomllib.loads(text)
+
+
+def from_json(text: str | bytes, largest: int = SMALL) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises ValueError for other texts, for a key named twice, and for more values than texts of at
+    most `largest` bytes may hold, one for 16 bytes, before any is made.
+    """
+    if isinstance(text, bytes):
+        text = text.decode()
+    _check_values(text, ",:[{", largest)
     return json.loads(text, object_pairs_hook=_object)
+
+
+def _check_values(text: str, signs: str, largest: int) -> None:
+    """Raises ValueError where the signs that stand before values are too many."""
+    if (values := sum(map(text.count, signs))) > (most := largest // BYTES_PER_VALUE):
+        raise ValueError(f"{values} values are more than {most}{_advice(largest)}")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -101,6 +143,11 @@ def _replaced(path: Path, content: bytes) -> bool:
         beside.unlink(missing_ok=True)
 
 
+def is_file(path: str | Path) -> bool:
+    """Returns True for a file, False for everything else, names that no file can have included."""
+    return os.path.isfile(path)
+
+
 def make_folder(path: str | Path) -> None:
     """Makes a folder where there is none; raises RingloomError where that fails."""
     with writing(path):
@@ -118,8 +165,8 @@ def with_folder(path: str) -> str:
 def writing(path: str | Path) -> Iterator[None]:
     """Raises RingloomError where what is done inside cannot write a file or folder."""
     name = str(path) if isinstance(path, Path) else path
-    if name in ("", "-") or not isinstance(name, str):
-        raise RingloomError(f"cannot write {name!r:.60}: give the name of a file")
+    if not isinstance(name, str) or name in ("", "-") or "\0" in name:
+        raise RingloomError(f"cannot write {brief(name)}: give the name of a file")
     try:
         yield
     except BrokenPipeError:  # who reads has enough

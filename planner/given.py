@@ -3,6 +3,7 @@
 whole(what, value)    a whole number within bounds
 number(what, value)   a finite number within bounds
 tokens(text)          a whole number as people write it: 4096, 256k, 1M
+integer(text)         a whole number in digits: 3, -1
 decimal(text)         a number as people write it: 0.5, -3, 2e-6
 name(what, value)     a text of one line that a terminal, a file and a page can show
 """
@@ -56,6 +57,13 @@ def tokens(text: str) -> int:
     return int(digits[1]) * SUFFIX[digits[2]]
 
 
+def integer(text: str) -> int:
+    """Returns the whole number of a text; raises RingloomError for any other text."""
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
+        raise RingloomError(f"{brief(text)} is not a whole number")
+    return int(text)
+
+
 def decimal(text: str) -> float:
     """Returns the finite number of a text; raises RingloomError for any other text."""
     value = float(text) if DECIMAL.fullmatch(text) else math.inf
@@ -64,17 +72,18 @@ def decimal(text: str) -> float:
     return value
 
 
-def name(what: str, value: Any) -> str:
-    """Returns the text; raises RingloomError unless it is one line of at most 200 characters.
+def name(what: str, value: Any, longest: int = LONGEST_NAME) -> str:
+    """Returns the text; raises RingloomError unless it is one line of at most so many characters.
 
     Control characters, which move a terminal's cursor, and halves of characters, which no file
     holds, are refused.
     """
     if not isinstance(value, str):
         raise RingloomError(f"{what} must be a text, not {brief(value)}")
-    if len(value) > LONGEST_NAME:
-        size = f"{len(value)} characters, more than {LONGEST_NAME}"
+    if len(value) > longest:
+        size = f"{len(value)} characters, more than {longest}"
         raise RingloomError(f"{what} must be a short text, not {brief(value)} of {size}")
     if not value.isprintable():
-        raise RingloomError(f"{what} must be a text of one line that can be printed, not {value!r}")
+        printed = "a text of one line that can be printed"
+        raise RingloomError(f"{what} must be {printed}, not {brief(value)}")
     return value

@@ -32,6 +32,6 @@ def schedule(text: str) -> tuple[str, dict[str, int | str]]:
 def from_json(text: str, expected: str) -> Any:
     """Returns the value of a JSON text; raises PlanError, which ends in `expected`, for others."""
     try:
-        return disk.from_json(text)
+        return disk.from_json(text, disk.USUAL)
     except (ValueError, RecursionError) as error:
         raise PlanError(f"not JSON: {error}; {expected}") from None

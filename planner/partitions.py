@@ -29,12 +29,13 @@ WINDOW = 1 << 24  # positions checked for overlaps at a time
 def check_places(ranks: int, blocks: int) -> None:
     """Raise PlanError, with both numbers, for so many blocks that no table of places may hold them.
 
-    Schedules of about as many blocks as pairs of ranks ask before they make any.
+    Tables are as wide as there are ranks, too. Schedules of about as many blocks as pairs of ranks
+    ask before they make any.
     """
-    if ranks * blocks > LARGEST:
+    if ranks * max(ranks, blocks) > LARGEST:
+        other = f"{ranks} ranks" if ranks > blocks else f"{blocks} blocks"
         raise PlanError(
-            f"{ranks} ranks x {blocks} blocks is more than the {LARGEST} places that"
-            " a plan may have"
+            f"{ranks} ranks x {other} is more than the {LARGEST} places that a plan may have"
         )
 
 

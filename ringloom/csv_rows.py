@@ -5,10 +5,13 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path
 
+from planner import given
 from planner.disk import read
-from planner.errors import RingloomError, unknown
+from planner.errors import RingloomError, brief, unknown
+from simulator.hardware.schema import LARGEST, SMALLEST
 
-LARGEST_FILE = 2**24  # bytes
+LARGEST_FILE = 2**22  # bytes
+MOST_COLUMNS, MOST_CELLS = 256, 2**18
 
 Record = dict[str, str]
 
@@ -21,7 +24,7 @@ def records(path: Path, columns: Sequence[str] = ()) -> list[Record]:
     """
     names, rows = read(path, _parse, f"{path}: cannot be read", LARGEST_FILE)
     if missing := [name for name in columns if name not in names]:
-        known = ", ".join(names) or "none"
+        known = ", ".join(names)[:200] or "none"
         raise RingloomError(f"{path}: no column {missing[0]!r}; there are {known}")
     if not rows:
         raise RingloomError(f"{path}: no rows")
@@ -29,25 +32,30 @@ def records(path: Path, columns: Sequence[str] = ()) -> list[Record]:
 
 
 def _parse(content: bytes) -> tuple[list[str], list[Record]]:
-    reader = csv.DictReader(StringIO(content.decode("utf-8-sig"), newline=""))
-    names = reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+    reader = csv.reader(StringIO(content.decode("utf-8-sig"), newline=""))
+    names = [name.strip().lower() for name in next(reader, [])]
+    if len(names) > MOST_COLUMNS:
+        raise RingloomError(f"{len(names)} columns are more than {MOST_COLUMNS}")
     if twice := next((name for name in names if name and names.count(name) > 1), None):
-        raise RingloomError(f"{twice!r} names two columns")
-    rows = [dict(row) for row in reader]
-    for number, row in enumerate(rows, 1):
-        if any(row.pop(None, ())):
-            raise RingloomError(f"row {number} has more cells than the {len(names)} columns")
-    return names, [{k: (v or "").strip() for k, v in row.items()} for row in rows]
+        raise RingloomError(f"{brief(twice)} names two columns")
+    rows = list[Record]()
+    most = MOST_CELLS // max(1, len(names))
+    for row in filter(None, reader):
+        if len(rows) == most:
+            raise RingloomError(f"rows are more than {most}")
+        if any(row[len(names) :]):
+            raise RingloomError(f"row {len(rows) + 1} has more cells than the {len(names)} columns")
+        cells = [cell.strip() for cell in row[: len(names)]]
+        rows.append(dict(zip(names, [*cells, *[""] * (len(names) - len(cells))], strict=True)))
+    return names, rows
 
 
 def whole(where: str, record: Record, column: str) -> int:
     """Returns a column as a whole number from 1 up."""
-    text = record[column]
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) < 2**31:
-        raise RingloomError(
-            f"{where}: {column} must be a whole number from 1 up, not {text[:40]!r}"
-        )
-    return int(text)
+    try:
+        return given.whole("", given.integer(record[column]), 1, 2**31 - 1)
+    except RingloomError:
+        raise _unlike(where, record, column, "a whole number from 1 up") from None
 
 
 def maybe(where: str, record: Record, column: str) -> float | None:
@@ -59,12 +67,13 @@ def maybe(where: str, record: Record, column: str) -> float | None:
 def positive(where: str, record: Record, column: str) -> float:
     """Returns a column as a positive number."""
     try:
-        value = float(text := record[column])
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise RingloomError(f"{where}: {column} must be a positive number, not {text[:40]!r}")
-    return value
+        return given.number("", given.decimal(record[column]), SMALLEST, LARGEST)
+    except RingloomError:
+        raise _unlike(where, record, column, "a positive number") from None
+
+
+def _unlike(where: str, record: Record, column: str, form: str) -> RingloomError:
+    return RingloomError(f"{where}: {column} must be {form}, not {brief(record[column])}")
 
 
 def chosen(where: str, value: str, among: Iterable[str], what: str) -> str:

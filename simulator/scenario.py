@@ -11,11 +11,8 @@ value_of, text_of   one value from and to a text, as on the command line and in 
                     3=0.5, 6=0.8      6-7=0.1, 0-1=cut      1,0,2,3
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import chain
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,8 +20,9 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.disk import parse_table, read
-from planner.errors import RingloomError
+from planner.disk import is_file, parse_table, read
+from planner.errors import RingloomError, brief
+from planner.given import decimal, integer, number, whole
 from planner.ir import ACCUMULATORS, Plan
 from planner.one_line import OneLine, both_ends
 from simulator.hardware import Hardware
@@ -36,6 +34,7 @@ Speeds = Mapping[int, float] | Sequence[float]
 LAUNCHES = tuple(
     f"attention.{way}{name}" for way in ("", "backward_") for name in ("launch", "host")
 )
+FARTHEST = 1 << 31  # ranks and places, below which there can be none
 CHUNK = 1 << 19  # bytes: what NCCL cuts point-to-point messages on NVLink into
 
 
@@ -70,35 +69,40 @@ class Scenario(OneLine):
     launch: float | None = None
 
     def __post_init__(self) -> None:
-        count = 1 if self.buffers in (None, "plan") else self.buffers
-        if not isinstance(count, int) or count < 1:
-            raise _unlike(count, "buffers", FORMS["buffers"][1])
+        if self.buffers not in (None, "plan"):
+            _fits("buffers", whole, self.buffers, 1)
         for name in ("overlap", "late"):
             if getattr(self, name) not in (True, False):
                 raise _unlike(getattr(self, name), name, FORMS[name][1])
         for name in ("share", "chunk", "launch"):
-            if not isinstance(getattr(self, name), Real | None):
-                raise _unlike(getattr(self, name), name, FORMS[name][1])
+            if (value := getattr(self, name)) is not None:
+                _fits(name, number, value)
         if self.late and not self.overlap:
             raise RingloomError("late launches need overlap: without it nothing computes meanwhile")
         if self.share is not None and not 0 <= self.share < 1:
             raise RingloomError(f"a transfer takes a share of the chip below 1, not {self.share:g}")
-        if self.launch is not None and not 0 <= self.launch < math.inf:
+        if self.launch is not None and self.launch < 0:
             raise RingloomError(f"a launch takes 0 seconds or more, not {self.launch:g}")
-        given = isinstance(self.speeds, Mapping | Sequence | None)
-        if not given or not all(isinstance(x, Real) for x in chain(*self.factors.items())):
-            raise _unlike(self.speeds, "speeds", "numbers by rank, as {3: 0.5}, or one for each")
-        links = self.links or {}
-        if not isinstance(links, Mapping) or not all(
-            isinstance(key, tuple) and len(key) == 2 and isinstance(factor, Real)
-            for key, factor in links.items()
-        ):
-            raise _unlike(links, "links", "factors by two places, as {(6, 7): 0.1}")
+        form = "numbers by rank, as {3: 0.5}, or one for each"
+        if not isinstance(self.speeds, Mapping | Sequence | None):
+            raise _unlike(self.speeds, "speeds", form)
+        for rank, factor in self.factors.items():
+            _fits("speeds", whole, rank, -FARTHEST, form=form)
+            _fits("speeds", number, factor, form=form)
+        links, form = self.links or {}, "factors by two places, as {(6, 7): 0.1}"
+        if not isinstance(links, Mapping):
+            raise _unlike(links, "links", form)
+        for ends, factor in links.items():
+            if not isinstance(ends, tuple) or len(ends) != 2:
+                raise _unlike(links, "links", form)
+            _fits("links", number, factor, form=form)
         if twice := [(a, b) for a, b in links if a != b and (b, a) in links]:
             raise RingloomError(f"link {name_of(twice[0])} is named twice, once from either end")
         places = () if self.placement is None else self.placement
-        if not isinstance(places, Sequence) or not all(isinstance(x, Integral) for x in places):
+        if not isinstance(places, Sequence):
             raise _unlike(places, "placement", FORMS["placement"][1])
+        for place in places:
+            _fits("placement", whole, place, -FARTHEST)
         if self.chunk is None or not self.chunk >= 1:
             raise RingloomError(f"a chunk has 1 byte or more, not {self.chunk}")
 
@@ -205,7 +209,7 @@ def scenario_of(table: Scenario | Mapping[str, Any]) -> Scenario:
             values[name] = _read(name, value)
         except (TypeError, ValueError):
             raise _unlike(value, name, FORMS[name][1]) from None
-    if Path(path := values.get("topology", "")).is_file():
+    if is_file(path := values.get("topology", "")):
         values["topology"] = graph_of(Path(path))
     return Scenario(**values)
 
@@ -215,13 +219,17 @@ def _read(name: str, value: Any) -> Any:
     if type(value) not in FORMS[name][0] and not (name == "buffers" and value == "plan"):
         raise TypeError
     if name == "links":
-        factors = {ends_of(link): 0.0 if f == "cut" else float(f) for link, f in value.items()}
+        factors = {ends_of(link): 0.0 if f == "cut" else _factor(f) for link, f in value.items()}
         if min(factors.values(), default=0) < 0:
             raise ValueError(value)
         return factors
     if name == "speeds" and isinstance(value, dict):
-        return {int(rank): float(factor) for rank, factor in value.items()}
-    return tuple(map(float, value)) if name == "speeds" else value
+        return {integer(str(rank)): _factor(factor) for rank, factor in value.items()}
+    return tuple(map(_factor, value)) if name == "speeds" else value
+
+
+def _factor(value: Any) -> float:
+    return decimal(value) if isinstance(value, str) else number("a factor", value)
 
 
 def value_of(name: str, text: str) -> Any:
@@ -230,26 +238,32 @@ def value_of(name: str, text: str) -> Any:
     try:
         match name:
             case "speeds" | "links":
-                pairs = (entry.partition("=") for entry in entries)
-                factors = _read(name, {key: factor for key, _, factor in pairs})
-                if len(factors) < len(entries):
-                    raise RingloomError(f"{text[:40]!r} names a rank or a link twice")
-                return factors
+                values = _read(name, {key: f for key, _, f in (e.partition("=") for e in entries)})
             case "placement":
-                return [int(rank) for rank in entries]
+                values = [*map(integer, entries)]
             case "share" | "launch":
-                return float(text)
+                return decimal(text)
             case "buffers":
-                return _read(name, (int(text) if text.isdecimal() else 0) or text)
-    except RingloomError:
-        raise
+                return _read(name, text if text == "plan" else integer(text))
+            case _:
+                return text
     except (TypeError, ValueError):
         raise _unlike(text, name, TEXTS.get(name, FORMS[name][1])) from None
-    return text
+    if len(values) < len(entries):
+        raise RingloomError(f"{brief(text)} names a rank or a link twice")
+    return values
 
 
 def _unlike(value: Any, name: str, form: str) -> RingloomError:
-    return RingloomError(f"{name} must be {form}, not {value!r:.40}")
+    return RingloomError(f"{name} must be {form}, not {brief(value)}")
+
+
+def _fits(name: str, read: Callable[..., Any], *given: Any, form: str = "") -> None:
+    """Raises RingloomError, with the form of a field, where a value cannot be read."""
+    try:
+        read(name, *given)
+    except RingloomError:
+        raise _unlike(given[0], name, form or FORMS[name][1]) from None
 
 
 def text_of(value: Any) -> str:

@@ -1,12 +1,14 @@
 """Plan files: JSON with a version, one plan or a (forward, backward) pair, gzip if named .gz.
 
-A plan file is untrusted input: sizes are capped before and after decompression, every field is
-checked by the constructor it goes to, and the verifier sees the plan before anybody else does.
+A plan file is untrusted input: sizes are capped before and after decompression and before any
+column or table is made, every field is checked by the constructor it goes to, and the verifier sees
+the plan before anybody else does.
 """
 
 import gzip
 import json
 from collections.abc import Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,8 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.disk import from_json, read, write
-from planner.errors import PlanError
-from planner.files.runs import LONG, expanded, length, runs_of
+from planner.disk import largest as largest_file
+from planner.errors import PlanError, brief
+from planner.files.runs import LONG, expanded, runs_of
+from planner.files.sizes import check_sizes
+from planner.given import LONGEST_NAME, name
 from planner.ir import Attend, Held, Move, Node, Plan, Step
 from planner.partitions import Block, Ints, Partition, Side
 from planner.plans import AnyPlans, Plans
@@ -28,9 +33,6 @@ from planner.workload import Workload
 # 3: values of another dimension than keys, or sinks
 # 4: columns of many rows as runs, where those are shorter
 VERSIONS = (1, 2, 3, 4)
-LARGEST = 256 << 20  # bytes of JSON text
-EXPANDED = 1 << 28  # numbers that the runs of a plan may stand for
-LONGEST = 200  # letters of a name
 SIDES = ("q", "kv")
 STEP = ("attends", "moves")
 NUMBERS = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch", "dtype", "scale")
@@ -55,14 +57,19 @@ def _version(plan: Plan) -> int:
     return 3 if _added(plan.workload) else 2
 
 
-def loads(text: str) -> Plan | Plans:
-    """Reads the verified plans that a JSON text holds; PlanError says what is wrong with it."""
+def loads(text: str, largest: int | None = None) -> Plan | Plans:
+    """Reads the verified plans that a JSON text holds; PlanError says what is wrong with it.
+
+    A text of at most `largest` bytes, 64 MiB or what RINGLOOM_LARGEST_FILE says, may hold a value
+    for 16 of them; columns of its plans may take as many bytes, and so may tables of places.
+    """
+    largest = largest_file() if largest is None else largest
     try:
-        document = from_json(text)
+        document = from_json(text, largest)
     except (ValueError, RecursionError) as error:
         raise PlanError(f"not a plan file: {error}") from None
     try:
-        return _document_in(document)
+        return _document_in(document, largest)
     except PlanError:
         raise
     except KeyError as error:
@@ -79,18 +86,25 @@ def save(plans: AnyPlans, path: str | Path) -> None:
     write(path, data)
 
 
-def load(path: str | Path) -> Plan | Plans:
-    """Read and verify a plan file; raises PlanError for an invalid one, RingloomError for none."""
-    return read(path, lambda content: loads(content.decode()), str(path), LARGEST)
+def load(path: str | Path, largest: int | None = None) -> Plan | Plans:
+    """Read and verify a plan file; raises PlanError for an invalid one, RingloomError for none.
+
+    A file has at most `largest` bytes, unpacked: 64 MiB, or what RINGLOOM_LARGEST_FILE says.
+    """
+    largest = largest_file() if largest is None else largest
+    return read(path, lambda content: loads(content.decode(), largest), str(path), largest)
 
 
-def _document_in(document: Json) -> Plan | Plans:
+def _document_in(document: Json, largest: int) -> Plan | Plans:
     if not isinstance(document, dict) or "ringloom" not in document:
         raise PlanError("not a plan file: no 'ringloom' version in it")
     if type(version := document["ringloom"]) is not int or version not in VERSIONS:
         known = f"{VERSIONS[0]} to {VERSIONS[-1]}"
-        raise PlanError(f"plan file of version {version!r}; this reads {known}")
-    match [verify(_plan_in(p)) for p in _checked(list, document["plans"], "plans")]:
+        raise PlanError(f"plan file of version {brief(version)}; this reads {known}")
+    plans = _checked(list, document["plans"], "plans")
+    if len(plans) > 2:
+        raise PlanError(f"a plan file holds a plan or a pair, not {len(plans)} plans")
+    match [*map(verify, map(partial(_plan_in, largest=largest), plans))]:
         case [plan]:
             return plan
         case [forward, backward]:
@@ -101,9 +115,9 @@ def _document_in(document: Json) -> Plan | Plans:
 
 def _checked(kind: type[Checked], value: Json, what: str) -> Checked:
     """Returns a value of that kind; raises PlanError for one of another."""
-    long = isinstance(value, str) and len(value) > LONGEST
+    long = isinstance(value, str) and len(value) > LONGEST_NAME
     if not isinstance(value, kind) or isinstance(value, bool) or long:
-        raise PlanError(f"corrupt plan file: {what} must be {KINDS[kind]}, not {value!r:.60}")
+        raise PlanError(f"corrupt plan file: {what} must be {KINDS[kind]}, not {brief(value)}")
     return value
 
 
@@ -126,14 +140,15 @@ def _plan_out(plan: Plan) -> Json:
     }
 
 
-def _plan_in(value: Json) -> Plan:
+def _plan_in(value: Json, largest: int) -> Plan:
     plan = _checked(dict, value, "a plan")
     sides = _checked(dict, plan["partition"], "partition")
-    _check_sizes(plan)
+    ranks = _checked(int, plan["ranks"], "ranks")
+    check_sizes(plan, largest)
     return Plan(
-        name=_checked(str, plan["name"], "name"),
+        name=name("the name", _checked(str, plan["name"], "name")),
         workload=_workload_in(plan["workload"]),
-        ranks=_checked(int, plan["ranks"], "ranks"),
+        ranks=ranks,
         partition=Partition(*(Side(tuple(map(_block_in, sides[side]))) for side in SIDES)),
         pass_=plan["pass"],
         start=tuple(_node_in(Held, held) for held in plan["start"]),
@@ -149,15 +164,6 @@ def _plan_in(value: Json) -> Plan:
             for step in plan["steps"]
         ),
     )
-
-
-def _check_sizes(plan: Mapping[str, Json]) -> None:
-    """Raises PlanError where runs stand for more than a plan may have, before any is made."""
-    nodes = chain(plan["start"], *(step[kind] for step in plan["steps"] for kind in STEP))
-    columns = (value for node in nodes for value in node.values() if isinstance(value, dict))
-    total = sum(length(runs) for c in columns for runs in _checked(list, c["runs"], "runs"))
-    if total > EXPANDED:
-        raise PlanError(f"the runs of a plan stand for {total} numbers, more than {EXPANDED}")
 
 
 # ---- parts of plans

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
+from planner.errors import PlanError, brief
 from planner.partitions import Ints
 
 LONG = 16  # numbers from which on a column may be runs: older readers read the files of small plans
@@ -36,17 +36,17 @@ def runs_of(column: Ints) -> Runs | None:
 def length(runs: Any) -> int:
     """Returns the numbers that runs stand for; PlanError for what are no runs of int32s."""
     if not isinstance(runs, list):
-        raise PlanError(f"corrupt plan file: runs must be a list, not {runs!r:.60}")
+        raise PlanError(f"corrupt plan file: runs must be a list, not {brief(runs)}")
     return sum(_count(run) for run in runs)
 
 
 def _count(run: Any) -> int:
     whole = isinstance(run, list) and all(type(n) is int for n in run)
     if not whole or len(run) != 3:
-        raise PlanError(f"corrupt plan file: a run is [first, step, count], not {run!r:.60}")
+        raise PlanError(f"corrupt plan file: a run is [first, step, count], not {brief(run)}")
     first, step, count = run
     if count < 1 or not all(-1 <= end <= MOST for end in (first, first + step * (count - 1))):
-        raise PlanError(f"corrupt plan file: the run {run} leaves -1..{MOST}")
+        raise PlanError(f"corrupt plan file: the run {brief(run)} leaves -1..{MOST}")
     return int(count)
 
 

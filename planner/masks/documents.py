@@ -1,7 +1,9 @@
 """Documents and Varlen: packed sequences that do not see each other."""
 
+import re
 from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -76,7 +78,8 @@ class Documents(Lengths):
 
     @classmethod
     def parse_file(cls, text: str) -> Mask:
-        return cls(tuple(map(tokens, text.replace(",", " ").split())))
+        words = islice(re.finditer(r"[^\s,]+", text), MOST + 1)
+        return cls(tuple(tokens(word[0]) for word in words))
 
 
 @dataclass(frozen=True, repr=False)

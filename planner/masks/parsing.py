@@ -16,7 +16,7 @@ from planner.errors import PlanError, RingloomError, brief, nearest
 from planner.masks.mask import MASKS, And, Mask, Or
 
 PAIRS = {pair.sign: pair for pair in (And, Or)}
-LARGEST_FILE = 64 * 2**20
+LARGEST_FILE = 1 << 24  # bytes: a million lengths, or a grid of 2**22 cells as JSON
 MOST_WORDS, MOST_NESTED = 500, 50
 SINKS = "sinks are no mask: give --sinks, or Workload(..., sinks=True)"
 REFUSED = {
@@ -34,6 +34,8 @@ def parse(text: str) -> Mask:
     Raises PlanError with the word that is not understood, RingloomError for a file that cannot be
     read.
     """
+    if len(text) > LARGEST_FILE:
+        raise PlanError(f"a mask of {len(text)} characters is too long: at most {LARGEST_FILE}")
     words = re.findall(r'[()&|]|(?:,\s*|"[^"]*"|[^()&|\s"])+|"', text)
     if len(words) > MOST_WORDS or words.count("(") > MOST_NESTED:
         raise PlanError(
@@ -94,6 +96,6 @@ def _word(word: str) -> Mask:
 
 
 def _read(name: str) -> str:
-    """Returns the text of a file; raises RingloomError if it cannot be read or is over 64 MiB."""
+    """Returns the text of a file; raises RingloomError if it cannot be read or is too large."""
     path = Path(name.replace('"', ""))
     return read(path, bytes.decode, "cannot be read", LARGEST_FILE)

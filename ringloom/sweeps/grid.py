@@ -14,7 +14,6 @@ scenario.straggler = { speeds = { 3 = 0.5 } }
 
 import math
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
@@ -24,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from planner.disk import read
-from planner.errors import RingloomError
-from planner.given import tokens
+from planner.disk import from_toml, read
+from planner.errors import RingloomError, brief
+from planner.given import name, tokens, whole
 from planner.masks import Mask, parse
 from planner.one_line import python
 from planner.planning import TRIMS, Trim, find_schedule, plan
@@ -42,6 +41,7 @@ from simulator.prediction import simulate
 from simulator.scenario import Scenario, scenario_of
 
 MOST_POINTS = 2**18
+LONGEST_LABEL = 2000  # characters: a mask may list documents
 NEEDED = ("ranks", "seq", "hardware", "schedule")
 Row = dict[str, Any]
 
@@ -97,7 +97,7 @@ def fingerprint(value: Any) -> str:
 
 def read_grid(path: str | Path) -> Grid:
     """Reads a TOML file of a grid; raises RingloomError, in one line, for anything else."""
-    return read(path, lambda content: grid_of(tomllib.loads(content.decode())), f"grid {path}")
+    return read(path, lambda content: grid_of(from_toml(content.decode())), f"grid {path}")
 
 
 def grid_of(table: Mapping[str, Any]) -> Grid:
@@ -107,7 +107,7 @@ def grid_of(table: Mapping[str, Any]) -> Grid:
     wrong type or listed twice, and for more than `MOST_POINTS` points.
     """
     if unknown := [key for key in table if key not in READERS]:
-        raise RingloomError(f"unknown key {unknown[0]!r}: the keys are {', '.join(READERS)}")
+        raise RingloomError(f"unknown key {brief(unknown[0])}: the keys are {', '.join(READERS)}")
     if missing := [key for key in NEEDED if key not in table]:
         raise RingloomError(f"missing {' and '.join(missing)}")
     grid = Grid({key: axis(key, value) for key, value in table.items()})
@@ -119,7 +119,7 @@ def grid_of(table: Mapping[str, Any]) -> Grid:
 def axis(key: str, given: Any) -> dict[Any, Any]:
     """Returns what a value, or each of a list or of named ones, stands for, by how rows show it."""
     if isinstance(given, Mapping) != (key == "scenario"):
-        raise RingloomError(f"{key} cannot be {given!r}")
+        raise RingloomError(f"{key} cannot be {brief(given)}")
     values = given if isinstance(given, list) else [given]
     named = given.items() if key == "scenario" else zip(values, values, strict=True)
     pairs = dict[Any, Any]()
@@ -127,10 +127,10 @@ def axis(key: str, given: Any) -> dict[Any, Any]:
         try:
             meaning = READERS[key](value)
         except (TypeError, AttributeError):
-            raise RingloomError(f"{key} cannot be {value!r}") from None
-        label = meaning if isinstance(meaning, int) else label
+            raise RingloomError(f"{key} cannot be {brief(value)}") from None
+        label = meaning if isinstance(meaning, int) else name(key, label, LONGEST_LABEL)
         if label in pairs:
-            raise RingloomError(f"{key} has {label!r} twice")
+            raise RingloomError(f"{key} has {brief(label)} twice")
         pairs[label] = meaning
     if not pairs:
         raise RingloomError(f"{key} has no value")
@@ -139,10 +139,7 @@ def axis(key: str, given: Any) -> dict[Any, Any]:
 
 def size(value: Any) -> int:
     """A number, or one that is written as 256k."""
-    number = tokens(value) if isinstance(value, str) else value
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError
-    return number
+    return tokens(value) if isinstance(value, str) else whole("a size", value)
 
 
 def choice(options: Sequence[Any]) -> Callable[[Any], Any]:
@@ -150,7 +147,7 @@ def choice(options: Sequence[Any]) -> Callable[[Any], Any]:
 
     def read(value: Any) -> Any:
         if value not in options:
-            raise RingloomError(f"{value!r} is not one of {', '.join(map(str, options))}")
+            raise RingloomError(f"{brief(value)} is not one of {', '.join(map(str, options))}")
         return value
 
     return read

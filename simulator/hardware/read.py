@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import simulator.costs.terms  # noqa: F401  registers the constants that cost terms bring along
-from planner.disk import parse_table, read
-from planner.errors import RingloomError, unknown
+from planner.disk import is_file, parse_table, read
+from planner.errors import RingloomError, brief, unknown
+from planner.given import name as name_of
+from planner.given import number
 from simulator.hardware.schema import Constant, Hardware
 
 PRESETS = Path(__file__).parent / "presets"
 KEYS = "value", "source", "calibrated", "range"  # of a constant
+LONGEST_SOURCE = 2000  # characters
 
 
 def presets() -> tuple[str, ...]:
@@ -27,11 +30,11 @@ def hardware(name: Hardware | str | Path) -> Hardware:
     if isinstance(name, Hardware):
         return name
     if not isinstance(name, str | Path):
-        raise RingloomError(f"hardware is a preset, a file or an rl.Hardware, not {name!r:.60}")
+        raise RingloomError(f"hardware is a preset, a file or an rl.Hardware, not {brief(name)}")
     if str(name) in presets():
         return load(PRESETS / f"{name}.toml")
     path = Path(name)
-    if not path.is_file():
+    if not is_file(path):
         neither = "neither a file nor one of"
         raise RingloomError(unknown("hardware", str(name), presets(), neither))
     return load(path)
@@ -43,14 +46,12 @@ def load(path: Path) -> Hardware:
     content = read(path, partial(parse_table, path), f"{what}: cannot be read")
     try:
         if not isinstance(content, dict):
-            raise RingloomError(f"sections are wanted, not {_brief(content)}")
-        name = content.pop("name", path.stem)
-        if not isinstance(name, str):
-            raise RingloomError(f"the name is {_brief(name)}, not a text")
+            raise RingloomError(f"sections are wanted, not {brief(content)}")
+        name = name_of("the name", content.pop("name", path.stem))
         constants = dict[str, Constant]()
         for section, table in content.items():
             if not isinstance(table, dict):
-                raise RingloomError(f"unknown key {section} = {_brief(table)}")
+                raise RingloomError(f"unknown key {section} = {brief(table)}")
             for key, entry in table.items():
                 constants[f"{section}.{key}"] = _constant(f"{section}.{key}", entry)
         return Hardware(name, constants)
@@ -63,28 +64,15 @@ def _constant(where: str, entry: Any) -> Constant:
     """Read one inline table: value, source and calibrated, and range where it is given."""
     if not isinstance(entry, dict) or entry.keys() - {"range"} != {*KEYS[:-1]}:
         form = "{ value = ..., source = ..., calibrated = ... }"
-        raise RingloomError(f"{where} must be {form}, not {_brief(entry)}")
+        raise RingloomError(f"{where} must be {form}, not {brief(entry)}")
     value, source, calibrated, ends = ({"range": None, **entry}[key] for key in KEYS)
-    between = isinstance(ends, list) and len(ends) == 2 and all(map(_number, ends))
-    for name, given, fits, wanted in (
-        ("the value", value, _number(value), "a number"),
-        ("the source", source, isinstance(source, str) and bool(source.strip()), "a text"),
-        ("calibrated", calibrated, isinstance(calibrated, bool), "true or false"),
-        ("the range", ends, ends is None or between, "[low, high]"),
-    ):
-        if not fits:
-            raise RingloomError(f"{where}: {name} is {_brief(given)}, not {wanted}")
-    try:
-        range_ = None if ends is None else (float(ends[0]), float(ends[1]))
-        return Constant(float(value), source, calibrated, range_)
-    except OverflowError:
-        raise RingloomError(f"{where}: the value is too large") from None
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _brief(value: object) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if not isinstance(calibrated, bool):
+        raise RingloomError(f"{where}: calibrated is {brief(calibrated)}, not true or false")
+    if ends is not None and not (isinstance(ends, list) and len(ends) == 2):
+        raise RingloomError(f"{where}: the range is {brief(ends)}, not [low, high]")
+    if not name_of(f"{where}: the source", source, LONGEST_SOURCE).strip():
+        raise RingloomError(f"{where}: the source is {brief(source)}, not a text")
+    value = number(f"{where}: the value", value)
+    low, high = ends or (value, value)
+    between = number(f"{where}: the range", low), number(f"{where}: the range", high)
+    return Constant(value, source, calibrated, between if ends else None)

@@ -34,7 +34,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from planner.errors import RingloomError
+from planner.errors import RingloomError, brief
+from planner.given import number
 from planner.ir import Pass
 
 SMALLEST, LARGEST = 1e-30, 1e30  # in any unit: what is beyond overflows in products
@@ -53,8 +54,6 @@ class Unit:
 
     def refuses(self, value: float) -> str:
         """Say why a value makes no sense; nothing if it does."""
-        if not math.isfinite(value):
-            return "is not finite"
         if value < (self.least if self.zero and not value else max(self.least, SMALLEST)):
             return "is negative" if value < 0 else "is too small"
         if value > (most := min(self.most, MOST if self.whole else LARGEST)):
@@ -170,7 +169,7 @@ class Hardware:
         for key, constant in self.constants.items():
             unit, (low, high) = unit_of(key), constant.range or (constant.value, constant.value)
             for value in (constant.value, low, high):
-                if why := unit.refuses(value):
+                if why := unit.refuses(number(f"hardware {self.name}: {key} =", value)):
                     raise RingloomError(f"hardware {self.name}: {key} = {value:g} {why}")
             if not low <= constant.value <= high:
                 outside = f"{constant.value:g} is not between {low:g} and {high:g}"
@@ -241,8 +240,8 @@ class Hardware:
     def changed(self, values: Mapping[str, float], source: str = "given") -> "Hardware":
         """Return the hardware with other values of some constants, which count as uncalibrated."""
         try:
-            new = {key: Constant(float(value), source, False) for key, value in values.items()}
+            new = {k: Constant(number(k, value), source, False) for k, value in values.items()}
         except (AttributeError, TypeError, ValueError):
-            said = f"a change is numbers by constant, not {values!r:.60}"
+            said = f"a change is numbers by constant, not {brief(values)}"
             raise RingloomError(f"hardware {self.name}: {said}") from None
         return Hardware(self.name, {**self.constants, **new})

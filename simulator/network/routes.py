@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError, RingloomError
+from planner.given import integer
 from planner.ir import Plan
 from simulator.hardware.schema import LARGEST, SMALLEST
 from simulator.network.topology import Place, Topology
@@ -35,7 +36,7 @@ def name_of(ends: tuple[Place, Place]) -> str:
 
 def ends_of(name: str) -> tuple[Place, Place]:
     """Return the two places that a link's name tells; ValueError where it is not A-B."""
-    a, b = (int(end) if end.isdecimal() else end for end in name.split("-"))
+    a, b = (integer(end) if end.isdecimal() else end for end in name.split("-"))
     if "" in (a, b):
         raise ValueError(name)
     return a, b

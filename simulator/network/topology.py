@@ -17,23 +17,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from os.path import isfile
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import numpy as np
 
-from planner.disk import from_json, read
-from planner.errors import RingloomError, nearest
-from planner.given import whole
+from planner.disk import from_json, is_file, read
+from planner.errors import RingloomError, brief, nearest
+from planner.given import integer, name, number, whole
 from simulator.hardware import Hardware, Link
 from simulator.hardware import hardware as hardware_named
 
 Place = int | str
 Build = Callable[..., "Topology"]
 Links = Iterable[tuple[Place, Place, float, float]]  # two ways: bytes/s, alpha in s
-LARGEST_FILE = 2**24  # bytes
+LARGEST_FILE = 2**22  # bytes: of some 60,000 links
+MOST_NICS = 256  # of a node
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +97,8 @@ class Topology:
 
 def _check(where: str, link: dict[str, Any]) -> None:
     for key in ("bandwidth", "alpha", "share"):
-        value: Any = link.get(key, None if key == "bandwidth" else 0.0)
-        plain = isinstance(value, int | float) and not isinstance(value, bool)
-        if not plain or not math.isfinite(value):
-            raise RingloomError(f"{where}: {key} is {value!r}, not a finite number")
+        given = link.get(key, None if key == "bandwidth" else 0.0)
+        value = number(f"{where}: {key}", given)
         if value < 0 or (key == "bandwidth" and not value) or (key == "share" and value >= 1):
             raise RingloomError(f"{where}: {key} = {value:g} makes no sense")
 
@@ -155,9 +153,9 @@ def nodes(hardware: Hardware, ranks: int, parameters: str = "") -> Topology:
     nics, per_node = 0, hardware.ranks_per_node
     if parameters:
         key, _, count = parameters.partition("=")
-        nics = int(count)
-        if key != "nics" or nics < 1:
-            raise ValueError(f"{parameters} is not nics=1 or more")
+        nics = integer(count) if count.isdecimal() else 0
+        if key != "nics" or not 1 <= nics <= MOST_NICS:
+            raise ValueError(f"{parameters} is not nics=1 to {MOST_NICS}")
     name = f"nodes:nics={nics}" if nics else "nodes"
     return _of_nodes(name, ranks, per_node, hardware.links, nics)
 
@@ -203,7 +201,9 @@ def torus(hardware: Hardware, ranks: int, axes: str) -> Topology:
 
     Messages go axis by axis, the shorter way round, upwards where both are as long.
     """
-    shape = tuple(int(axis) for axis in axes.split("x"))
+    if not all(map(str.isdecimal, lengths := axes.split("x"))):
+        raise ValueError(f"{axes} is not 4x4")
+    shape = tuple(map(integer, lengths))
     if (places := math.prod(shape)) > ranks:  # however many they are: none is made
         raise RingloomError(f"topology torus:{axes} has {places} ranks, the plan has {ranks}")
     return grid(hardware, shape)
@@ -309,7 +309,9 @@ def topology(
     elif isinstance(given, nx.Graph):
         given = Topology(given.name or "given", ranks, given)
     if not isinstance(given, Topology):
-        raise RingloomError(f"a topology is one of {forms()}, a file or a graph, not {given!r:.60}")
+        raise RingloomError(
+            f"a topology is one of {forms()}, a file or a graph, not {brief(given)}"
+        )
     if given.ranks != ranks:
         has = f"topology {given.name} has {given.ranks} ranks"
         raise RingloomError(f"{has}, the plan has {ranks}")
@@ -326,11 +328,11 @@ def _parsed(word: str, hardware: Hardware, ranks: int) -> Topology:
             raise
         except ValueError:
             pass  # parameters that the kind cannot read
-    if not isfile(word):
+    if not is_file(word):
         near = nearest(name, KINDS)
         like = f"; did you mean {near}?" if near and near != name else ""
         said = f"neither a file nor one of {forms()}"
-        raise RingloomError(f"unknown topology {word[:200]!r}: {said}{like}")
+        raise RingloomError(f"unknown topology {brief(word)}: {said}{like}")
     return topology(graph_of(Path(word)), hardware, ranks)
 
 
@@ -344,12 +346,13 @@ def graph_of(path: Path) -> nx.DiGraph:
 
 
 def _links(content: bytes) -> Links:
-    rows = from_json(content)["links"]
+    rows = from_json(content, LARGEST_FILE)["links"]
     links = [tuple(row) if len(row) == 4 else (*row, 0.0) for row in rows]
     for a, b, _, _ in links:
         for place in (a, b):
             if isinstance(place, bool) or not isinstance(place, int | str):
-                raise ValueError(f"a place is a rank or a name, not {place!r}")
+                raise ValueError(f"a place is a rank or a name, not {brief(place)}")
+            name("a place", str(place))
     return links
 
 

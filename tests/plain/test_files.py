@@ -93,10 +93,15 @@ def test_a_file_may_be_compressed_and_is_the_same_each_time(tmp_path: Path, name
 def test_a_small_file_that_unpacks_to_a_huge_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "LARGEST", 1000)
+    monkeypatch.setenv("RINGLOOM_LARGEST_FILE", "1000")
     bomb = tmp_path / "bomb.json.gz"
     bomb.write_bytes(gzip.compress(b" " * 10_000))
-    with pytest.raises(RingloomError, match="the file is larger than 1000 bytes"):
+    with pytest.raises(RingloomError, match="the file is larger than 1000 bytes: set RINGLOOM_L"):
+        rl.load(bomb)
+    with pytest.raises(PlanError, match="not a plan file"):
+        rl.load(bomb, largest=10_000)
+    monkeypatch.setenv("RINGLOOM_LARGEST_FILE", "much")
+    with pytest.raises(RingloomError, match="must be a size such as 256M, not 'much'"):
         rl.load(bomb)
 
 
@@ -169,7 +174,7 @@ STEP = (*FIRST, "steps", 0)
         ),
         (
             corrupted((*STEP, "attends", 0, "q"), {"runs": [[[0, 0, 2**31]]]}),
-            "stand for 2147483648 numbers, more than 268435456",
+            "stand for 2147483648 numbers: more than the 16777216 that",
         ),
         (
             corrupted((*STEP, "moves", 0, "dst"), {"runs": [[[0, 0, 10]]]}),
@@ -191,7 +196,10 @@ def test_a_plan_of_more_numbers_than_memory_holds_is_refused_before_any_is_made(
     first = document["plans"][0]
     first["ranks"] = 2**22
     first["steps"][0]["moves"][0]["blocks"] = {"runs": [[[0, 0, 3 * 2**22]]] * 30}
-    with pytest.raises(PlanError, match="stand for 377487360 numbers, more than 268435456"):
+    with pytest.raises(
+        PlanError,
+        match="stand for 377487360 numbers: more than the 16777216",
+    ):
         files.loads(json.dumps(document))
 
 

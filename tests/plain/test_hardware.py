@@ -31,15 +31,15 @@ BROKEN = {
     GOOD.replace("value = 2039e9", "value = 0"): "memory.bandwidth = 0 is too small",
     GOOD.replace("value = 2039e9", "value = 5e-324"): "memory.bandwidth = 4.94066e-324 is",
     GOOD.replace("value = 2039e9", "value = 1e300"): "bandwidth = 1e+300 is more than 1e+30",
-    GOOD.replace("value = 2039e9", "value = nan"): "memory.bandwidth = nan is not finite",
-    GOOD.replace("value = 2039e9", "value = '1'"): "the value is '1', not a number",
-    GOOD.replace("value = 2039e9", "value = true"): "the value is True, not a number",
+    GOOD.replace("value = 2039e9", "value = nan"): "memory.bandwidth: the value nan is not between",
+    GOOD.replace("value = 2039e9", "value = '1'"): "the value '1' is not a number",
+    GOOD.replace("value = 2039e9", "value = true"): "the value True is not a number",
     GOOD.replace("forward = { value = 0.735", "forward = { value = 1.5"): "forward = 1.5 is more",
     GOOD.replace("split = { value = 1", "split = { value = 0.5"): "split = 0.5 is not a whole",
     GOOD.replace("causal = { value = 1.042", "causal = { value = 0.9"): "causal = 0.9 is too small",
     GOOD.replace("value = 128", "value = 1.5"): "attention.tile_q = 1.5 is not a whole number",
     GOOD.replace("value = 80e9, source", "value = 80e9, origin"): "memory.capacity must be {",
-    GOOD.replace('name = "a100-nvlink"', "name = 3"): "the name is 3, not a text",
+    GOOD.replace('name = "a100-nvlink"', "name = 3"): "the name must be a text, not 3",
 }
 
 

@@ -36,7 +36,7 @@ SLOW = {  # a chip and links slow enough for small workloads to matter on all of
     "attention.tile_q": st.integers(1, 9),
     "attention.tile_kv": st.integers(1, 9),
     "attention.short_tile_q": st.integers(1, 9),
-    "attention.split": st.booleans(),
+    "attention.split": st.integers(0, 1),
     "attention.skip_q": st.integers(1, 5),
     "attention.skip_kv": st.integers(1, 5),
     **dict.fromkeys(("attention.traffic", "attention.backward_traffic"), st.sampled_from([0, 0.6])),

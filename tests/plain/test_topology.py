@@ -184,7 +184,7 @@ def test_a_networkx_graph_is_a_topology_too() -> None:
         ('{"links": [[0, true, 1e9]]}', "a place is a rank or a name, not True"),
         ('{"links": [[0, 1, 1e9]]}', "rank 2 has no link"),
         ('{"links": [[0, 1, 1e9], [1, 2, 0]]}', "link 1-2: bandwidth = 0 makes no sense"),
-        ('{"links": [[0, 1, 1e9], [1, 2, "x"]]}', "link 1-2: bandwidth is 'x', not a finite"),
+        ('{"links": [[0, 1, 1e9], [1, 2, "x"]]}', "link 1-2: bandwidth 'x' is not a number"),
         ('{"links": [[0, 1, 1e9, -1], [1, 2, 1]]}', "link 0-1: alpha = -1 makes no sense"),
         ('{"links": [[0, 1, 1e9], [1, 2, 1], [2, 7, 1]]}', "rank 7 of 3 ranks"),
         ("{", "not of the form"),

@@ -5,20 +5,22 @@ ranks, threads are numbered by streams, slices are in microseconds times `time_s
 is matched by the digest of the plans that ran.
 """
 
-import json
-import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
-from planner.disk import read
+from planner.disk import from_json, largest, read
 from planner.errors import RingloomError
 from planner.files.digest import described, digest
+from planner.given import LONGEST_NAME, name, number, whole
 from ringloom.comparison import Case, Comparison
 from simulator.chrome_trace import LANES, TRANSFER
 from simulator.timeline import STREAMS, Span
 
-LARGEST = 1 << 28  # bytes, unpacked
+LARGEST_TIME = 1e18  # microseconds
+MOST_RANKS, MOST_STEPS = 1 << 20, 1 << 31
+NAMES = "plan", "digest", "work", "hardware"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,20 +38,20 @@ class Recorded:
 
 def recorded(path: str | Path) -> Recorded:
     """Read a trace, .json or .json.gz; raises RingloomError, in one line, for any other file."""
-    document = read(Path(path), json.loads, f"cannot read the trace {path}", LARGEST)
+    size = largest()
+    parse = partial(from_json, largest=size)
+    document = read(Path(path), parse, f"cannot read the trace {path}", size)
     if not isinstance(document, dict):
         raise RingloomError(f"{path} is not a trace of a run: not a JSON object")
     about, events = document.get("otherData"), document.get("traceEvents")
     if not isinstance(about, dict) or not isinstance(events, list):
         raise RingloomError(f"{path} is not a trace of a run: no traceEvents and otherData")
-    scale = about.get("time_scale", 1.0)
-    if not _number(scale) or scale <= 0:
-        raise RingloomError(f"{path}: time_scale is {scale!r}, not a number above 0")
+    scale = number(f"{path}: time_scale", about.get("time_scale", 1.0), 1e-9, 1e9)
     if not about.get("digest"):
         raise RingloomError(f"{path} does not name its plans: an earlier version, record it again")
     spans = [
-        _span(f"{path}: event {number}", event, scale)
-        for number, event in enumerate(events)
+        _span(f"{path}: event {at}", event, scale)
+        for at, event in enumerate(events)
         if isinstance(event, dict) and event.get("ph") == "X"
     ]
     if not spans:
@@ -57,7 +59,7 @@ def recorded(path: str | Path) -> Recorded:
     begin = min(s.start for s in spans)
     moved = [replace(s, start=s.start - begin, end=s.end - begin) for s in spans]
     return Recorded(
-        **{name: str(about.get(name, "")) for name in ("plan", "digest", "work", "hardware")},
+        **{key: _text(f"{path}: {key}", about.get(key, "")) for key in NAMES},
         ranks=max(s.rank for s in spans) + 1,
         makespan=max(s.end for s in moved),
         bars=tuple(s for s in moved if s.stream != "receive"),
@@ -65,23 +67,25 @@ def recorded(path: str | Path) -> Recorded:
 
 
 def _span(where: str, event: dict[str, Any], scale: float) -> Span:
-    rank, thread, start, takes = (event.get(key) for key in ("pid", "tid", "ts", "dur"))
-    if not isinstance(rank, int) or not 0 <= rank < 1 << 20:
-        raise RingloomError(f"{where}: a rank must be a whole number from 0 up, not {rank!r}")
-    if not isinstance(thread, int) or not 0 <= thread < LANES * len(STREAMS):
-        raise RingloomError(f"{where}: a thread must be one of a stream, not {thread!r}")
-    if not _number(start) or not _number(takes) or takes < 0:
-        raise RingloomError(f"{where}: times must be numbers, not {start!r} and {takes!r}")
-    begin, end = start * 1e-6 / scale, (start + takes) * 1e-6 / scale
-    name, args = str(event.get("name", ""))[:200].removeprefix(f"{TRANSFER} "), event.get("args")
-    step = args.get("step") if isinstance(args, dict) else None
-    step = step if isinstance(step, int) else -1
-    return Span(rank, STREAMS[thread // LANES], name, step, begin, end)
+    rank = whole(f"{where}: the rank", event.get("pid"), 0, MOST_RANKS)
+    thread = whole(f"{where}: the thread", event.get("tid"), 0, LANES * len(STREAMS) - 1)
+    start = number(f"{where}: the start", event.get("ts"), -LARGEST_TIME, LARGEST_TIME)
+    takes = number(f"{where}: the duration", event.get("dur"), 0, LARGEST_TIME)
+    args = event.get("args")
+    step = args.get("step", -1) if isinstance(args, dict) else -1
+    return Span(
+        rank,
+        STREAMS[thread // LANES],
+        _text(f"{where}: the name", event.get("name", "")).removeprefix(f"{TRANSFER} "),
+        whole(f"{where}: the step", step, -1, MOST_STEPS),
+        start * 1e-6 / scale,
+        (start + takes) * 1e-6 / scale,
+    )
 
 
-def _number(value: Any) -> TypeGuard[float]:
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return plain and math.isfinite(value)
+def _text(what: str, value: object) -> str:
+    """Returns a text of a trace, which is drawn and compared; of a long one its beginning."""
+    return name(what, value[:LONGEST_NAME] if isinstance(value, str) else value)
 
 
 # ---- the case of a comparison that a run is of

@@ -1,0 +1,68 @@
+"""check_sizes(plan, largest)   what a plan file asks for, counted before any of it is made.
+
+columns   numbers that runs stand for, four bytes each
+places    ranks x blocks, ranks x ranks, query blocks x KV blocks, tiles of all rectangles: the
+          verifier has a table of each, or looks at each
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from planner.disk import TOLD
+from planner.errors import PlanError, brief
+from planner.files.runs import length
+
+Json = Any
+WIDTH = 4  # bytes of a number in a column
+
+
+def check_sizes(plan: Mapping[str, Json], largest: int) -> None:
+    """Raises PlanError where columns or tables of a plan would take more than `largest` bytes."""
+    numbers = sum(length(column) for node in _nodes(plan) for column in _columns(node))
+    _check(f"the runs of a plan stand for {numbers} numbers", numbers, largest // WIDTH)
+    ranks = plan["ranks"]
+    q, kv = ([str(block[0]) for block in plan["partition"][side]] for side in ("q", "kv"))
+    blocks = max(len(q), len(kv))
+    _check(f"{ranks} ranks x {ranks} ranks", ranks * ranks, largest)
+    _check(f"{ranks} ranks x {blocks} blocks", ranks * blocks, largest)
+    q, kv = [*{*q}], [*{*kv}]
+    _check(f"{len(q)} query blocks x {len(kv)} KV blocks", len(q) * len(kv), largest)
+    tiles = sum(_tiles(node) for step in plan["steps"] for node in step["attends"])
+    _check(f"{tiles} tiles in rectangles", tiles, largest)
+
+
+def _check(what: str, places: int, most: int) -> None:
+    if places > most:
+        advice = f"raise `largest` or {TOLD}, where the file is trusted"
+        raise PlanError(f"{what}: more than the {most} that a plan file may have; {advice}")
+
+
+def _nodes(plan: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
+    yield from plan["start"]
+    for step in plan["steps"]:
+        yield from step["attends"]
+        yield from step["moves"]
+
+
+def _columns(node: Mapping[str, Json]) -> Iterator[Json]:
+    """Yields the columns of a node that are stored as runs."""
+    for value in node.values():
+        if isinstance(value, dict):
+            if not isinstance(columns := value["runs"], list):
+                raise PlanError(f"corrupt plan file: runs must be a list, not {brief(columns)}")
+            yield from columns
+
+
+def _tiles(attend: Mapping[str, Json]) -> int:
+    """Returns the query blocks x KV blocks of all rectangles of a node."""
+    (rows, wide), (_, high) = map(_shape, (attend["q"], attend["kv"]))
+    return rows * wide * high
+
+
+def _shape(table: Json) -> tuple[int, int]:
+    """Returns rows and columns of a table of blocks; of a wrong one, what can be told."""
+    if isinstance(table, dict):
+        columns = table["runs"]
+        return max(map(length, columns), default=0), len(columns)
+    widths = [len(row) for row in table if isinstance(row, list)]
+    return len(table), max(widths, default=1)
