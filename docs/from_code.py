@@ -18,7 +18,7 @@ from planner.layouts import PEER_NAMES
 from ringloom.cli import COMMANDS, command_of, examples
 from ringloom.reproduce import pages as in_terminal
 from ringloom.reproduce.papers import PAPERS
-from ringloom.reproduce.tables import Line, Table
+from ringloom.reproduce.tables import Line
 from simulator.hardware import presets
 from simulator.hardware.schema import unit_of
 
@@ -101,12 +101,13 @@ def reproduction() -> Lines:
     yield from ("# Published numbers beside ours", "")
     yield from (
         "What `ringloom reproduce all` prints. *Alike* are rows that are printed alike with the",
-        "paper's decimals; errors are relative; *rank* is Spearman's correlation.",
+        "paper's decimals; *mean* and *worst* are relative errors, *rank* Spearman's correlation.",
+        f"*Arithmetic* are rows of {in_terminal.ARITHMETIC}: they show that its",
+        "numbers were copied right, and are not compared.",
         "",
     )
     every = [each for tables in papers.values() for each in tables]
-    head = ("", "rows", "alike", "mean error", "worst", "rank")
-    yield from table(head, map(_overview, every))
+    yield from table(in_terminal.HEADS, map(in_terminal.agreement, every))
     for each in every:
         yield from (f"## {each.title}", "")
         rows = map(_compared, each.lines)
@@ -117,14 +118,8 @@ def reproduction() -> Lines:
 def _compared(line: Line) -> tuple[str, ...]:
     published, ours = (in_terminal.number(v, line.digits) for v in (line.published, line.ours))
     error = "" if line.error is None else f"{line.error:+.1%}"
-    return line.what, published, ours, "=" if line.equal else error, line.note
-
-
-def _overview(each: Table) -> tuple[str, ...]:
-    summary = each.summary
-    errors = ("-" if e is None else f"{e:.1%}" for e in (summary.mean_error, summary.worst_error))
-    rank = "-" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
-    return each.title, str(summary.rows), str(summary.equal), *errors, rank
+    note = "; ".join(filter(None, (line.note, "arithmetic" if line.arithmetic else "")))
+    return line.what, published, ours, "=" if line.equal else error, note
 
 
 PAGES: dict[str, Callable[[], Lines]] = {

@@ -7,9 +7,11 @@ from rich.table import Table as Drawing
 
 from ringloom.reproduce.fitting import Fit
 from ringloom.reproduce.papers.striped import CONSTANTS
-from ringloom.reproduce.tables import Summary, Table
+from ringloom.reproduce.tables import Table
 from ringloom.views.tables import faint, plain_table, titled
 
+ARITHMETIC = "arithmetic on the paper's own numbers, which predicts nothing"
+HEADS = "", "rows", "arithmetic", "alike", "mean", "worst", "rank"
 WIDE = 1e6  # numbers from here on are printed in powers of ten
 
 
@@ -18,22 +20,15 @@ def pages(tables: Sequence[Table]) -> Iterator[Any]:
     for table in tables:
         yield titled(table.title)
         yield drawing(table)
-        yield from (faint(note) for note in (table.note, in_words(table.summary)) if note)
+        yield from (faint(note) for note in (table.note, in_words(table)) if note)
         yield ""
 
 
 def overview(tables: Sequence[Table]) -> Iterator[Any]:
     """One row per table: how many rows, how many printed alike, errors, rank correlation."""
-    lines = list[tuple[str, ...]]()
-    for table in tables:
-        summary = table.summary
-        both = summary.mean_error, summary.worst_error
-        errors = ("-" if e is None else f"{e:.1%}" for e in both)
-        rank = "-" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
-        lines.append((table.title, str(summary.rows), str(summary.equal), *errors, rank))
-    heads = "", "rows", "alike", "mean", "worst", "rank"
-    yield plain_table(*heads, rows=lines, numbers=slice(1, None))
+    yield plain_table(*HEADS, rows=map(agreement, tables), numbers=slice(1, None))
     yield faint("alike: rows printed with the same digits; mean, worst: error; rank: correlation")
+    yield faint(f"arithmetic: rows of {ARITHMETIC}")
     yield faint("ringloom reproduce striped|ring|distflash|burst|charts shows every row")
 
 
@@ -55,14 +50,26 @@ def number(value: float | None, digits: int) -> str:
     return f"{value:.3g}" if abs(value) >= WIDE else f"{value:.{digits}f}"
 
 
-def in_words(summary: Summary) -> str:
+def agreement(table: Table) -> tuple[str, ...]:
+    """Returns the cells of a row of `HEADS`, "-" where nothing is compared."""
+    summary, given = table.summary, sum(line.arithmetic for line in table.lines)
+    errors = ("-" if e is None else f"{e:.1%}" for e in (summary.mean_error, summary.worst_error))
+    rank = "-" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
+    alike = str(summary.equal) if summary.compared else "-"
+    return table.title, str(summary.rows), str(given or ""), alike, *errors, rank
+
+
+def in_words(table: Table) -> str:
     """One line on how well a table agrees."""
-    if summary.mean_error is None or summary.worst_error is None:
-        return ""
-    parts = [f"{summary.equal} of {summary.compared} printed alike"]
-    parts.append(f"error {summary.mean_error:.2%} mean, {summary.worst_error:.2%} worst")
+    summary, parts = table.summary, list[str]()
+    if summary.mean_error is not None and summary.worst_error is not None:
+        parts.append(f"{summary.equal} of {summary.compared} printed alike")
+        parts.append(f"error {summary.mean_error:.2%} mean, {summary.worst_error:.2%} worst")
     if summary.rank_correlation is not None:
         parts.append(f"rank correlation {summary.rank_correlation:.3f}")
+    if rows := [line for line in table.lines if line.arithmetic]:
+        every = "all rows" if len(rows) == len(table.lines) else f"{len(rows)} rows"
+        parts.append(f"{every} are {ARITHMETIC}")
     return "; ".join(parts)
 
 

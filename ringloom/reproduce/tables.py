@@ -12,7 +12,9 @@ import numpy as np
 class Line:
     """One published number beside ours; None where the paper, or the model, gives none.
 
-    `digits` are the decimals that the paper prints, and so those that can be compared.
+    `digits` are the decimals that the paper prints, and so those that can be compared. A line is
+    `arithmetic` if ours follows from the paper's own numbers or formulas, without a plan or a
+    model: it shows that they were copied right, and predicts nothing.
     """
 
     what: str
@@ -20,6 +22,7 @@ class Line:
     ours: float | None
     digits: int = 2
     note: str = ""
+    arithmetic: bool = False
 
     @property
     def error(self) -> float | None:
@@ -37,13 +40,16 @@ class Line:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        names = "what", "published", "ours", "error", "equal", "note"
+        names = "what", "published", "ours", "error", "equal", "note", "arithmetic"
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Agreement of a table: relative errors, rows printed alike, Spearman's correlation."""
+    """Agreement of a table: relative errors, rows printed alike, Spearman's correlation.
+
+    Arithmetic is not compared: `rows` counts it, nothing else does.
+    """
 
     rows: int
     compared: int
@@ -64,16 +70,17 @@ class Table:
     @property
     def summary(self) -> Summary:
         """Mean and worst absolute relative error, and the rank correlation of the two columns."""
+        compared = [line for line in self.lines if line.error is not None and not line.arithmetic]
         both = [
             (line.error, line.published, line.ours)
-            for line in self.lines
+            for line in compared
             if line.error is not None and line.published is not None and line.ours is not None
         ]
         sizes = [abs(error) for error, *_ in both]
         return Summary(
             rows=len(self.lines),
             compared=len(both),
-            equal=sum(line.equal for line in self.lines if line.error is not None),
+            equal=sum(line.equal for line in compared),
             mean_error=float(np.mean(sizes)) if sizes else None,
             worst_error=max(sizes, default=None),
             rank_correlation=spearman([(published, ours) for _, published, ours in both]),

@@ -65,7 +65,8 @@ def min_blocks() -> Iterator[Line]:
             ("sequence", "min_seq_thousands", 6),
         ):
             published = float(record[column])
-            yield Line(f"{record['host']} {name}", published, blocks * block, 1, note)
+            what = f"{record['host']} {name}"
+            yield Line(what, published, blocks * block, 1, note, arithmetic=True)
 
 
 @table(
@@ -84,7 +85,7 @@ def activations() -> Iterator[Line]:
     ):
         of = block * width if scheme == "ring" else unit
         ours = max(layer(scheme, 1, seq, width, heads, block)) / of
-        yield Line(f"{scheme}, {what}", published, ours, 0)
+        yield Line(f"{scheme}, {what}", published, ours, 0, arithmetic=True)
     work = Workload(seq=seq, heads=heads, head_dim=width // heads)
     counted = float(blocks_held(plan("ring", work, ranks)))
     yield Line("ring, counted in the plan", 6.0, counted, 0, "blocks of b c h")
@@ -98,7 +99,7 @@ def flops() -> Iterator[Line]:
     """
     before, after = (6 * 12288 + seq for seq in (4096, 4096 * 3072))
     what = "context 4k to 12M, width 12288"
-    yield Line(what, 162.6, after / before, 1, "(6h + s2) / (6h + s1)")
+    yield Line(what, 162.6, after / before, 1, "(6h + s2) / (6h + s1)", arithmetic=True)
 
 
 @table(
@@ -110,7 +111,7 @@ def ring_contexts() -> Iterator[Line]:
     for record in records(DATA / "ring_max_context.csv"):
         best = max(float(record[column]) for column in BASELINES.values())
         ours = best * CLUSTERS[record["cluster"]].devices
-        yield Line(_name(record), float(record["ring_k"]), ours, 0)
+        yield Line(_name(record), float(record["ring_k"]), ours, 0, arithmetic=True)
 
 
 def baseline_contexts() -> Table:
