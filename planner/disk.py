@@ -161,11 +161,19 @@ def with_folder(path: str) -> str:
     return path
 
 
+def can_name(text: str) -> bool:
+    """Returns True for what the system can take for the name of a file."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
     """Raises RingloomError where what is done inside cannot write a file or folder."""
     name = str(path) if isinstance(path, Path) else path
-    if not isinstance(name, str) or name in ("", "-") or "\0" in name:
+    if not isinstance(name, str) or name in ("", "-") or not can_name(name):
         raise RingloomError(f"cannot write {brief(name)}: give the name of a file")
     try:
         yield

@@ -28,9 +28,13 @@ class Reasons(PlanError):
 
 
 def shown(text: str) -> str:
-    """Returns a text that is safe to show: control characters escaped, endless words cut."""
+    """Returns a text that a message may show: endless words cut, control characters escaped."""
     endless = rf"\S{{{LONGEST_WORD + 1},}}"
-    text = re.sub(endless, lambda word: f"{word[0][:120]}...{word[0][-40:]}", text)
+    return printable(re.sub(endless, lambda word: f"{word[0][:120]}...{word[0][-40:]}", text))
+
+
+def printable(text: str) -> str:
+    """Returns a text whose control characters, but line ends and tabs, are escape sequences."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else escaped(c) for c in text)

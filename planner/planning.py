@@ -87,8 +87,8 @@ def plan(
     if ranks * ranks > LARGEST:  # every schedule has a block per rank at least
         most = math.isqrt(LARGEST)
         raise PlanError(
-            f"{ranks} ranks x as many blocks or more are {ranks**2} places, more than the {LARGEST}"
-            f" that tables may have: {most} ranks at the most"
+            f"{ranks} ranks x as many blocks or more are more than the {LARGEST} places that"
+            f" tables may have: {most} ranks at the most"
         )
     if trim not in TRIMS:
         raise PlanError(f"trim takes {' or '.join(TRIMS)}, not {trim!r}")

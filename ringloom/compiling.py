@@ -17,9 +17,9 @@ from runtimes.emitted import load
 def compile(plans: AnyPlans, target: str, **options: Unpack[Options]) -> ModuleType:
     """The emitted program of a forward plan, or of a (forward, backward) pair, as a module.
 
-    Its file, `module.__file__`, is kept in the user's cache; later calls that emit the same text
-    share it and, within a process, the module. Raises PlanError as `emit` does, and RingloomError
-    where the file cannot be written.
+    Its file, `module.__file__`, is kept in the user's cache, which no link leads out of; later
+    calls that emit the same text share it and, within a process, the module. Raises PlanError as
+    `emit` does, and RingloomError where the file cannot be written.
     """
     return load(emit(ensure_verified(plans), target, **options), cache())
 

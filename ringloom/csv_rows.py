@@ -1,19 +1,30 @@
-"""records(path)   the rows of a CSV file by column name, and what their fields may hold."""
+"""records(path)   the rows of a CSV file by column name, and what their fields may hold.
+
+cell(value)     what a CSV file may hold of a value, so that no spreadsheet computes it.
+"""
 
 import csv
 from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from planner import given
 from planner.disk import read
-from planner.errors import RingloomError, brief, unknown
+from planner.errors import RingloomError, brief, printable, unknown
 from simulator.hardware.schema import LARGEST, SMALLEST
 
 LARGEST_FILE = 2**22  # bytes
 MOST_COLUMNS, MOST_CELLS = 256, 2**18
 
 Record = dict[str, str]
+
+
+def cell(value: Any) -> Any:
+    """Returns a value for a CSV file; a text that a spreadsheet takes for a formula is quoted."""
+    if not isinstance(value, str):
+        return value
+    return printable(f"'{value}" if value[1:] and value[0] in "=+-@\t\r" else value)
 
 
 def records(path: Path, columns: Sequence[str] = ()) -> list[Record]:

@@ -14,11 +14,11 @@ import numpy as np
 
 from codegen import emit
 from planner.analysis.tiles import tiles
-from planner.disk import make_folder, write
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.passes.trim import trim
 from planner.plans import Plans
 from planner.verify import verify
+from runtimes.kept import keep
 
 SIDES = ("q", "kv", "kv", "q", "q", "q")  # of what functions take: q, k, v, dout, out, lse
 RESULTS = {
@@ -40,7 +40,7 @@ def load(source: str, folder: Path | None = None) -> ModuleType:
     path = (folder or Path(_folder().name)) / f"{name}.py"
     with LOADING:
         if name not in sys.modules:
-            _keep(source.encode(), path)
+            keep(source.encode(), path)
             program = ModuleType(name)
             program.__file__ = str(path)
             sys.modules[name] = program  # torch.compile looks there for the functions of a module
@@ -50,14 +50,6 @@ def load(source: str, folder: Path | None = None) -> ModuleType:
                 del sys.modules[name]
                 raise
         return sys.modules[name]
-
-
-def _keep(text: bytes, path: Path) -> None:
-    """Have a file hold a text, whole at any time: programs of other processes read their own."""
-    if path.is_file() and path.read_bytes() == text:
-        return
-    make_folder(path.parent)
-    write(path, text)
 
 
 @cache

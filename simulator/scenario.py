@@ -70,7 +70,7 @@ class Scenario(OneLine):
 
     def __post_init__(self) -> None:
         if self.buffers not in (None, "plan"):
-            _fits("buffers", whole, self.buffers, 1)
+            _fits("buffers", whole, self.buffers, 1, FARTHEST)
         for name in ("overlap", "late"):
             if getattr(self, name) not in (True, False):
                 raise _unlike(getattr(self, name), name, FORMS[name][1])

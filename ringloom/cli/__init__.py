@@ -18,7 +18,8 @@ from typing import Any
 
 import click
 
-from planner.errors import Reasons, RingloomError
+from planner.disk import can_name
+from planner.errors import Reasons, RingloomError, brief, printable, shown
 from planner.version import VERSION
 from runtimes.machine import RankError
 
@@ -42,6 +43,8 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words as they were typed, for what tells the command."""
+        if wrong := [word for word in args if not can_name(word)]:
+            raise click.UsageError(f"{brief(wrong[0])} holds a character that no name has")
         ctx.obj = [*args]
         return super().parse_args(ctx, args)
 
@@ -131,6 +134,11 @@ def cli() -> None:
     """Plan distributed attention, verify it, predict it, run it."""
 
 
+def _tell(text: str) -> None:
+    """Writes one line on stderr."""
+    click.echo(f"ringloom: {shown(' '.join(text.split()))}", err=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status, with bad input told in one line on stderr."""
     try:
@@ -138,20 +146,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.NoArgsIsHelpError as shown:
         click.echo(shown.format_message(), err=True)
     except click.ClickException as error:
-        said = f"{error.format_message()}{_hint(error)}"
-        click.echo(f"ringloom: {' '.join(said.split())}", err=True)
+        _tell(f"{error.format_message()}{_hint(error)}")
     except Reasons as error:
         for line in f"ringloom: {error}".splitlines():
             click.echo(fill(line, 80, subsequent_indent="  "), err=True)
     except RingloomError as error:
-        click.echo(f"ringloom: {' '.join(str(error).split())}", err=True)
+        _tell(str(error))
     except MemoryError as error:
-        click.echo(f"ringloom: this machine has not enough memory: {error}".rstrip(": "), err=True)
+        _tell(f"this machine has not enough memory: {error}".rstrip(": "))
     except OSError as error:  # such as a full disk behind stdout
-        click.echo(f"ringloom: {error.strerror or error}", err=True)
+        _tell(error.strerror or str(error))
         forget_output()
     except RankError as error:  # its lines are a traceback: of the rank, not of the command
-        click.echo(f"ringloom: {error}", err=True)
+        click.echo(f"ringloom: {printable(str(error))}", err=True)
         return 1
     except (click.Abort, KeyboardInterrupt):
         return 130

@@ -7,6 +7,7 @@ import csv
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,13 +15,17 @@ from io import StringIO
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, track
+from rich.segment import Segment
 
+from planner.errors import printable
+from ringloom.csv_rows import cell
 from ringloom.rows import flat
 
 Item = TypeVar("Item")
 Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
+NARROWEST, USUAL, WIDEST = 20, 80, 1000  # columns
 TYPED = click.core.ParameterSource.COMMANDLINE
 
 
@@ -64,7 +69,34 @@ def console(stderr: bool = False) -> Console:
     It takes texts to the letter: names of plans, machines and files may hold brackets and colons.
     """
     plain = False if os.environ.get("NO_COLOR") else None
-    return Console(stderr=stderr, force_terminal=plain, highlight=False, markup=False, emoji=False)
+    return Terminal(
+        stderr=stderr,
+        width=_width(),
+        _environ={k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")},
+        force_terminal=plain,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+class Terminal(Console):
+    """A console on which texts cannot do what control characters do: they are escaped."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield the segments of a text or a picture."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+def _width() -> int | None:
+    """Returns the columns to print in, None for as many as the terminal has."""
+    if (asked := os.environ.get("COLUMNS")) is None:
+        return None
+    columns = int(asked) if re.fullmatch(r"[0-9]{1,9}", asked) else 0
+    return min(max(columns, NARROWEST), WIDEST) if columns else USUAL
 
 
 def show(
@@ -85,21 +117,21 @@ def show(
     if as_csv and rows is None:
         raise click.UsageError("--csv writes tables: this answer is none")
     if as_json:
-        click.echo(json.dumps(document))
+        click.echo(json.dumps(document).replace("\x7f", "\\u007f"))
     elif as_csv and rows is not None:
-        click.echo(_as_csv(rows), nl=False)
+        click.echo(csv_text(rows), nl=False)
     else:
         with (drawing := console()).capture() as drawn:
             for picture in pictures:
                 drawing.print(picture)
-        lines = "" if text is None else text.removesuffix("\n") + "\n"
+        lines = "" if text is None else printable(text.removesuffix("\n") + "\n")
         click.echo(drawn.get() + lines, nl=False)
 
 
-def _as_csv(rows: list[dict[str, Any]]) -> str:
+def csv_text(rows: list[dict[str, Any]]) -> str:
     """Rows under a line of their names; the entries of a list stand side by side."""
     lines = [
-        {k: " ".join(map(str, v)) if isinstance(v, list) else v for k, v in flat(row).items()}
+        {k: " ".join(map(str, v)) if isinstance(v, list) else cell(v) for k, v in flat(row).items()}
         for row in rows
     ]
     file = StringIO()

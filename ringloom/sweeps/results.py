@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from pyarrow import csv, parquet
 
 from planner import disk
+from ringloom.csv_rows import cell
 from ringloom.figures import sheet
 from ringloom.report.pictures.palette import OKABE_ITO
 from ringloom.sweeps.grid import Row
@@ -27,9 +28,12 @@ STYLES = ("-", "--", ":", "-.")
 
 def write(rows: Sequence[Row], keys: Sequence[str], folder: Path) -> Iterator[Path]:
     """Writes results.parquet, results.csv and summary.svg; yields their paths."""
-    columns = table(rows)
-    for name, save in (("results.parquet", parquet.write_table), ("results.csv", csv.write_csv)):
-        save(columns, file := BytesIO())
+    cells = [{key: cell(value) for key, value in row.items()} for row in rows]
+    for name, save, own in (
+        ("results.parquet", parquet.write_table, rows),
+        ("results.csv", csv.write_csv, cells),
+    ):
+        save(table(own), file := BytesIO())
         disk.write(folder / name, file.getvalue())
         yield folder / name
     yield from sheet.write(partial(profiles, standings(rows, keys)), "summary", folder, ("svg",))

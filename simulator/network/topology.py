@@ -348,7 +348,11 @@ def graph_of(path: Path) -> nx.DiGraph:
 def _links(content: bytes) -> Links:
     rows = from_json(content, LARGEST_FILE)["links"]
     links = [tuple(row) if len(row) == 4 else (*row, 0.0) for row in rows]
+    named = set[frozenset[Place]]()
     for a, b, _, _ in links:
+        if (ends := frozenset((a, b))) in named:
+            raise ValueError(f"the link {brief(a)}-{brief(b)} is named twice")
+        named.add(ends)
         for place in (a, b):
             if isinstance(place, bool) or not isinstance(place, int | str):
                 raise ValueError(f"a place is a rank or a name, not {brief(place)}")
