@@ -25,8 +25,9 @@ def transformers_attention(
     shard of the tokens, `position_ids` of `program.positions(rank)`, and labels that were shifted
     before they were sharded; the gradients of the weights are shares to be summed over the group.
     group: the ranks that share the sequence, by default the world. The program's mask must be the
-    model's, unless `any_mask` is set. Models whose position_ids cannot be compared with the rank's
-    are refused on several ranks, unless `any_positions` is set: make sure that they are right.
+    model's, unless `any_mask` is set; its documents are those in which position_ids begin again.
+    Models whose position_ids cannot be compared with the rank's are refused on several ranks,
+    unless `any_positions` is set: make sure that they are right.
     Raises RingloomError without transformers, for a name that is taken, and when the model asks for
     attention that the plan does not express (dropout, padding, softcap, another mask, other heads
     or positions).

@@ -8,7 +8,7 @@ or sliding window, softcap, sinks, another scale, other heads, positions of anot
 
 import sys
 from collections.abc import Callable, Iterator
-from inspect import signature
+from inspect import getclosurevars, signature
 from types import ModuleType
 from typing import Any
 from weakref import ReferenceType, ref
@@ -22,6 +22,7 @@ from planner.errors import RingloomError, each
 from planner.masks import parse
 from planner.masks.regions import FAR
 from runtimes.arrays import Array
+from runtimes.position_ids import Shard, refuse_other, refuse_unsharded
 
 # Arguments of a model that do not change its attention.
 HARMLESS = {
@@ -29,6 +30,8 @@ HARMLESS = {
     *("output_hidden_states", "output_attentions", "output_router_logits", "return_dict"),
     *("logits_to_keep", "shift_labels", "labels"),
 }
+# Arguments that say which documents are packed.
+PACKING = {"cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"}
 KINDS = "causal", "bidirectional"  # of masks that are compared with the plan's
 # Functions of transformers that make these masks.
 COMPARED = {
@@ -105,6 +108,7 @@ class Adapter:
         self.seen: tuple[ReferenceType[Any], int, Any] | None = None  # the last positions
         # Masks that the model made: their kinds, and tokens within which they lie.
         self.masks, self.called = set[tuple[str | None, int | None]](), False
+        self.packed: Any = None  # positions of documents, where a mask was made with them
 
     def attend(
         self,
@@ -131,6 +135,11 @@ class Adapter:
         if dropout:
             raise RingloomError(f"dropout {dropout:g} in attention is not expressible: set it to 0")
         for name, argument in rest.items():
+            if name in PACKING and argument is not None:
+                raise RingloomError(
+                    f"{name} in attention says which documents are packed, which is compared with"
+                    " the plan by position_ids alone: leave it out"
+                )
             if name not in HARMLESS and argument is not None and argument is not False:
                 raise RingloomError(f"{name} in attention is not expressible by a plan")
         if rest.get("output_attentions"):
@@ -149,11 +158,16 @@ class Adapter:
                 "shift_labels are of next tokens, but the model is bidirectional, and losses of its"
                 " ranks would not add up: take the program's `shard` instead of shard_batch"
             )
-        group = self.group or self.program.dist.group.WORLD
-        self.refuse_other_keys(group.rank(), query.shape[2], key.shape[2], tables)
-        length = self.length(group.rank(), query.shape[2], tables)
+        group, tokens = self.group or self.program.dist.group.WORLD, query.shape[2]
+        rank = group.rank()
+        self.refuse_other_keys(rank, tokens, key.shape[2], tables)
+        if self.program.RANKS > 1 and position_ids is not None and tokens == self.seq(tables):
+            refuse_unsharded(position_ids.detach().cpu().numpy(), rank, self.program.RANKS)
+        length = self.length(rank, tokens, tables)
         self.refuse_other_mask(tables, causal, sliding_window, length)
-        self.refuse_other_positions(module, position_ids, group.rank(), length, tables)
+        window = sliding_window if sliding_window and sliding_window < length else None
+        within = "" if not causal else "causal" if window is None else f"window:{window - 1}"
+        self.refuse_other_positions(module, position_ids, rank, length, tables, within)
         arguments = (query, key, value) if tables is None else (query, key, value, tables)
         out = self.program.attention(*arguments, group=group)
         return out.transpose(1, 2).contiguous(), None
@@ -168,6 +182,10 @@ class Adapter:
             return np.array(tables.boxes, np.int64).reshape(-1, 6)
         plan = self.program.PLAN
         return parse(plan["mask"]).up_to(plan["kv_seq"]).region().pieces
+
+    def seq(self, tables: Any) -> int:
+        """Returns the planned number of queries."""
+        return int(self.program.PLAN["seq"] if tables is None else tables.seq)
 
     def length(self, rank: int, tokens: int, tables: Any) -> int:
         """Returns the length of the whole sequence, from the tokens of this rank."""
@@ -212,44 +230,56 @@ class Adapter:
         if not (same and (near is None if window is None else causal)):
             window = window or near
             within = "" if window is None else f" with a sliding window of {window}"
-            plan = "of these tables" if tables is not None else self.program.PLAN["mask"]
+            plan = self.mask_name(tables)
             raise RingloomError(f"the model is {kind}{within}, the plan's mask is {plan}")
 
+    def mask_name(self, tables: Any) -> str:
+        """Returns the plan's mask as messages name it."""
+        return "of these tables" if tables is not None else str(self.program.PLAN["mask"])
+
     def refuse_other_positions(
-        self, module: Any, position_ids: Any, rank: int, length: int, tables: Any
+        self, module: Any, position_ids: Any, rank: int, length: int, tables: Any, model: str
     ) -> None:
         """Raises RingloomError unless position_ids are the positions of this shard's tokens.
 
-        Within documents, positions may count from the document's first token. A tensor that the
-        layer before passed in unchanged is not compared again.
+        On one rank, where attention is not told them, they are those that the mask was made with. A
+        tensor that the layer before passed in unchanged is not compared again.
         """
-        if self.any_positions or (position_ids is None and self.program.RANKS == 1):
-            return
-        if position_ids is None:
+        if position_ids is None and self.program.RANKS > 1 and not self.any_positions:
             raise RingloomError(
                 f"{type(module).__name__} is not told position_ids, so they cannot be compared with"
                 f" those of rank {rank}: any_positions=True takes the model's"
             )
-        version = position_ids._version  # it changes when the tensor is written into
+        if position_ids is None or self.any_positions:
+            if self.program.RANKS > 1 or self.any_mask:
+                return
+            position_ids = self.packed
+        version = -1 if position_ids is None else position_ids._version  # grows when written into
         before = self.seen
         if before and before[0]() is position_ids and before[1] == version and before[2] is tables:
             return
         plan = self.program.PLAN if tables is None else vars(tables)
-        earlier = plan["kv_seq"] - plan["seq"]  # keys, in a cache
-        whole = length - earlier if tables is None else tables
-        right = np.asarray(self.program.positions(rank, whole)) + earlier
-        given, first = position_ids.detach().cpu().numpy(), np.zeros_like(right)
-        for start, stop in self.boxes(tables)[:, :2]:
-            first[(start <= right) & (right < stop)] = max(start, 0)
-        if given.shape[-1] != len(right) or not (
-            (given == right).all() or (given == right - first).all()
-        ):
-            raise RingloomError(
-                f"position_ids of rank {rank} are {given[..., :4].tolist()} ..., but its"
-                f" {len(right)} tokens are at {right[:4].tolist()} ...: pass positions({rank})"
-                f"{f' + {earlier}' * bool(earlier)}"
-            )
-        self.seen = ref(position_ids), version, tables
+        cached = plan["kv_seq"] - plan["seq"]
+        whole = length - cached if tables is None else tables
+        at = np.asarray(self.program.positions(rank, whole)) + cached
+        starts, boxes = np.zeros_like(at), self.boxes(tables)
+        if (boxes[:, :2] == boxes[:, 2:4]).all():  # documents
+            for start, stop in boxes[:, :2]:
+                starts[(start <= at) & (at < stop)] = max(start, 0)
+        shard = Shard(
+            rank=rank,
+            ranks=self.program.RANKS,
+            at=at,
+            starts=starts,
+            whole=length - cached,
+            cached=cached,
+            mask=self.mask_name(tables),
+            model=model,
+        )
+        given = at if position_ids is None else position_ids.detach().cpu().numpy()
+        refuse_other(given, shard, self.any_mask)
+        if position_ids is not None:
+            self.seen = ref(position_ids), version, tables
 
     def refuse_other_layers(self, config: Any, kind: Any) -> None:
         """Raises RingloomError for a model that is not its shards', layer by layer."""
@@ -284,7 +314,9 @@ class Adapter:
         if attention_mask is not None and not attention_mask.all():
             hidden = int((~attention_mask.bool()).sum())
             raise RingloomError(f"padding hides {hidden} tokens: plan for documents instead")
-        makers = {*made_by(mask_function)} if mask_function else set[str]()
+        parts = [*parts_of(mask_function)] if mask_function else []
+        makers = {*map(name_of, parts)}
+        self.packed = next((ids for part in parts if (ids := packed_by(part)) is not None), None)
         kind = next((kind for kind in KINDS if f"{kind}_mask_function" in makers), None)
         others = makers - COMPARED
         if others and not self.any_mask:
@@ -303,12 +335,23 @@ def counts_itself(kind: type) -> bool:
     return counting or "position_ids" not in signature(kind.forward).parameters  # type: ignore[attr-defined]
 
 
-def made_by(mask_function: Function) -> Iterator[str]:
-    """Yields the names of the functions that made a mask of transformers, outermost first."""
-    kind = type(mask_function)
-    yield str(getattr(mask_function, "__qualname__", kind.__name__)).partition(".")[0]
+def parts_of(mask_function: Function) -> Iterator[Function]:
+    """Yields the functions that a mask of transformers is made of, outermost first."""
+    yield mask_function
     for cell in getattr(mask_function, "__closure__", None) or ():
         inner = cell.cell_contents
         for part in inner if isinstance(inner, tuple) else (inner,):
             if callable(part):
-                yield from made_by(part)
+                yield from parts_of(part)
+
+
+def name_of(part: Function) -> str:
+    """Returns the name of the function of transformers that made a part of a mask."""
+    return str(getattr(part, "__qualname__", type(part).__name__)).partition(".")[0]
+
+
+def packed_by(part: Function) -> Any:
+    """Returns the position_ids of packed documents, for the part of a mask that has them."""
+    if name_of(part) != "remap_positions_for_packed_sequence":
+        return None
+    return getclosurevars(part).nonlocals["position_ids"]

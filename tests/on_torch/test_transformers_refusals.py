@@ -225,7 +225,7 @@ def test_other_heads_scales_and_lengths_are_refused_with_numbers(alone: Any) -> 
         called(alone, emitted(), lambda name: llama(name, head_dim=8))
     with pytest.raises(RingloomError, match=r"scales scores by 0\.5, the plan by -0\.5"):
         called(alone, emitted(scale=-0.5))
-    with pytest.raises(RingloomError, match=r"are \[\[0, 0, 1, 1\]\] ..., but its 26 tokens"):
+    with pytest.raises(RingloomError, match="entry 1 is 0, but the token is at 1"):
         called(alone, emitted(), position_ids=torch.arange(SEQ)[None] // 2)
 
 
@@ -235,11 +235,11 @@ def test_positions_are_looked_at_again_when_they_change(alone: Any) -> None:
     for right in (at, at, at.clone()):
         model(input_ids=tokens, position_ids=right)
     for wrong in (at + 1, at.add_(1)):
-        with pytest.raises(RingloomError, match=r"are \[\[1, 2, 3, 4\]\]"):
+        with pytest.raises(RingloomError, match="entry 0 is 1, but the token is at 0"):
             model(input_ids=tokens, position_ids=wrong)
 
 
-@pytest.mark.parametrize("name", ["softcap", "s_aux", "cu_seq_lens_q"])
+@pytest.mark.parametrize("name", ["softcap", "s_aux"])
 def test_what_a_plan_cannot_express_is_refused_by_name(alone: Any, name: str) -> None:
     q, kv = torch.zeros(1, 4, SEQ, 4), torch.zeros(1, 2, SEQ, 4)
     asked = huggingface.Adapter(emitted(), alone, False)
