@@ -1,6 +1,9 @@
-"""needing(extra, module)   imports a module whose libraries an extra installs."""
+"""needing(extra, module)   imports a module whose libraries an extra installs.
+require(extra, library)  raises where a library is missing that another process imports.
+"""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from planner.errors import RingloomError
@@ -11,6 +14,14 @@ def needing(extra: str, module: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise RingloomError(
-            f"{error.name} is not installed: pip install 'ringloom[{extra}]'"
-        ) from None
+        raise _missing(extra, str(error.name)) from None
+
+
+def require(extra: str, library: str) -> None:
+    """Raises RingloomError, with the command to install it, where a library is missing."""
+    if find_spec(library) is None:
+        raise _missing(extra, library)
+
+
+def _missing(extra: str, library: str) -> RingloomError:
+    return RingloomError(f"{library} is not installed: pip install 'ringloom[{extra}]'")

@@ -90,10 +90,10 @@ def save_arrays(path: Path, arrays: Sequence[Array]) -> None:
 def load_arrays(path: Path) -> list[Array]:
     """Returns the arrays of a file of `save_arrays`, in their order.
 
-    Nothing in the file is executed: whoever wrote it need not be trusted. Raises ValueError or
-    OSError for other files.
+    Nothing in the file is executed: whoever wrote it need not be trusted. Raises what numpy raises
+    for other files.
     """
-    with np.load(path, allow_pickle=False) as file:
-        arrays = [file[name] for name in file.files]
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+        arrays = [kept[name] for name in kept.files]
     # bfloat16 is none of numpy's own: it comes back as two bytes
     return [x.view(dtype_of("bfloat16")) if x.dtype == "V2" else x for x in arrays]

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 
 
 class RankError(RuntimeError):
@@ -27,6 +27,13 @@ def holding_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def serve(*imported: str) -> None:
+    """Have the server that forks ranks, with these modules; Ctrl-C goes to this process alone."""
+    forkserver.set_forkserver_preload([*imported])
+    with holding_interrupts():
+        forkserver.ensure_running()
 
 
 def memory_bytes() -> float:

@@ -1,72 +1,144 @@
-"""Run an emitted file's own check against dense attention.
+"""Run an emitted file and compare it with dense attention.
 
-Outputs and gradients are compared; the exit status is 1 where one is wrong.
+Inputs, dense attention and limits are ours. Outputs and gradients of all ranks are compared, in
+float64. The file's own check is a second opinion; the exit status is 1 unless both find the file
+exact. The file runs with your rights: this is no sandbox.
 
 Example:
   ringloom check attention.py --seq 4096
+  ringloom check attention.py --mask "causal & window:128" --no-self-check
 """
 
-import ast
-import re
-import subprocess
-import sys
+import secrets
+import time
 from pathlib import Path
+from typing import Any
 
 import click
 
 from planner.disk import read
 from planner.errors import RingloomError
+from planner.workload import Workload
 from ringloom.cli.options import TOKENS
-from ringloom.cli.output import Number, show, working
+from ringloom.cli.output import Number, Whole, show, stages
+from ringloom.optional import require
+from ringloom.views.judgement import judgement
+from ringloom.views.units import size
+from runtimes.judging import judge
+from runtimes.judging.case import Case
+from runtimes.judging.claims import Claims, claims
+from runtimes.judging.self_check import KEPT, SelfCheck, self_check
+from runtimes.judging.verdict import Verdict
+from runtimes.machine import memory_bytes
 
 LARGEST = 1 << 28  # bytes of a program, whose tables may be long
-KEPT = 4000  # characters of a program's last words that are kept
-# The last line of a traceback, also of one of several ranks, but not of who started these.
-ERROR = re.compile(r"(?:\[rank\d+\]: )?((?!.*ChildFailed)[A-Za-z][\w.]*(?:Error|Exception)\b.*)")
-# What `positions` of a program says of a length that it does not take.
-REFUSED = re.compile(r"ValueError: (\d+ tokens do not make|a layout of)")
+SHARE = 0.75  # of the machine's memory that ranks may take
+ARRAYS = 3  # times that the inputs and results of a case are in memory at least
+MARGIN = 0.95  # of the time in which ranks are to be done, so that they can be named
 
 
 @click.command()
 @click.argument("file", type=click.Path())
 @click.option(
-    "--seq", type=TOKENS, help="Query tokens of the check, by default the program's choice."
+    "--seq", type=TOKENS, help="Query tokens, by default a short length that the program takes."
+)
+@click.option("--mask", help="The mask that it must compute.  [default: that of its PLAN]")
+@click.option("--seed", type=Whole(0), help="Seed of the inputs.  [default: another each time]")
+@click.option(
+    "--memory",
+    type=Number(0, min_open=True),
+    metavar="GIB",
+    help="GiB for all ranks together.  [default: 3/4 of this machine's]",
 )
 @click.option("--time-limit", type=Number(0, min_open=True), default=600.0, help="Seconds at most.")
-def command(file: str, seq: int | None, time_limit: float) -> int:
-    refuse_others(Path(file))
-    path = str(Path(file).absolute())  # also where the name begins as options of Python do
-    command = [sys.executable, path, *([] if seq is None else ["--seq", str(seq)])]
+@click.option(
+    "--self-check/--no-self-check", "asked", default=True, help="Also run the file's own check."
+)
+def command(
+    file: str,
+    seq: int | None,
+    mask: str | None,
+    seed: int | None,
+    memory: float | None,
+    time_limit: float,
+    asked: bool,
+) -> int:
+    end = time.monotonic() + time_limit
+    claimed = read_claims(Path(file))
     try:
-        with working("running the program's own check"):
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=time_limit, check=False
-            )
-    except subprocess.TimeoutExpired:
-        raise RingloomError(f"{file} ran for more than {time_limit:g} s") from None
-    exact = done.returncode == 0
-    output, errors = done.stdout, "" if exact else done.stderr
-    said = first_errors(errors).strip()
-    if done.returncode == 2 or (seq and REFUSED.match(said)):  # it refuses its options
-        raise RingloomError(f"{file}: {said.splitlines()[-1].rpartition('rror: ')[2]}")
-    document = {"file": file, "exact": exact, "output": (output + errors).strip()[-KEPT:]}
-    show(document, text=(output + said).strip()[-KEPT:])
+        work = claimed.workload(seq, mask)
+    except RingloomError as error:
+        raise RingloomError(f"{file}: {error}") from None
+    room = int(SHARE * memory_bytes() if memory is None else memory * 2**30)
+    refuse_huge(file, work, room)
+    require(claimed.target, claimed.target)
+    case = Case(
+        Path(file).read_text(encoding="utf-8"),
+        target=claimed.target,
+        ranks=claimed.ranks,
+        work=work,
+        backward=claimed.backward,
+        dynamic=claimed.dynamic,
+        seed=secrets.randbits(32) if seed is None else seed,
+        memory=room,
+        seconds=MARGIN * time_limit,
+    )
+    with stages() as track:
+        try:
+            verdict = judge(case, time_limit, track)
+        except RingloomError as error:
+            raise RingloomError(f"{file}: {error}") from None
+        own = SelfCheck(None)
+        if asked and end > time.monotonic():
+            track("running the file's own check", 0, 0)
+            own = self_check(file, seq, room, end - time.monotonic())
+    if seq and own.status == 2 and not verdict.exact:  # its options have no such length
+        raise RingloomError(f"{file}: {own.summary.splitlines()[-1].rpartition('rror: ')[2]}")
+    exact = verdict.exact and own.passed is not False
+    show(
+        document(file, case, verdict, own) | {"exact": exact},
+        judgement(case, verdict, own.passed),
+        text=own.summary,
+    )
     return 0 if exact else 1
 
 
-def first_errors(words: str) -> str:
-    """The line of each error that a program raised, once; what it wrote where it raised none."""
-    errors = [line[1] for line in map(ERROR.match, words.splitlines()) if line]
-    return "\n".join(dict.fromkeys(errors)) or words
-
-
-def refuse_others(file: Path) -> None:
-    """Raises RingloomError for what is no program of `ringloom emit`, which says what it checks."""
+def read_claims(file: Path) -> Claims:
+    """Reads what a file says of itself; raises RingloomError for no program of `ringloom emit`."""
     if not file.is_file():
         raise RingloomError(f"{file} is a folder" if file.is_dir() else f"no file {file}")
-    statements = read(file, ast.parse, f"{file} cannot be read as Python", LARGEST).body
-    functions = {part.name for part in statements if isinstance(part, ast.FunctionDef)}
-    if not {"attention", "main"} <= functions or not isinstance(statements[-1], ast.If):
+    return read(file, claims, str(file), LARGEST)
+
+
+def refuse_huge(file: str, work: Workload, room: int) -> None:
+    """Raises RingloomError where inputs and results alone take more memory than there may be."""
+    queries, keys = work.heads * work.seq, work.kv_heads * work.kv_seq
+    need = ARRAYS * 8 * work.batch * (queries + keys) * (work.head_dim + work.v_head_dim)
+    if need > room:
         raise RingloomError(
-            f"{file} does not check itself: it is no whole program of `ringloom emit`"
+            f"{file}: {work.seq} tokens of {work.heads} heads take {size(need)} in float64, more"
+            f" than the {size(room)} of --memory: give a smaller --seq"
         )
+
+
+def document(file: str, case: Case, verdict: Verdict, own: SelfCheck) -> dict[str, Any]:
+    """The JSON object of a judgement."""
+    work, names = case.work, ("forward", "dq", "dk", "dv", "dsink")
+    return {
+        "file": file,
+        "exact": False,
+        "reason": verdict.reason[-KEPT:],
+        "target": case.target,
+        "ranks": case.ranks,
+        "seq": work.seq,
+        "kv_seq": work.kv_seq,
+        "mask": str(work.mask),
+        "dtype": work.dtype,
+        "pass": "both" if case.backward else "forward",
+        "queries": verdict.queries,
+        "seed": case.seed,
+        **{f"{name}_error": verdict.errors.get(name) for name in names},
+        "tolerances": verdict.tolerances,
+        "self_check": own.passed,
+        "output": own.words,
+    }

@@ -1,6 +1,7 @@
 """Answers of commands: one JSON object for programs, pictures for people, files for both.
 
-What may take seconds or more shows its progress on a terminal's stderr; elsewhere it is silent.
+What may take seconds or more shows its progress on a terminal's stderr; elsewhere it is silent,
+or, where it may take minutes, says a line now and then.
 """
 
 import csv
@@ -9,6 +10,7 @@ import math
 import os
 import re
 import shlex
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import StringIO
@@ -26,6 +28,7 @@ from ringloom.rows import flat
 Item = TypeVar("Item")
 Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
 NARROWEST, USUAL, WIDEST = 20, 80, 1000  # columns
+LINE_EVERY = 10.0  # seconds
 TYPED = click.core.ParameterSource.COMMANDLINE
 
 
@@ -156,6 +159,31 @@ def working(verb: str) -> Iterator[None]:
     with shown:
         shown.add_task(verb, total=None)
         yield
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str, int, int], None]]:
+    """Shows the stages of what may take minutes: yields what is told their names, as often as it
+    goes on, with what is done, and of how much (0 where that is not known).
+
+    A bar on a terminal; elsewhere a line every LINE_EVERY seconds.
+    """
+    terminal, began, lines = console(stderr=True), time.monotonic(), 0
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    shown = Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal)
+    task = shown.add_task("", total=None)
+
+    def tell(stage: str, done: int, of: int) -> None:
+        nonlocal lines
+        shown.update(task, description=stage, completed=done, total=of or None)
+        elapsed = time.monotonic() - began
+        if shown.disable and elapsed >= (lines + 1) * LINE_EVERY:
+            lines = int(elapsed / LINE_EVERY)
+            counted = f", {done} of {of}" if of else ""
+            click.echo(f"ringloom: {elapsed:.0f} s, {stage}{counted}", err=True)
+
+    with shown:
+        yield tell
 
 
 def typed_command() -> str:

@@ -139,14 +139,14 @@ def verdict(check: Check) -> Table:
     for name, allowed in check.tolerances.items():
         error = getattr(check, f"{name}_error")
         good = error <= allowed
-        table.add_row(name, f"{error:.2g}", f"{allowed:.2g}", _mark(good))
+        table.add_row(name, f"{error:.2g}", f"{allowed:.2g}", mark(good))
     leaks = "none" if check.leak_free else check.leaks[0]
-    table.add_row("leaks", leaks, "none", _mark(check.leak_free))
-    table.add_row("exact", "yes" if check.exact else "NO", "", _mark(check.exact))
+    table.add_row("leaks", leaks, "none", mark(check.leak_free))
+    table.add_row("exact", "yes" if check.exact else "NO", "", mark(check.exact))
     return table
 
 
-def _mark(good: bool) -> Text:
+def mark(good: bool) -> Text:
     return Text("ok", "green") if good else Text("WRONG", "bold red")
 
 

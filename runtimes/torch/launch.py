@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
@@ -33,8 +32,8 @@ from runtimes.machine import (
     RankError,
     end_with_parent,
     ended,
-    holding_interrupts,
     memory_bytes,
+    serve,
 )
 from runtimes.torch.rank import BODIES, Body, Parts, to_numpy, to_torch
 
@@ -125,13 +124,6 @@ def in_processes(
         return [load_arrays(_parts(Path(folder), rank)) for rank in range(ranks)]
 
 
-def serve(*imported: str) -> None:
-    """Have the server that forks ranks, with these modules; Ctrl-C goes to this process alone."""
-    forkserver.set_forkserver_preload([*imported])
-    with holding_interrupts():
-        forkserver.ensure_running()
-
-
 def _worker(
     folder: str, source: str, ranks: int, names: list[str], deadline: float, body: Body, rank: int
 ) -> None:
@@ -167,7 +159,7 @@ def _live(
         np.load(folder / f"input-{number}.npy", mmap_mode="c").view(dtype_of(name))
         for number, name in enumerate(names)
     ]
-    parts = body(load(source), dist.group.WORLD, arrays)
+    parts = body(load(source, folder), dist.group.WORLD, arrays)
     save_arrays(_parts(folder, rank), parts)
     dist.barrier()
     dist.destroy_process_group()

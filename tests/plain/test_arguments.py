@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import ringloom as rl
-from command_line import CommandLine
 
 R: Any = rl
 WORK = rl.Workload(seq=24, heads=2, head_dim=4, dtype="float64")
@@ -16,7 +15,6 @@ PLAN = rl.plan("ring", WORK, 3)
 RUN = rl.simulate(PLAN, "h100")
 Q = np.zeros((1, 2, 24, 4))
 GRID = {"ranks": 2, "seq": 64, "hardware": "h100", "schedule": "ring"}
-PROGRAM = "def attention(): ...\ndef main(): ...\nif True:\n"
 
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: R.trace(PLAN), "trace takes a prediction or a recording, not <Plan|Plan"),
@@ -113,32 +111,3 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_hardware_of_a_topology_may_be_a_name() -> None:
     named, given = (rl.topology("nodes", chips, 16) for chips in ("h100", rl.hardware("h100")))
     assert [*named.graph.edges(data=True)] == [*given.graph.edges(data=True)]
-
-
-@pytest.mark.parametrize(
-    ("ending", "said"),
-    [
-        (
-            "import argparse\n    argparse.ArgumentParser().error('no such length')",
-            "no such length",
-        ),
-        (
-            "raise ValueError('50 tokens do not make 8 equal parts')",
-            "50 tokens do not make 8 equal",
-        ),
-    ],
-)
-def test_a_length_that_a_program_does_not_take_is_bad_input(
-    ending: str, said: str, tmp_path: Path, ringloom: CommandLine
-) -> None:
-    (tmp_path / "program.py").write_text(f"{PROGRAM}    {ending}")
-    refusal = ringloom.refused("check", str(tmp_path / "program.py"), "--seq", "50")
-    assert f"program.py: {said}" in refusal
-
-
-def test_another_error_of_a_program_is_a_check_that_fails(
-    tmp_path: Path, ringloom: CommandLine
-) -> None:
-    (tmp_path / "program.py").write_text(f"{PROGRAM}    raise ValueError('shapes differ')")
-    path = str(tmp_path / "program.py")
-    assert ringloom.json("check", path, "--seq", "50", status=1)["exact"] is False

@@ -150,33 +150,6 @@ def test_a_program_is_written_to_a_file_or_to_standard_output(
     assert emitted == path.read_text()
 
 
-CHECKING = "def attention(): ...\ndef main(): ...\nif __name__ == '__main__': "
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("print('exact')", "program.py does not check itself"),
-        ("x = (\n", "program.py cannot be read as Python: '(' was never closed"),
-        (CHECKING.rpartition("if")[0], "program.py does not check itself"),
-        ("\0", "program.py cannot be read as Python: "),
-    ],
-)
-def test_files_that_are_no_whole_program_are_refused(
-    text: str, said: str, tmp_path: Path, ringloom: CommandLine
-) -> None:
-    (tmp_path / "program.py").write_text(text)
-    assert said in ringloom.refused("check", str(tmp_path / "program.py"))
-
-
-def test_check_takes_lengths_as_other_commands_do_and_any_name_of_a_file(
-    tmp_path: Path, ringloom: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("-v.py").write_text(f"{CHECKING}\n    import sys\n    print(sys.argv[1:])")
-    assert ringloom("check", "--seq", "4k", "--", "-v.py") == "['--seq', '4096']\n"
-
-
 @pytest.mark.parametrize("form", ["--json", "--csv"])
 def test_a_disk_that_is_full_is_told_in_one_line(form: str) -> None:
     if not Path("/dev/full").exists():
@@ -187,48 +160,6 @@ def test_a_disk_that_is_full_is_told_in_one_line(form: str) -> None:
             stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (2, "ringloom: No space left on device\n")
-
-
-def test_check_believes_the_exit_status_of_a_program(tmp_path: Path, ringloom: CommandLine) -> None:
-    for status, text in ((0, "print('fine')"), (1, "raise SystemExit('wrong')")):
-        (tmp_path / "program.py").write_text(CHECKING + text)
-        assert ringloom.json("check", str(tmp_path / "program.py"), status=status)["exact"] is (
-            status == 0
-        )
-
-
-FAILING = (
-    CHECKING
-    + """
-    import sys
-    print("seq 64, largest errors: 1e+00")
-    sys.exit("log\\nTraceback (most recent call last):\\n  File main\\n{said}\\nlog of the end")
-"""
-)
-
-
-@pytest.mark.parametrize(
-    ("said", "shown"),
-    [
-        ("AssertionError: not exact", ["AssertionError: not exact"]),
-        ("a.b.SomeError", ["a.b.SomeError"]),
-        (
-            "[rank1]: ValueError: 3\\n[rank0]: ValueError: 3\\n[rank2]: KeyError: 4",
-            ["ValueError: 3", "KeyError: 4"],
-        ),
-        ("ValueError: 3\\ntorch.elastic.ChildFailedError: \\nroot.py FAILED", ["ValueError: 3"]),
-        ("killed", ["log", "Traceback (most recent call last):", "  File main", "killed"]),
-    ],
-)
-def test_of_a_program_that_fails_its_numbers_and_errors_are_shown(
-    said: str, shown: list[str], tmp_path: Path, ringloom: CommandLine
-) -> None:
-    (tmp_path / "program.py").write_text(FAILING.format(said=said))
-    lines = ringloom("check", str(tmp_path / "program.py"), status=1).splitlines()
-    assert lines[0] == "seq 64, largest errors: 1e+00"
-    assert lines[1:] == shown + ["log of the end"] * (said == "killed")
-    whole = ringloom.json("check", str(tmp_path / "program.py"), status=1)["output"]
-    assert "log of the end" in whole
 
 
 def test_a_plan_file_refuses_workload_options(tmp_path: Path, ringloom: CommandLine) -> None:

@@ -1,0 +1,41 @@
+"""The judgement of an emitted file for the terminal: its errors, and what its own check says."""
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from planner.errors import shown
+from ringloom.views.tables import mark, plain_table, titled
+from ringloom.views.units import counted
+from runtimes.judging.case import Case
+from runtimes.judging.self_check import first_errors
+from runtimes.judging.verdict import Verdict
+
+SAID = {True: "passes", False: "FAILS", None: "did not run"}
+LONGEST = 60  # characters of a mask
+
+
+def judgement(case: Case, verdict: Verdict, own: bool | None) -> Group:
+    """The attention that was judged, errors beside their tolerances, and the verdict."""
+    work = case.work
+    mask = str(work.mask)
+    mask = mask if len(mask) <= LONGEST else f"{mask[:LONGEST]}..."
+    head = f": {mask} attention of {counted(work.seq, 'token')} on {counted(case.ranks, 'rank')}"
+    table = plain_table("", "error", "allowed", "")
+    for name, error in verdict.errors.items():
+        allowed = verdict.tolerances[name]
+        table.add_row(name, f"{error:.2g}", f"{allowed:.2g}", mark(error <= allowed))
+    compared = verdict.queries < work.seq and verdict.queries
+    table.add_row("exact", "yes" if verdict.exact else "NO", "", mark(verdict.exact))
+    table.add_row("own check", SAID[own], "", mark(own is not False))
+    lines: list[RenderableType] = [titled(case.target, head), table]
+    if compared:
+        lines.append(Text(f"compared: {compared} of {work.seq} queries", "dim"))
+    if verdict.reason:
+        lines.append(Text(reason(verdict.reason)))
+    return Group(*lines)
+
+
+def reason(text: str) -> str:
+    """The first line of a reason, and of a traceback the error that it ends with."""
+    first, _, rest = shown(text).strip().partition("\n")
+    return f"{first} {first_errors(rest)}" if rest else first

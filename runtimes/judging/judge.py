@@ -1,0 +1,65 @@
+"""The process that judges: it draws inputs, has ranks execute a program, and compares.
+
+It tells its parent through a pipe that no rank has, a JSON object per line: {"stage": [name, done,
+of]}, and at last {"verdict": {...}} or {"refused": sentence}.
+"""
+
+import json
+import os
+import pickle
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from codegen import save_tables, tables
+from planner.errors import RingloomError
+from planner.planning import plan
+from runtimes.judging.case import Case
+from runtimes.judging.verdict import Track, Verdict, compare
+from runtimes.machine import RankError, serve
+
+
+def main() -> None:
+    """Judges the case in the folder named on the command line, and tells the pipe named there."""
+    folder, number = Path(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(number, False)
+    case: Case = pickle.loads((folder / "case.pickle").read_bytes())
+    if case.target == "torch":  # imported there while it is imported here
+        serve("torch", "torch.distributed", "runtimes.judging.on_torch")
+    tempfile.tempdir = str(folder)  # which the parent removes
+    with os.fdopen(number, "w") as pipe:
+
+        def tell(**message: Any) -> None:
+            pipe.write(f"{json.dumps(message)}\n")
+            pipe.flush()
+
+        try:
+            tell(verdict=asdict(judged(case, folder, lambda *stage: tell(stage=stage))))
+        except RingloomError as error:
+            tell(refused=str(error))
+        except MemoryError as error:
+            tell(refused=f"the comparison needs more memory: {error}")
+
+
+def judged(case: Case, folder: Path, track: Track) -> Verdict:
+    """Returns the verdict on a program; raises RingloomError where it takes no such length."""
+    end = time.monotonic() + case.seconds
+    track(f"importing {case.target}", 0, 0)
+    runtime = import_module(f"runtimes.judging.on_{case.target}")
+    if case.dynamic and case.target == "torch":
+        plans = plan("zigzag", case.work, case.ranks, pass_="both")
+        save_tables(tables(plans, "torch"), str(folder / "tables.npz"))
+    inputs = case.inputs()
+    track(f"attention of {case.work.seq} tokens on {case.ranks} ranks", 0, 0)
+    try:
+        return compare(case, inputs, runtime.run(case, inputs, folder, end), track)
+    except (RingloomError, MemoryError):
+        raise
+    except RankError as error:
+        return Verdict(False, str(error))
+    except Exception as error:  # arrays of a hostile file may be anything
+        return Verdict(False, f"the ranks left no results that can be read: {error!r:.400}")

@@ -1,0 +1,95 @@
+"""Verdict   errors of a program against dense attention, or the reason why there are none."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.errors import RingloomError
+from runtimes.arrays import Array
+from runtimes.judging.case import Case, Layout, misplacement
+from runtimes.reference import dense
+from runtimes.validation import EXACT, GRADIENTS, distance
+
+BLOCK = 1 << 22  # scores of a head that dense attention holds at once
+Track = Callable[[str, int, int], None]  # of a stage: its name, what is done, and of how much
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement of a program.
+
+    `errors` and `tolerances` are largest absolute differences by name: "forward", and with
+    gradients "dq", "dk", "dv" and "dsink". `reason` says why a program without errors is not
+    exact. `queries`: how many were compared.
+    """
+
+    exact: bool
+    reason: str = ""
+    errors: dict[str, float] = field(default_factory=dict)
+    tolerances: dict[str, float] = field(default_factory=dict)
+    queries: int = 0
+
+
+def compare(
+    case: Case, inputs: Sequence[Array], parts: Sequence[Sequence[Array]], track: Track
+) -> Verdict:
+    """Compares what ranks answered with dense attention; raises RingloomError for a refusal."""
+    for one in parts:
+        if len(one) == 1 and one[0].dtype.kind == "U":
+            raise RingloomError(str(one[0]))
+    names = ["forward", *GRADIENTS[: len(inputs) - 1] * case.backward]
+    q, kv = ([one[at] for one in parts if len(one) >= 2] for at in (-2, -1))
+    if wrong := misplacement(case, q, kv):
+        return Verdict(False, f"positions are no layout: {wrong}")
+    if len({len(one) for one in parts} | {len(names) + 2}) > 1:
+        return Verdict(False, f"ranks have {[*map(len, parts)]} results, not {len(names) + 2}")
+    truths = dense_results(case, inputs, track)
+    sides = dict(zip(names, (q, q, kv, kv), strict=False))
+    rows, errors = case.rows(), dict[str, float]()
+    for number, (name, truth) in enumerate(zip(names, truths, strict=True)):
+        shards = [one[number] for one in parts]
+        result = joined(shards, sides.get(name), truth.shape)
+        if result is None:
+            shapes = [[*x.shape] for x in shards]
+            return Verdict(False, f"{name} of ranks is of shapes {shapes}, of {[*truth.shape]}")
+        if name == "forward":  # gradients of the other queries are 0
+            result, truth = result[:, :, rows], truth[:, :, rows]
+        errors[name] = distance(result, truth)
+    limits = EXACT[case.work.dtype]
+    tolerances = {name: limits[name != "forward"] for name in names}
+    exact = all(errors[name] <= tolerances[name] for name in names)
+    return Verdict(exact, "", errors, tolerances, len(rows))
+
+
+def joined(shards: Sequence[Array], layout: Layout | None, shape: tuple[int, ...]) -> Array | None:
+    """Returns the whole result in sequence order, the sum where it has no layout.
+
+    None if shards are of other shapes.
+    """
+    if layout is None:
+        return np.sum(shards, axis=0) if {x.shape for x in shards} == {shape} else None
+    whole = np.full(shape, np.nan)
+    for shard, places in zip(shards, layout, strict=True):
+        if shard.shape != (*shape[:2], len(places), shape[3]) or shard.dtype.kind != "f":
+            return None
+        whole[:, :, places[places >= 0]] = shard[:, :, places >= 0]
+    return whole
+
+
+def dense_results(case: Case, inputs: Sequence[Array], track: Track) -> list[Array]:
+    """Computes out, zero where queries are not compared, and gradients, a block at a time."""
+    work, rows = case.work, case.rows()
+    q, k, v, dout, *sinks = inputs
+    sunk = sinks[0] if sinks else None
+    blocks = np.array_split(rows, -(-len(rows) * work.kv_seq // BLOCK))
+    out, dq, dk, dv, *dsinks = map(np.zeros_like, (dout, q, k, v, *sinks))
+    for done, block in enumerate(blocks):
+        track("comparing with dense attention", done, len(blocks))
+        out[:, :, block] = dense.forward(work, q, k, v, sinks=sunk, rows=block)[0]
+        if case.backward:
+            shares = dense.backward(work, q, k, v, dout, sinks=sunk, rows=block)
+            dq[:, :, block] = shares[0]
+            for total, share in zip((dk, dv, *dsinks), shares[1:], strict=True):
+                total += share
+    return [out, dq, dk, dv, *dsinks] if case.backward else [out]
