@@ -34,8 +34,8 @@ def emit(plans: AnyPlans, target: str, **options: Unpack[Options]) -> str:
     """The source of one file that computes a forward plan, or a (forward, backward) pair.
 
     `dynamic`: its tables are an argument, for masks that change with every batch; `max_calls`
-    bounds the tiles of a step of a JAX program. `layer`: with a decoder layer around it.
-    `platform`: the branches of a JAX program. `command`: what makes the file again, for the header.
+    bounds the tiles of a step of a JAX program. `platform`: the branches of a JAX program.
+    `command`: what makes the file again, for the header.
     Raises PlanError for an unknown target or platform, with the verifier's sentence for a wrong
     plan, and for a plan that no program can be written for.
     """

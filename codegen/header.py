@@ -119,10 +119,8 @@ def _command(program: Program) -> Iterator[str]:
 
 
 def _options(program: Program) -> str:
-    said = [" --dynamic"] * program.dynamic + [" --layer"] * program.layer
-    if program.platform != "all":
-        said.append(f" --platform {program.platform}")
-    return "".join(said)
+    platform = "" if program.platform == "all" else f" --platform {program.platform}"
+    return " --dynamic" * program.dynamic + platform
 
 
 def _made(program: Program) -> Iterator[str]:

@@ -30,14 +30,12 @@ class Options(TypedDict, total=False):
     """The form of a program, beside its plans and its target.
 
     dynamic     its tables are an argument, for masks that change with every batch
-    layer       with a decoder layer around it
     platform    the only kernels of a JAX program: all, tpu, gpu or cpu
     max_calls   bounds the tiles of a step of a JAX program with dynamic tables
     command     what makes the file again, for the header; "" for plans from Python or from a file
     """
 
     dynamic: bool
-    layer: bool
     platform: str
     max_calls: int | None
     command: str
@@ -58,7 +56,6 @@ class Program:
     passes: tuple[Expansion, ...] | None
     irregular: str = ""
     dynamic: bool = False
-    layer: bool = False
     platform: str = "all"
     max_calls: int | None = None
     command: str = ""
@@ -163,11 +160,10 @@ def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Prog
     does not belong together, and for options that change nothing beside the others.
     """
     plans, target = Plans.of(given), _one_of(target, "target", TARGETS)
-    dynamic, layer = options.get("dynamic"), options.get("layer")
+    dynamic = options.get("dynamic")
     _refuse_idle(target, options)
-    if dynamic or layer:
-        kind = "decoder layers" if layer else "programs that are given tables"
-        _refuse_unprinted(plans.workload, f"{target} {kind}")
+    if dynamic:
+        _refuse_unprinted(plans.workload, f"{target} programs that are given tables")
     forward, backward = plans.forward, plans.backward
     if forward is None:
         raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
@@ -189,10 +185,10 @@ def _refuse_idle(target: Target, options: Options) -> None:
     dynamic = options.get("dynamic")
     if options.get("max_calls") is not None and not (dynamic and target == "jax"):
         raise PlanError("max_calls bounds a step of dynamic JAX programs: this is none")
-    if platform != "all" and (dynamic or options.get("layer") or target != "jax"):
+    if platform != "all" and (dynamic or target != "jax"):
         raise PlanError(
-            f"platform={platform} leaves kernels out of JAX programs: torch programs,"
-            " decoder layers and dynamic programs have none to leave out"
+            f"platform={platform} leaves kernels out of JAX programs: torch programs and dynamic"
+            " programs have none to leave out"
         )
 
 

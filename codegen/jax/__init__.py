@@ -9,8 +9,6 @@ from codegen.jax.schedule import print_loops
 from codegen.jax.tables import dynamic
 from codegen.jax.tables import program as table
 from codegen.jax.tables.dynamic import tables
-from codegen.layers import KEEP as LAYER
-from codegen.layers import refuse, widths
 from codegen.layout_text import layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
@@ -26,8 +24,6 @@ def write(program: Program) -> str:
     if program.dynamic:
         program = dynamic.with_room(program)
         return written(program, dynamic.schedule(program))
-    if program.loops is not None and program.layer:
-        program = program.as_tables("XLA cannot split its loops, as a layer that recomputes asks")
     if program.loops is not None:
         try:
             loops = print_loops(program)
@@ -53,14 +49,13 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
         shapes(program, keys),
         *function(program),
         *[mask_function(program.work, "jax")] * (not program.dynamic),
-        *(layer(program) if program.layer else parts_of("jax", "dense", "check")),
+        *parts_of("jax", "dense", "check"),
     ]
     held = any("def share_of" in x for x in texts if isinstance(x, str))
     marks = program.marks | {"held"} if held else program.marks
     marks |= {"every" if every(program) == 1 else "some"}
     marks |= {"apart" if keys else "alike", "unpadded" if program.layout.equal else "padded"}
-    keep = [*KEEP, *["kv_positions"] * keys]
-    keep += [*LAYER * program.layer, *dynamic.KEEP * program.dynamic]
+    keep = [*KEEP, *["kv_positions"] * keys, *dynamic.KEEP * program.dynamic]
     return assemble(docstring(program, dynamic.USAGE * program.dynamic), texts, keep, marks)
 
 
@@ -73,13 +68,6 @@ def function(program: Program) -> list[Part]:
     lines = {"on_device": f"def on_device({arguments}):", "attend": f"    return {out}"}
     kinds = ["sinks"] * program.work.sinks + ["tables/dynamic"] * program.dynamic
     return [*parts_of("jax", "function", **lines), *parts_of("jax", *kinds)]
-
-
-def layer(program: Program) -> list[str | Part]:
-    """The parts of a decoder layer and its self-check; PlanError for plans that have none."""
-    refuse(program)
-    sizes = f"{widths(program)}\nNORM_EPS, ROPE_BASE = 1e-5, 10000.0\n"
-    return [sizes, *parts_of("jax", "layers/layer", "dense", "layers/layer_check")]
 
 
 def kernels(platform: str, masked: bool = False) -> list[Part]:

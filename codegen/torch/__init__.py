@@ -7,7 +7,6 @@ from codegen.layout_text import layout_text
 from codegen.masks import mask_expression, mask_function
 from codegen.programs import Program
 from codegen.reflow import WIDTH, reflow
-from codegen.torch import layer
 from codegen.torch.by_tables import dynamic, table
 from codegen.torch.by_tables.dynamic import tables
 from codegen.torch.schedule import parts_called, print_loops
@@ -41,17 +40,13 @@ def written(program: Program, loops: str = "") -> str:
     texts += parts_of("torch", *KERNELS) if not loops else []
     apart = "def kv_positions" in layout
     texts += table.operators(program, shapes(program, apart))
-    if program.layer:
-        texts += [layer.text(program)]
     texts += [mask_function(program.work, "torch")]
     special = program.unequal or program.work.sinks
     whole = program.free and program.backward and not special
     check = "checks/check_whole" if whole else "checks/check_rows"
-    checks = parts_of("torch", check, "checks/check", **seen(program, 4 if whole else 8))
-    texts += layer.parts(program) if program.layer else checks
-    usage = layer.usage(program) if program.layer else []
-    keep = [*KEEP, *["kv_positions"] * apart, *layer.KEEP * program.layer]
-    return assemble(docstring(program, usage), texts, keep, program.marks | marks)
+    texts += parts_of("torch", check, "checks/check", **seen(program, 4 if whole else 8))
+    keep = [*KEEP, *["kv_positions"] * apart]
+    return assemble(docstring(program), texts, keep, program.marks | marks)
 
 
 def seen(program: Program, margin: int) -> dict[str, str]:

@@ -3,9 +3,10 @@
     python docs/examples/train_jax.py              4 virtual devices of a CPU, beside one device
     python docs/examples/train_jax.py --steps 50
 
-Both runs see the same bytes and begin with the same weights. The sharded one goes through a program
-that `ringloom emit jax zigzag --layer` writes: every device holds some tokens, with their positions
-and their targets; only attention sends anything. The losses of both are the same to rounding.
+Both runs see the same bytes and begin with the same weights. Their layers are those of
+layer_jax.py; the sharded ones attend by a program that `ringloom emit jax zigzag` writes: every
+device holds some tokens, with their positions and their targets; only attention sends anything. The
+losses of both are the same to rounding.
 """
 
 import argparse
@@ -22,6 +23,7 @@ jax.config.update("jax_num_cpu_devices", RANKS)
 jax.config.update("jax_enable_x64", True)  # shows that the losses differ by rounding only
 
 import jax.numpy as jnp
+import layer_jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -31,8 +33,8 @@ HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 4, 2, 16, 128
 BYTES, DTYPE = 256, jnp.float64
 
 
-def emitted_layer():
-    """The emitted layer as a module; in a project of your own it is a file, simply imported."""
+def emitted_program():
+    """The emitted file as a module; in a project of your own it is simply imported."""
     import ringloom as rl
 
     work = rl.Workload(
@@ -43,11 +45,11 @@ def emitted_layer():
         mask=rl.Causal(),
         dtype="float64",
     )
-    source = rl.emit(rl.plan("zigzag", work, RANKS, pass_="both"), "jax", layer=True)
+    source = rl.emit(rl.plan("zigzag", work, RANKS, pass_="both"), "jax")
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "layer.py")
+        path = Path(folder, "attention.py")
         path.write_text(source)
-        spec = importlib.util.spec_from_file_location("layer", path)
+        spec = importlib.util.spec_from_file_location("attention", path)
         program = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(program)
     return program
@@ -75,26 +77,36 @@ def in_layout(program, whole, sharding):
     return jax.device_put(np.concatenate(shards, axis=1), sharding)
 
 
-# ---- model: embedding, layers, head; the layers are the program's
+# ---- model: embedding, layers, head
 
 
-def init(program):
+def init():
     """Random weights: embedding, layers, norm and head."""
     random, width = np.random.default_rng(0), HEADS * HEAD_DIM
     embedding, head = (0.1 * random.standard_normal((2, BYTES, width))).astype(DTYPE)
-    every = [program.init(1 + n, DTYPE, hidden=HIDDEN) for n in range(LAYERS)]
+    sizes = width, HIDDEN, HEADS, KV_HEADS, HEAD_DIM
+    every = [layer_jax.init(1 + n, *sizes, DTYPE) for n in range(LAYERS)]
     layers = jax.tree.map(lambda *weights: np.stack(weights), *every)
     return {"embedding": embedding, "layers": layers, "norm": np.ones(width, DTYPE), "head": head}
 
 
-def loss_of(model, tokens, targets, real, *, program, layer):
-    """The mean loss over the tokens that are `real`; padding is there but counts for nothing."""
+def dense(q, k, v):
+    """Causal attention by its definition, for the single device."""
+    k, v = (jnp.repeat(x, HEADS // KV_HEADS, 1) for x in (k, v))
+    scores = jnp.einsum("bhid,bhjd->bhij", q, k) * HEAD_DIM**-0.5
+    weights = jax.nn.softmax(scores, where=jnp.tri(SEQ, dtype=bool))
+    return jnp.einsum("bhij,bhjd->bhid", weights, v)
+
+
+def loss_of(model, tokens, targets, *, at, attend):
+    """The mean loss over the tokens at positions; padding, at -1, counts for nothing."""
     x = jnp.asarray(model["embedding"])[tokens]
+    layer = partial(layer_jax.decoder_layer, at=at, attend=attend)
     x, _ = jax.lax.scan(lambda x, params: (layer(params, x), None), x, model["layers"])
-    logits = program.rms_norm(x, model["norm"]) @ model["head"].T
+    logits = layer_jax.rms_norm(x, model["norm"]) @ model["head"].T
     right = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     losses = jax.nn.logsumexp(logits, axis=-1) - right
-    return jnp.where(real, losses, 0).sum() / (BATCH * SEQ)
+    return jnp.where(at >= 0, losses, 0).sum() / (BATCH * SEQ)
 
 
 # ---- training
@@ -110,20 +122,20 @@ def adam(weight, slope, mean, square, step, rate=3e-3, b1=0.9, b2=0.95):
 
 def train(program, steps, mesh=None):
     """The loss of every step; with a mesh, its devices hold the tokens at their positions only."""
-    text, model = documentation(), init(program)
-    placed, layer, real = np.asarray, program.reference, np.ones(SEQ, bool)
+    text, model = documentation(), init()
+    placed, at, attend = np.asarray, np.arange(SEQ), dense
     if mesh is not None:
         sharding = NamedSharding(mesh, PartitionSpec(None, "sp"))
         placed = partial(in_layout, program, sharding=sharding)
-        layer = partial(program.decoder_layer, mesh=mesh)  # rotates by true positions itself
-        real = np.concatenate([program.positions(rank) for rank in range(RANKS)]) >= 0
-    loss_here = partial(loss_of, program=program, layer=layer)
+        at = np.concatenate([program.positions(rank) for rank in range(RANKS)])
+        attend = partial(program.attention, mesh=mesh)
+    loss_here = partial(loss_of, at=at, attend=attend)
     loss_and_slopes = jax.jit(jax.value_and_grad(loss_here))
     means = squares = jax.tree.map(np.zeros_like, model)
     losses = []
     for step in range(steps):
         tokens, targets = map(placed, batch_of(text, step))
-        loss, slopes = loss_and_slopes(model, tokens, targets, real)
+        loss, slopes = loss_and_slopes(model, tokens, targets)
         step_of = partial(adam, step=step + 1)
         updated = jax.tree.map(step_of, model, slopes, means, squares)
         model, means, squares = jax.tree.transpose(
@@ -135,7 +147,7 @@ def train(program, steps, mesh=None):
 
 def both_runs(steps):
     """Losses of the sharded run on the devices of this process, and of a single one."""
-    program = emitted_layer()
+    program = emitted_program()
     mesh = Mesh(np.array(jax.devices()[:RANKS]), ("sp",))
     return train(program, steps, mesh), train(program, steps)
 

@@ -3,9 +3,10 @@
     python docs/examples/train_torch.py    4 ranks of this machine, beside one device
     torchrun --nproc-per-node 4 docs/examples/train_torch.py --sharded    under a launcher
 
-Both runs see the same bytes and begin with the same weights. The sharded one goes through a program
-that `ringloom emit torch zigzag --layer` writes: every rank holds some tokens, with their positions
-and their targets; only attention sends anything. The losses of both are the same to rounding.
+Both runs see the same bytes and begin with the same weights. Their layers are those of
+layer_torch.py; the sharded ones attend by a program that `ringloom emit torch zigzag` writes: every
+rank holds some tokens, with their positions and their targets; only attention sends anything. The
+losses of both are the same to rounding.
 """
 
 import argparse
@@ -14,11 +15,13 @@ import multiprocessing
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
+import layer_torch
 import torch
 import torch.distributed as dist
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS, SEQ, BATCH, LAYERS = 4, 258, 2, 2
@@ -27,7 +30,7 @@ BYTES, DTYPE = 256, torch.float64  # float64 shows that the losses differ by rou
 
 
 def write_program(folder):
-    """Emit the layer into a file: what `ringloom emit` does at a prompt."""
+    """Emit attention into a file: what `ringloom emit` does at a prompt."""
     import ringloom as rl
 
     work = rl.Workload(
@@ -38,14 +41,14 @@ def write_program(folder):
         mask=rl.Causal(),
         dtype="float64",
     )
-    path = Path(folder, "layer.py")
-    path.write_text(rl.emit(rl.plan("zigzag", work, RANKS, pass_="both"), "torch", layer=True))
+    path = Path(folder, "attention.py")
+    path.write_text(rl.emit(rl.plan("zigzag", work, RANKS, pass_="both"), "torch"))
     return path
 
 
 def load_program(path):
     """The emitted file as a module; in a project of your own it is simply imported."""
-    spec = importlib.util.spec_from_file_location("layer", path)
+    spec = importlib.util.spec_from_file_location("attention", path)
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
     return program
@@ -68,28 +71,29 @@ def batch_of(text, step):
     return rows[:, :-1], rows[:, 1:]
 
 
-# ---- model: embedding, layers, head; the layers are the program's
+# ---- model: embedding, layers, head
 
 
-def init(program, device):
+def init(device):
     """The same random weights on every rank: embedding, layers, norm and head."""
     random = torch.Generator().manual_seed(0)
     width = HEADS * HEAD_DIM
     embedding = torch.randn(BYTES, width, generator=random, dtype=DTYPE).to(device) * 0.1
     head = torch.randn(BYTES, width, generator=random, dtype=DTYPE).to(device) * 0.1
-    layers = [program.init(1 + n, DTYPE, device, hidden=HIDDEN) for n in range(LAYERS)]
+    sizes = width, HIDDEN, HEADS, KV_HEADS, HEAD_DIM
+    layers = [layer_torch.init(1 + n, *sizes, DTYPE, device) for n in range(LAYERS)]
     norm = torch.ones(width, dtype=DTYPE, device=device)
     for weight in (embedding, norm, head):
         weight.requires_grad_()
     return {"embedding": embedding, "layers": layers, "norm": norm, "head": head}
 
 
-def loss_of(program, model, apply_layer, tokens, targets):
+def loss_of(model, at, attend, tokens, targets):
     """The summed loss of the tokens that are here, as a share of the batch's mean."""
     x = model["embedding"][tokens]
     for params in model["layers"]:
-        x = apply_layer(params, x)
-    logits = program.rms_norm(x, model["norm"]) @ model["head"].T
+        x = layer_torch.decoder_layer(params, x, at, attend)
+    logits = layer_torch.rms_norm(x, model["norm"]) @ model["head"].T
     summed = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
     return summed / (BATCH * SEQ)
 
@@ -105,17 +109,18 @@ def weights_of(model):
 
 def train(program, steps, group=None, device="cpu"):
     """The loss of every step; with a group, each rank sees the tokens at its positions only."""
-    model = init(program, device)
+    model = init(device)
     weights, text = weights_of(model), documentation()
     optimizer = torch.optim.AdamW(weights, lr=3e-3)
-    at, apply_layer = torch.arange(SEQ), program.reference
+    at = torch.arange(SEQ)
+    attend = partial(scaled_dot_product_attention, is_causal=True, enable_gqa=True)
     if group is not None:
-        at = torch.as_tensor(program.positions(group.rank()))
-        apply_layer = program.decoder_layer  # rotates by positions(rank) itself
+        at = program.positions(group.rank())
+        attend = partial(program.attention, group=group)
     losses = []
     for step in range(steps):
         tokens, targets = (whole[:, at].to(device) for whole in batch_of(text, step))
-        loss = loss_of(program, model, apply_layer, tokens, targets)
+        loss = loss_of(model, at, attend, tokens, targets)
         optimizer.zero_grad()
         loss.backward()
         total = loss.detach()

@@ -23,11 +23,6 @@ from ringloom.cli.output import TYPED, show, typed_command, working
 )
 @max_calls_option
 @click.option(
-    "--layer",
-    is_flag=True,
-    help="Emit a decoder layer that does not recompute attention in the backward pass.",
-)
-@click.option(
     "--platform",
     type=click.Choice(PLATFORMS),
     default="all",
@@ -39,7 +34,6 @@ def command(
     source: str,
     dynamic: bool,
     max_calls: int | None,
-    layer: bool,
     platform: str,
     output: str | None,
     **given: Any,
@@ -53,7 +47,6 @@ def command(
             plans,
             target,
             dynamic=dynamic,
-            layer=layer,
             platform=platform,
             max_calls=max_calls,
             command="" if is_file(source) else typed_command(),

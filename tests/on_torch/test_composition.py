@@ -37,13 +37,11 @@ SOURCES = dict[str, str]()  # programs by their names, written once for all proc
 
 def write_sources(folder: Path) -> None:
     """Emit the programs of all scenes, and the files of tables."""
-    two = plan("zigzag", WORK, 2, pass_="both")
     half = replace(WORK, heads=HEADS // 2, kv_heads=KV_HEADS // 2)
     by_name = [plan(name, WORK, 2, pass_="both") for name in TABLES]
     SOURCES["four"] = emit(plan("zigzag", WORK, RANKS, pass_="both"), "torch")
-    SOURCES["two"] = emit(two, "torch")
+    SOURCES["two"] = emit(plan("zigzag", WORK, 2, pass_="both"), "torch")
     SOURCES["half"] = emit(plan("zigzag", half, 2, pass_="both"), "torch")
-    SOURCES["layer"] = emit(two, "torch", layer=True)
     SOURCES["dynamic"] = emit(by_name[0], "torch", dynamic=True)
     for number, pair in enumerate(by_name):
         save_tables(tables(pair, "torch"), str(folder / f"tables-{number}.npz"))
@@ -199,21 +197,6 @@ def tables_in_subgroups(rank: int) -> Results:
     return sum_weights(stepped(block, at, slice(rank % 2, rank % 2 + 1)))
 
 
-def layered(rank: int) -> Results:
-    """An emitted layer on a 2 x 2 mesh of data and sequence."""
-    program, mesh = load(SOURCES["layer"]), mesh_of("data", "sp")
-    group, row = mesh["sp"].get_group(), mesh["data"].get_local_rank()
-    rows, at = slice(row, row + 1), program.positions(mesh["sp"].get_local_rank())
-    x, dy = (t[rows][:, at] for t in inputs())
-    x, params = x.clone().requires_grad_(), program.init(4, torch.float64, dim=DIM)
-    y = program.decoder_layer(params, x, group=group)
-    y.backward(dy)
-    grads = {name: value.grad for name, value in params.items()}
-    for grad in grads.values():
-        torch.distributed.all_reduce(grad)
-    return {"y": y.detach(), "dx": x.grad, "rows": rows, "at": at} | grads
-
-
 SCENES = (
     checkpointed,
     tables_in_subgroups,
@@ -237,7 +220,7 @@ def play(rank: int, folder: str, sources: dict[str, str]) -> None:
             world_size=RANKS,
             timeout=timedelta(seconds=90),
         )
-        for scene in (*SCENES, layered):
+        for scene in SCENES:
             torch.save(scene(rank), Path(folder, f"{scene.__name__}-{rank}.pt"))
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -286,17 +269,3 @@ def test_attention_equals_dense(scene: Callable[[int], Results], played: Path) -
             torch.testing.assert_close(value, right, rtol=0, atol=1e-11)
         assert part.keys() == truth.keys()
     assert (seen == (2 if scene is tensor_parallel else 1)).all()
-
-
-def test_a_layer_on_a_mesh_equals_its_reference(played: Path) -> None:
-    program = load(SOURCES["layer"])
-    params, (x, dy) = program.init(4, torch.float64, dim=DIM), inputs()
-    y = program.reference(params, x.requires_grad_())
-    y.backward(dy)
-    for rank in range(RANKS):
-        part = torch.load(played / f"layered-{rank}.pt", weights_only=False)
-        rows, at = part["rows"], part["at"]
-        for name, right in (("y", y.detach()[rows][:, at]), ("dx", x.grad[rows][:, at])):
-            torch.testing.assert_close(part[name], right, rtol=0, atol=1e-11)
-        for name in program.names:
-            torch.testing.assert_close(part[name], params[name].grad, rtol=0, atol=1e-11)

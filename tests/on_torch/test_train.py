@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 from rank_threads import in_threads, load
 
 EXAMPLE = ROOT / "docs" / "examples" / "train_torch.py"
-PLACES = "torch.as_tensor(program.positions(group.rank()))"
+PLACES = "at = program.positions(group.rank())"
 Run = Callable[[str, int], int]  # of a text of the example, and of steps: its exit status
 
 

@@ -63,8 +63,8 @@ BAD = [
     (["simulate", "ring", *SMALL, "--overlap", "--no-overlap"], "--overlap is given 2 times"),
     (["fly"], "fly"),
     (["plan", "ring", "--wings", "2"], "--wings"),
-    (["emit", "jax", "ring", *SMALL, "--sinks", "--layer"], "sinks yet: ordinary programs do"),
-    (["emit", "torch", "ring", *SMALL, "--sinks", "--layer"], "torch decoder layers do not have"),
+    (["emit", "jax", "ring", *SMALL, "--sinks", "--dynamic"], "sinks yet: ordinary programs do"),
+    (["emit", "torch", "ring", *SMALL, "--layer"], "--layer"),
     (
         ["emit", "torch", "ring", *SMALL, "--v-head-dim", "5", "--dynamic"],
         "torch programs that are given tables do not have values of 5 beside keys of",

@@ -90,7 +90,6 @@ def test_a_program_that_is_given_tables_is_the_same_for_every_mask_and_length() 
         ("jax", {"platform": "abacus"}, "unknown platform 'abacus'"),
         ("torch", {"platform": "gpu"}, "platform=gpu leaves kernels out of JAX programs"),
         ("jax", {"platform": "gpu", "dynamic": True}, "platform=gpu leaves kernels out of JAX"),
-        ("jax", {"platform": "cpu", "layer": True}, "platform=cpu leaves kernels out of JAX"),
         ("jax", {"max_calls": 9}, "max_calls bounds a step of dynamic JAX programs"),
         ("torch", {"max_calls": 9, "dynamic": True}, "max_calls bounds a step of dynamic JAX"),
     ],

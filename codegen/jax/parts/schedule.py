@@ -25,7 +25,7 @@ def meet_part(out, lse, q, kv, rows=slice(None), cols=slice(None), causal=False)
     """Output and log-sum-exp of queries, some of which have met some more keys."""
     part = attend(q[:, :, rows], [x[:, :, cols] for x in kv], causal)
     merged = merge(out[:, :, rows], lse[:, :, rows], *part)
-    return out.at[:, :, rows].set(merged[0]), lse.at[:, :, rows].set(merged[1])
+    return with_rows(out, rows, merged[0]), with_rows(lse, rows, merged[1])
 
 
 def meet_masked(out, lse, q, kv, at, kv_at):
@@ -43,8 +43,13 @@ def meet_part_backward(dq, dkv, queries, kv, rows=slice(None), cols=slice(None),
     """Gradients with those of some of the queries, and of keys and values."""
     queries, kv = [x[:, :, rows] for x in queries], [x[:, :, cols] for x in kv]
     dq_part, part = attend_backward(queries, kv, causal)
-    dkv = tuple(x.at[:, :, cols].add(y) for x, y in zip(dkv, part, strict=True))
-    return dq.at[:, :, rows].add(dq_part), dkv
+    dkv = tuple(with_rows(x, cols, x[:, :, cols] + y) for x, y in zip(dkv, part, strict=True))
+    return with_rows(dq, rows, dq[:, :, rows] + dq_part), dkv
+
+
+def with_rows(x, rows, new):
+    """x with other rows; not a scatter, whose empty indices XLA cannot split in a scan."""
+    return lax.dynamic_update_slice_in_dim(x, new, rows.indices(x.shape[2])[0], 2)
 
 
 def meet_masked_backward(dq, dkv, queries, kv, at, kv_at):

@@ -9,7 +9,6 @@ from codegen.header import constants, docstring
 from codegen.masks import boxes
 from codegen.programs import Program
 from codegen.steps import Arrays, refuse
-from codegen.torch import layer
 from codegen.torch.by_tables import table
 from planner.partitions import Side
 
@@ -30,13 +29,10 @@ def write(program: Program) -> str:
     usage = [line.format(program.work.head_dim) for line in USAGE]
     own = f"FORMAT = {FORMAT}  # of tables\nCHECKED = {64 * program.ranks}  # tokens, by default\n"
     texts: list[str | Part] = [constants(program), own]
-    keep, last = [*KEEP], parts_of("torch", "checks/check_rows", "checks/check")
-    if program.layer:
-        texts.append(layer.text(program))
-        keep, usage, last = [*KEEP, *layer.KEEP], layer.usage(program), layer.parts(program)
     texts += parts_of("torch", "tables/given", *table.INTERPRETER, "kernels", "sums")
-    texts += [*table.operators(program), *last]
-    return assemble(docstring(program, usage), texts, keep, program.marks)
+    texts += table.operators(program)
+    texts += parts_of("torch", "checks/check_rows", "checks/check")
+    return assemble(docstring(program, usage), texts, KEEP, program.marks)
 
 
 def tables(program: Program) -> Arrays:

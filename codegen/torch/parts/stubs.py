@@ -17,7 +17,6 @@ attention: Callable[..., Tensor] = missing
 positions: Callable[..., Tensor] = missing
 shard: Callable[..., Tensor] = missing
 sinks: Any = None
-tables: Any = None
 forward: Any = missing
 backward: Any = missing
 group_named: Any = missing

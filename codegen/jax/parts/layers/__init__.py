@@ -1,1 +1,0 @@
-"""Parts of programs with a decoder layer."""
