@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any
 
 from planner.masks import Mask
+from planner.optional import needing
 from planner.workload import Workload
-from ringloom.optional import needing
 
 
 def transformers_attention(

@@ -18,10 +18,10 @@ softmax with the sink's logit, and gradients end with that of the sinks.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any, TypeAlias
 
 from planner.errors import RingloomError, unknown
+from planner.optional import needing
 from planner.planning import backward_of
 from planner.plans import AnyPlans, Plans
 from planner.verify import ensure_verified
@@ -55,8 +55,8 @@ def run(
     `dout` (out, dq, dk, dv), and of a workload with sinks (out, dq, dk, dv, dsinks). `plan` is a
     forward plan, a backward plan or both. With `dout`, a forward plan alone is followed by its
     adjoint, and a backward plan alone takes out and lse from dense attention. Raises RingloomError
-    for an unknown backend, for arrays that do not fit or lack, and with the verifier's sentence for
-    a wrong plan.
+    for a backend that is unknown or not installed, for arrays that do not fit or lack, and with the
+    verifier's sentence for a wrong plan.
     """
     plans, work = ensure_verified(plan), Plans.of(plan).workload
     check_arrays(work, sinks, q=q, k=k, v=v, **({} if dout is None else {"dout": dout}))
@@ -101,7 +101,7 @@ def record(
             f" which does not say what each did when; backends that can: {', '.join(RECORDERS)}"
         )
     log = list[Recorded]()
-    execute = partial(import_module(RECORDERS[backend]).execute, log=log, **more)
+    execute = partial(needing(backend, RECORDERS[backend]).execute, log=log, **more)
     return run(plan, *arrays, sinks=sinks, backend=execute), log
 
 
@@ -117,10 +117,13 @@ def forward_of(plans: Plans) -> Plans:
 
 
 def executor(backend: str | Execute) -> Execute:
-    """Returns a backend by its name; raises RingloomError, with the known ones, for another."""
+    """Returns a backend by its name, which is also that of the extra that installs its library.
+
+    Raises RingloomError, with the known ones, for another name, and without the library.
+    """
     if callable(backend):
         return backend
     if str(backend) not in BACKENDS:
         raise RingloomError(unknown("backend", backend, BACKENDS))
-    execute: Execute = import_module(BACKENDS[backend]).execute
+    execute: Execute = needing(backend, BACKENDS[backend]).execute
     return execute

@@ -1,12 +1,12 @@
 """Pictures of a prediction on matplotlib axes, and the colours and labels of all pictures."""
 
 from collections import defaultdict
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from planner.errors import RingloomError
+from planner.optional import needing
 from simulator.facts import bars_of, by_nodes, over_average, plans_of, traffic_of, usage, work_of
 from simulator.timeline import Floats, Run
 
@@ -28,11 +28,7 @@ def new_axes(axes: Axes | None) -> Axes:
     """Returns the axes, or those of a new figure; raises RingloomError without matplotlib."""
     if axes is not None:
         return axes
-    try:
-        _, made = import_module("matplotlib.pyplot").subplots(layout="constrained")
-    except ModuleNotFoundError:
-        message = "matplotlib is not installed: pip install 'ringloom[plots]'"
-        raise RingloomError(message) from None
+    _, made = needing("plots", "matplotlib.pyplot").subplots(layout="constrained")
     return made
 
 

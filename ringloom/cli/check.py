@@ -18,10 +18,10 @@ import click
 
 from planner.disk import read
 from planner.errors import RingloomError
+from planner.optional import require
 from planner.workload import Workload
 from ringloom.cli.options import TOKENS
 from ringloom.cli.output import Number, Whole, show, stages
-from ringloom.optional import require
 from ringloom.views.judgement import judgement
 from ringloom.views.units import size
 from runtimes.judging import judge

@@ -15,9 +15,9 @@ from typing import Any
 import click
 from rich.table import Table
 
+from planner.optional import needing
 from ringloom.cli.options import Written, compared, comparison_options
 from ringloom.cli.output import show, working
-from ringloom.optional import needing
 from ringloom.views.tables import plain_table
 from ringloom.views.units import seconds
 from simulator.confidence import Sensitivity, sensitivity

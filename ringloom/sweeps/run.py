@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import RingloomError
+from planner.optional import needing
 from planner.version import VERSION
-from ringloom.optional import needing
 from ringloom.sweeps.grid import Grid, Row, grid_of, outcome, read_grid
 from ringloom.sweeps.store import Store, opened
 from ringloom.sweeps.workers import workers

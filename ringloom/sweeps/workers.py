@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.errors import RingloomError, unknown
 from planner.given import whole
-from ringloom.optional import needing
+from planner.optional import needing
 
 BACKENDS = ("loky", "dask", "ray")
 LINGER = 20  # seconds after which processes without work end, as when the sweep is killed

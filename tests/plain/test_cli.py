@@ -6,12 +6,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ringloom as rl
 from command_line import CommandLine
 from repository import ROOT
 from ringloom.cli import main
+from runtimes import backends
 from runtimes.machine import RankError
 
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
@@ -102,6 +104,24 @@ def test_bad_input_gives_one_line_and_exit_2(
     command: list[str], said: str, ringloom: CommandLine
 ) -> None:
     assert said in ringloom.refused(*command)
+
+
+@pytest.mark.parametrize(
+    ("library", "options"),
+    [("torch", []), ("torch", ["--check"]), ("torch", ["--trace", "t.json"]), ("jax", [])],
+)
+def test_a_backend_that_is_not_installed_names_its_extra(
+    library: str, options: list[str], ringloom: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    for module in (*backends.BACKENDS.values(), *backends.RECORDERS.values()):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    said = f" is not installed: pip install 'ringloom[{library}]'"
+    assert said in ringloom.refused("run", "ring", *SMALL, "--backend", library, *options)
+    q = np.zeros((1, 1, 8, 4), "f8")
+    plan = rl.plan("ring", rl.Workload(8, heads=1, head_dim=4, dtype="float64"), 2)
+    with pytest.raises(rl.RingloomError, match=re.escape(said)):
+        rl.run(plan, q, q, q, backend=library)
 
 
 def test_a_plan_file_goes_from_one_command_to_the_next(

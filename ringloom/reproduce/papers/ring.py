@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from planner.optional import needing
 from planner.planning import plan
 from planner.workload import Workload
 from ringloom.csv_rows import Record, records
-from ringloom.optional import needing
 from ringloom.reproduce import DATA
 from ringloom.reproduce.models.transformers import (
     Cluster,
