@@ -5,11 +5,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 HTA    := .venv-hta
+# What readers and CI call, each in an environment of its own; the quick ones first.
+FRESH  := demo lint types docs test-pythons test-hta try-docs test-browser bench test-tpu test
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-nightly test-browser test-pythons test-tpu lint types bench docs try-docs test-hta format all clean
+.PHONY: help demo test test-nightly test-browser test-pythons test-tpu lint types bench docs try-docs test-hta format all fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -84,6 +86,14 @@ format: $(VENV)/.dev ## format the code and mend what ruff can mend
 	$(BIN)/ruff format .
 
 all: lint types test docs bench ## lint, types, test, docs and bench
+
+# What is committed, since only that is cloned. Every target is tried, and those that failed are named.
+fresh: ## run each target in a clone and an environment that it alone makes (an hour or more; not in CI)
+	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && failed= && unset MAKEFLAGS MAKELEVEL && \
+	for target in $(FRESH); do \
+	  echo "== $$target, from nothing =="; rm -rf "$$place/clone"; \
+	  { git clone -q . "$$place/clone" && $(MAKE) --no-print-directory -C "$$place/clone" $$target; } || failed="$$failed $$target"; \
+	done; [ -z "$$failed" ] || { echo "fresh: failed:$$failed" >&2; exit 1; }
 
 clean: ## remove caches and build products (delete .venv yourself for a fresh environment)
 	rm -rf build dist docs/generated ./*.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache
