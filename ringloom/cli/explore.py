@@ -22,6 +22,7 @@ from ringloom.explore.choices import Choices, from_scenario
 from ringloom.views.units import length
 
 HOST = "127.0.0.1"  # the loopback address only
+UNUSED = 15_000  # milliseconds after which a session without a page is forgotten
 
 
 @click.command()
@@ -51,8 +52,8 @@ def command(port: int, opening: bool, pass_: str, **given: Any) -> None:
 
 
 def serve(panel: Any, session: Any, port: int) -> Any:
-    """A server that is not yet running its loop; pages of other origins cannot talk to it."""
-    return panel.serve(
+    """A server that is not yet running its loop; pages of other sites cannot talk to it."""
+    server = panel.serve(
         {"/": lambda: session.Session().page()},
         port=port,
         address=HOST,
@@ -61,7 +62,11 @@ def serve(panel: Any, session: Any, port: int) -> Any:
         start=False,
         verbose=False,
         title="ringloom explore",
+        unused_session_lifetime_milliseconds=UNUSED,
+        check_unused_sessions_milliseconds=UNUSED,
     )
+    session.guard(server)
+    return server
 
 
 def free(port: int) -> int:

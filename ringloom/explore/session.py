@@ -19,6 +19,7 @@ from planner.errors import RingloomError
 from ringloom.explore.answers import Stages, Table, Turns, Words
 from ringloom.explore.choices import ChoiceError, Choices, entries, from_query
 from ringloom.explore.controls import FILES, LABELS, OPTIONS
+from ringloom.explore.gate import guard as guard
 from ringloom.explore.view import MOST_LANES, View, compared, finding
 from ringloom.report import SCRIPTS, asset
 from simulator.pictures import FEW

@@ -1,0 +1,95 @@
+"""guard(server)   lets requests of the server's own page through, and no others.
+
+Pages of other sites can reach an address of this machine through the reader's browser: by a name of
+their own that leads here (the Host gives it away), or by its address from their page (the Origin
+does, or what browsers say of the site). Only the page itself makes a session, and there are at most
+MOST_SESSIONS; a connection needs the token of one that is there.
+"""
+
+from time import time
+from typing import Any
+
+from bokeh.util.token import get_session_id, get_token_payload
+from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
+from tornado.routing import Router
+from tornado.web import RequestHandler
+
+MOST_SESSIONS = 32
+PAGE, CONNECTION = "/", "/ws"
+CLOSED = "/autoload.js", "/metadata"  # for pages of others; they make sessions
+SESSION_NAMES = "bokeh-token", "bokeh-session-id"  # by which a request chooses its session
+
+
+class Refusing(RequestHandler):
+    """Answers every request with the status and the reason that it is made with."""
+
+    def initialize(self, status: int, reason: str) -> None:
+        """Takes the answer."""
+        self.status, self.reason = status, reason
+
+    def prepare(self) -> None:
+        """Answers before anything of the request is looked at."""
+        self.set_status(self.status)
+        self.set_header("Content-Type", "text/plain")
+        self.finish(f"{self.reason}\n")
+
+
+class Gate(Router):
+    """Stands before a Bokeh server: asks of each request whether it may pass."""
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+        port = f":{server.port}"
+        self.hosts = {f"{name}{port}" for name in ("127.0.0.1", "localhost")}
+        self.origins = {f"http://{host}" for host in self.hosts}
+
+    def find_handler(self, request: HTTPServerRequest, **more: Any) -> HTTPMessageDelegate | None:
+        """Returns what answers a request."""
+        application = self.server._tornado
+        if (refusal := self.refusal(request)) is not None:
+            answer = dict(zip(("status", "reason"), refusal, strict=True))
+            delegate: HTTPMessageDelegate = application.get_handler_delegate(
+                request, Refusing, answer
+            )
+            return delegate
+        handler: HTTPMessageDelegate | None = application.find_handler(request, **more)
+        return handler
+
+    def refusal(self, request: HTTPServerRequest) -> tuple[int, str] | None:
+        """Returns the status and the reason of a refusal, None for a request that may pass."""
+        headers, arguments = request.headers, request.arguments
+        origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
+        opened = headers.get("Sec-Fetch-Dest") == "document"  # by a link, in a tab of its own
+        chosen = any(name in arguments for name in SESSION_NAMES) or "Bokeh-Session-Id" in headers
+        sessions = {session.id for session in self.server.get_sessions()}
+        if headers.get("Host", "").lower() not in self.hosts:
+            return 403, "this server answers to its own address only"
+        if origin is not None and origin.lower() not in self.origins:
+            return 403, "this server answers to its own page only"
+        if site in ("cross-site", "same-site") and not opened:
+            return 403, "this server answers to its own page only"
+        if request.path in CLOSED or chosen:
+            return 404, "sessions begin with the page"
+        if request.path == PAGE and len(sessions) >= MOST_SESSIONS:
+            return 503, f"{MOST_SESSIONS} pages are open: close some, and wait half a minute"
+        if request.path == CONNECTION and session_of(request) not in sessions:
+            return 403, "the page's session is over: load it again"
+        return None
+
+
+def session_of(request: HTTPServerRequest) -> str:
+    """Returns the session that the token of a connection names, "" for no valid token."""
+    words = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
+    if len(words) != 2 or words[0].strip() != "bokeh":
+        return ""
+    token = words[1].strip()
+    try:
+        expired = time() >= float(get_token_payload(token)["session_expiry"])
+        return "" if expired else str(get_session_id(token))
+    except Exception:  # whatever Bokeh raises for what is no token
+        return ""
+
+
+def guard(server: Any) -> None:
+    """Has a server, which does not run yet, answer its own page only."""
+    server._http.request_callback = Gate(server)
