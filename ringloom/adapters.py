@@ -3,6 +3,7 @@ shard_batch(program, ids)         a rank's shard of a batch, as arguments for su
 to_block_mask(work)               a mask for torch's flex attention, and `from_block_mask` back.
 """
 
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -65,11 +66,13 @@ def to_block_mask(work: Workload, *, block_size: int = 128, device: Any = "cpu")
     return adapter.to_block_mask(work, block_size, device)
 
 
-def from_block_mask(block_mask: Any) -> Mask:
+def from_block_mask(block_mask: Any, *, heads: Iterable[int] | None = None) -> Mask:
     """Returns the mask that allows the pairs of a `BlockMask`: Full, Causal, or Slices of them.
 
-    Its mask_mod is evaluated on whole rows of blocks in turn. Raises RingloomError where batch rows
-    or heads differ, and without torch.
+    Its mask_mod is evaluated on whole rows of blocks in turn. heads: those that count, by default
+    all: where heads see different keys, each group that sees the same is a program. Raises
+    RingloomError where batch rows or these heads differ, and without torch.
     """
-    mask: Mask = needing("torch", "runtimes.torch.block_masks").from_block_mask(block_mask)
+    adapter = needing("torch", "runtimes.torch.block_masks")
+    mask: Mask = adapter.from_block_mask(block_mask, heads)
     return mask

@@ -34,24 +34,30 @@ def from_cu_seqlens(
     *,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
+    cu_seqlens_q_padded: ArrayLike | None = None,
+    cu_seqlens_k_padded: ArrayLike | None = None,
 ) -> Mask:
     """Returns the mask of packed documents with flash-attn's meaning, -1 being unbounded.
 
     cu_seqlens are where documents begin, and where the last one ends: [documents + 1], from 0.
     With other cumulative lengths of keys, as in chunked prefill and decoding, causal and windows
-    count from the end of each document: its last query is at its last key. Raises PlanError for
-    numbers that are not cumulative lengths.
+    count from the end of each document: its last query is at its last key. Padded ones, as
+    TransformerEngine takes them, are where documents begin that have padding behind their tokens,
+    which sees nothing and is seen by nothing; without cu_seqlens_k those of queries hold for keys.
+    Raises PlanError for numbers that are not cumulative lengths, and for padded ones that are less.
     """
     q = _lengths("cu_seqlens_q", cu_seqlens_q)
     k = q if cu_seqlens_k is None else _lengths("cu_seqlens_k", cu_seqlens_k)
     if len(q) != len(k):
         raise PlanError(f"{len(q)} documents of queries, but {len(k)} of keys")
-    if not isinstance(window_size, Iterable) or len(sides := [*window_size]) != 2:
-        raise PlanError(
-            f"window_size is keys to the left and to the right, not {window_size!r:.60}"
-        )
-    left, right = (x if (x := whole("window_size", side, -1)) >= 0 else None for side in sides)
+    if cu_seqlens_k is None and cu_seqlens_k_padded is None:
+        cu_seqlens_k_padded = cu_seqlens_q_padded
+    q_padding = _padding("cu_seqlens_q_padded", cu_seqlens_q_padded, q)
+    k_padding = _padding("cu_seqlens_k_padded", cu_seqlens_k_padded, k)
+    left, right = _sides(window_size)
     right = 0 if causal else right
+    if any((*q_padding, *k_padding)):
+        q, k = _with_padding(q, k, q_padding, k_padding)
     documents = Documents(k) if q == k else Documents(k, q)
     if left is right is None:
         return documents
@@ -89,3 +95,36 @@ def _lengths(name: str, values: ArrayLike) -> tuple[int, ...]:
     if (lengths < 0).any():
         raise PlanError(f"{name} must ascend, not {values!r:.60}")
     return tuple(lengths.tolist())
+
+
+def _sides(window_size: tuple[int, int]) -> list[int | None]:
+    """Returns the keys to the left and to the right, None for all; raises PlanError for others."""
+    if not isinstance(window_size, Iterable) or len(sides := [*window_size]) != 2:
+        raise PlanError(
+            f"window_size is keys to the left and to the right, not {window_size!r:.60}"
+        )
+    return [x if (x := whole("window_size", side, -1)) >= 0 else None for side in sides]
+
+
+def _padding(name: str, values: ArrayLike | None, lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the padding behind each document; raises PlanError for other documents."""
+    if values is None:
+        return (0,) * len(lengths)
+    padded = _lengths(name, values)
+    if len(padded) != len(lengths):
+        raise PlanError(f"{name} has {len(padded)} documents, not {len(lengths)}")
+    padding = tuple(room - own for room, own in zip(padded, lengths, strict=True))
+    if (least := min(padding)) < 0:
+        n = padding.index(least)
+        raise PlanError(f"{name}: document {n} of {lengths[n]} tokens has room for {padded[n]}")
+    return padding
+
+
+def _with_padding(
+    q: tuple[int, ...], k: tuple[int, ...], q_padding: tuple[int, ...], k_padding: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns lengths with documents of queries alone, and of keys alone, behind each document."""
+    behind = zip(q, k, q_padding, k_padding, strict=True)
+    pairs = [pair for a, b, c, d in behind for pair in ((a, b), (c, 0), (0, d)) if any(pair)]
+    padded_q, padded_k = zip(*pairs, strict=True)
+    return padded_q, padded_k

@@ -4,7 +4,8 @@ to_block_mask     tiles from the mask's closed form: no dense matrix, whatever t
 from_block_mask   slices that allow the same pairs, from mask_mod evaluated row by row
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from planner.errors import RingloomError, each
+from planner.errors import RingloomError, brief, each
 from planner.masks import Mask
 from planner.masks.areas import areas
 from planner.masks.regions import Ints
@@ -47,14 +48,19 @@ def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") ->
     return BlockMask.from_kv_blocks(*tables, block_size, mask_mod, lengths)
 
 
-def from_block_mask(block_mask: BlockMask) -> Mask:
+def from_block_mask(block_mask: BlockMask, heads: Iterable[int] | None = None) -> Mask:
     """Returns a mask that allows the pairs of a `BlockMask`: causal, full, or slices.
 
-    Raises RingloomError where batch rows or heads differ.
+    heads: those that count, by default all. Raises RingloomError where batch rows or these heads
+    differ.
     """
     each(BlockMask, (block_mask,), "block_mask")
     seq, kv_seq = block_mask.seq_lengths
-    return covering(_rows(block_mask, seq, kv_seq), kv_seq - seq, kv_seq)
+    many = block_mask.kv_indices.shape[1]
+    chosen = range(many) if heads is None else [*heads]
+    if not chosen or not {*chosen} <= {*range(many)}:
+        raise RingloomError(f"heads must be some of 0 to {many - 1}, not {brief(heads)}")
+    return covering(_rows(block_mask, seq, kv_seq, chosen), kv_seq - seq, kv_seq)
 
 
 def rule_of(mask: Mask, positions: range, device: Any) -> Rule:
@@ -93,24 +99,33 @@ def _ordered(table: Bools, device: Any) -> tuple[Tensor, Tensor]:
     return counts, columns
 
 
-def _rows(given: BlockMask, seq: int, kv_seq: int) -> Iterator[Bools]:
+def _rows(given: BlockMask, seq: int, kv_seq: int, heads: Sequence[int]) -> Iterator[Bools]:
     """Yields the keys that each query meets: bool [kv_seq]."""
     partial, full = _table(given, ""), _table(given, "full_")
     block_of = np.arange(kv_seq) // given.BLOCK_SIZE[1]
     for number, first in enumerate(range(0, seq, given.BLOCK_SIZE[0])):
         queries = np.arange(first, min(first + given.BLOCK_SIZE[0], seq))
         every = list[Bools]()
-        for head in np.ndindex(partial.shape[:2]):
-            pairs = np.repeat(full[head][number, block_of][None], len(queries), axis=0)
-            keys = np.flatnonzero(partial[head][number, block_of])
-            pairs[:, keys] |= _evaluated(given, head, queries, keys)
+        for row, head in product(range(len(partial)), heads):
+            pairs = np.repeat(full[row, head][number, block_of][None], len(queries), axis=0)
+            keys = np.flatnonzero(partial[row, head][number, block_of])
+            pairs[:, keys] |= _evaluated(given, (row, head), queries, keys)
             every.append(pairs)
             if not np.array_equal(pairs, every[0]):
-                raise RingloomError(
-                    f"queries {first} to {queries[-1]} of (batch row, head) {head} do not see the"
-                    " keys of (0, 0), but one mask holds for all: pack the rows into documents"
-                )
+                differing = f"queries {first} to {queries[-1]} of"
+                raise RingloomError(f"{differing} {_remedy(row, head, heads[0])}")
         yield from every[0]
+
+
+def _remedy(row: int, head: int, first: int) -> str:
+    """Returns which batch rows or heads do not see the same keys, and what to do about it."""
+    if row:
+        return f"batch rows 0 and {row} see other keys: pack the rows into documents"
+    return (
+        f"heads {first} and {head} see other keys: make one program per group of heads that see the"
+        " same, each with the mask from_block_mask(block_mask, heads=[...]) of its group, and call"
+        " each with its heads"
+    )
 
 
 def _evaluated(given: BlockMask, head: tuple[int, ...], queries: Ints, keys: Ints) -> Bools:

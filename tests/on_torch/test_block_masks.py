@@ -1,5 +1,6 @@
 """Masks of flex attention: ours there, theirs here."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 import ringloom as rl
+from rank_threads import in_threads, load
 from runtimes.arrays import draw
 from runtimes.reference import dense
 from strategies import masks
@@ -77,9 +79,52 @@ def test_what_others_wrote_becomes_few_slices() -> None:
 
 
 def test_a_mask_of_one_batch_row_is_refused() -> None:
-    with pytest.raises(rl.RingloomError, match=r"\(batch row, head\) \(1, 0\).* into documents"):
+    with pytest.raises(rl.RingloomError, match="batch rows 0 and 1 see other keys: pack"):
         rl.from_block_mask(made("(i >= j) & (j < 100 + b)", batch=2))
     assert rl.from_block_mask(made("i >= j", batch=2)) == rl.Causal()
+
+
+def test_heads_that_differ_are_programs_of_their_groups() -> None:
+    """Heads 0 and 2 see a short window, 1 and 3 a longer one; out and gradients of all heads."""
+    seq, heads = 24, 4
+    block_mask = create_block_mask(
+        lambda b, h, i, j: (j <= i) & (i - j < 5 + 6 * (h % 2)), 1, heads, seq, seq, "cpu", 8
+    )
+    with pytest.raises(rl.RingloomError, match=r"heads 0 and 1 see other.*heads=\[\.\.\.\]"):
+        rl.from_block_mask(block_mask)
+    groups = [0, 2], [1, 3]
+    masks_of = [rl.from_block_mask(block_mask, heads=group) for group in groups]
+    works = [rl.Workload(seq, heads=2, head_dim=4, mask=mask, dtype="float64") for mask in masks_of]
+    programs = [load(rl.emit(rl.plan("zigzag", work, 2, pass_="both"), "torch")) for work in works]
+    arrays = [torch.tensor(x) for x in draw(replace(works[0], heads=heads, kv_heads=heads), 0)]
+
+    def body(group: Any) -> list[torch.Tensor]:
+        *inputs, dout = (programs[0].shard(x, group.rank()) for x in arrays)
+        inputs = [x.clone().requires_grad_() for x in inputs]
+        out = torch.zeros_like(dout)
+        for program, own in zip(programs, groups, strict=True):
+            part = program.attention(*(x[:, own] for x in inputs), group=group)
+            out = out.index_copy(1, torch.tensor(own), part)
+        return [out.detach(), *torch.autograd.grad(out, inputs, dout)]
+
+    results = [programs[0].unshard(parts) for parts in zip(*in_threads(2, body), strict=True)]
+    *inputs, dout = arrays
+    inputs = [x.requires_grad_() for x in inputs]
+    allowed = torch.stack([block_mask.mask_mod(0, h, *grid(seq)) for h in range(heads)])
+    dense = torch.nn.functional.scaled_dot_product_attention(*inputs, attn_mask=allowed)
+    truth = dense.detach(), *torch.autograd.grad(dense, inputs, dout)
+    for result, right in zip(results, truth, strict=True):
+        torch.testing.assert_close(result, right, rtol=0, atol=1e-11)
+
+
+def grid(seq: int) -> list[torch.Tensor]:
+    return torch.meshgrid(torch.arange(seq), torch.arange(seq), indexing="ij")
+
+
+@pytest.mark.parametrize("heads", [[], [4], [-1], [0.5]])
+def test_heads_that_a_block_mask_does_not_have_are_refused(heads: list[int]) -> None:
+    with pytest.raises(rl.RingloomError, match="heads must be some of 0 to 0, not"):
+        rl.from_block_mask(made("i >= j"), heads=heads)
 
 
 def test_only_workloads_and_block_masks_are_translated() -> None:

@@ -9,6 +9,7 @@ import ringloom as rl
 from planner.masks import parse
 from planner.masks.packing import from_cu_seqlens, to_cu_seqlens
 from planner.positions import document_positions
+from runtimes.validation import check
 from strategies import parts, trees
 
 WINDOWS = st.sampled_from([(-1, -1), (-1, 0), (2, -1), (0, 3), (4, 0)])
@@ -51,6 +52,57 @@ def test_cumulative_lengths_mean_what_they_mean_to_flash_attn(
     assert said.max_seqlen_q == max(np.diff(q))
     assert said.max_seqlen_k == max(np.diff(k))
     np.testing.assert_array_equal(varlen(q, k, said.causal, said.window_size), expected)
+
+
+@given(packed(), st.data(), st.booleans(), WINDOWS)
+def test_padding_behind_documents_sees_nothing_and_is_not_seen(
+    sides: tuple[list[int], list[int]], data: st.DataObject, causal: bool, window: tuple[int, int]
+) -> None:
+    """Of queries and keys alike, or of each; what the mask says goes to flash-attn and back."""
+    q, k = (np.array(side) for side in sides)
+    alike, count = bool((q == k).all()) and data.draw(st.booleans()), len(q) - 1
+    rooms = st.lists(st.integers(0, 5), min_size=count, max_size=count)
+    more = data.draw(rooms)
+    q_padded, k_padded = (
+        side + np.cumsum([0, *padding])
+        for side, padding in ((q, more), (k, more if alike else data.draw(rooms)))
+    )
+    lists = (q,) if alike else (q, k)
+    names = "cu_seqlens_q_padded", "cu_seqlens_k_padded"
+    padded = dict(zip(names, (q_padded, k_padded)[: len(lists)], strict=False))
+    mask = from_cu_seqlens(*lists, causal=causal, window_size=window, **padded)
+    q_at, k_at = (
+        np.arange(x[-1]) + np.repeat(y[:-1] - x[:-1], np.diff(x))
+        for x, y in ((q, q_padded), (k, k_padded))
+    )
+    expected = np.zeros((q_padded[-1], k_padded[-1]), bool)
+    expected[np.ix_(q_at, k_at)] = varlen(q.tolist(), k.tolist(), causal, window)
+    np.testing.assert_array_equal(allowed(mask, *expected.shape), expected)
+    said = to_cu_seqlens(mask)
+    arguments = said.cu_seqlens_q.tolist(), said.cu_seqlens_k.tolist()
+    np.testing.assert_array_equal(varlen(*arguments, said.causal, said.window_size), expected)
+
+
+def test_padded_lengths_that_are_none_are_refused() -> None:
+    for padded, message in (
+        ([0, 3, 9], "cu_seqlens_q_padded: document 0 of 4 tokens has room for 3"),
+        ([0, 9], "cu_seqlens_q_padded has 1 documents, not 2"),
+        ([1, 4, 9], "cu_seqlens_q_padded must be whole numbers that ascend from 0"),
+    ):
+        with pytest.raises(rl.PlanError, match=message):
+            from_cu_seqlens([0, 4, 8], cu_seqlens_q_padded=padded)
+    with pytest.raises(rl.PlanError, match="cu_seqlens_k_padded: document 1 of 4 tokens"):
+        from_cu_seqlens([0, 4, 8], [0, 4, 8], cu_seqlens_k_padded=[0, 5, 8])
+
+
+@pytest.mark.parametrize("schedule", ["zigzag", "balanced", "allgather"])
+def test_plans_of_padded_documents_are_exact(schedule: str) -> None:
+    """Lengths as TransformerEngine pads them for two ranks: documents of multiples of four."""
+    mask = from_cu_seqlens([0, 5, 11, 14], causal=True, cu_seqlens_q_padded=[0, 8, 16, 20])
+    work = rl.Workload(20, heads=2, head_dim=4, dtype="float64", mask=mask)
+    verdict = check(rl.plan(schedule, work, 2, pass_="both"))
+    assert verdict.exact, verdict
+    assert verdict.leak_free, verdict
 
 
 def test_tensors_and_lists_are_cumulative_lengths() -> None:
