@@ -1,6 +1,7 @@
 """Emission: only verified plans, whatever they are called; `rl.compile`; the header."""
 
 import ast
+import json
 import re
 import shlex
 import sys
@@ -23,6 +24,7 @@ from planner.ir import Plan
 from planner.loops.expand import Expansion
 from planner.plans import Plans
 from planner.verify import ensure_verified, mark_verified
+from repository import ROOT
 from ringloom.cli import cli
 from ringloom.compiling import cache
 
@@ -149,6 +151,21 @@ def test_a_digest_tells_plans_apart_and_not_their_names(tmp_path: Path) -> None:
         rl.plan("zigzag", WORK, 4, pass_="backward"),
     ]
     assert len({digest((p,)) for p in [plan, *others]}) == 6
+
+
+def test_the_header_says_the_versions_that_kernels_ran_with() -> None:
+    """As installed here, and as recorded where a GPU was."""
+    held = dict(re.findall(r"^(torch|jax)==(.*)$", (ROOT / "constraints.txt").read_text(), re.M))
+    recorded = [json.loads(p.read_text()) for p in (ROOT / "benchmarks/results").glob("*.json")]
+    assert len(recorded) == 2
+    for target in ("torch", "jax"):
+        text = rl.emit(rl.plan("zigzag", WORK, 4, pass_="both"), target)
+        header = " ".join(text.split('"""')[1].split())
+        assert f"with {target} {held[target]}" in header
+        assert all(f"with {target} {x['versions'][target]}" in header for x in recorded)
+        assert all(x["chip"].split()[1] in header for x in recorded)
+    text = rl.emit(rl.plan("zigzag", WORK, 4), "jax", platform="cpu")
+    assert "H100" not in text
 
 
 def test_the_header_has_the_command_that_makes_the_file_again(

@@ -1,5 +1,6 @@
 """Attention of one tile by a kernel; `on_platform` is here for programs of all platforms."""
 
+import warnings
 from functools import partial
 
 import jax
@@ -12,9 +13,11 @@ from codegen.jax.parts.kernels_gpu import (
     attend_backward_triton,
     attend_cudnn,
     attend_triton,
+    cudnn,
+    triton,
     triton_blocks,
 )
-from codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu
+from codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu, splash
 from codegen.jax.parts.masked import with_output
 
 HEAD_DIM = V_HEAD_DIM = 1
@@ -50,12 +53,23 @@ def of_one_width(*arrays):
 def on_platform(way, causal, q, *arrays):  # portable
     """Run the kernel, forward or backward, of the platform that a program is lowered for."""
     kernels = {"default": (attend_cpu, attend_backward_cpu)}
-    if q.dtype.itemsize < 8:
+    if q.dtype.itemsize < 8 and importable(splash):
         kernels["tpu"] = attend_tpu, attend_backward_tpu
     if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:
-        kernels["cuda"] = attend_cudnn, attend_backward_cudnn
-    elif q.dtype.itemsize < 8 and triton_blocks(q, arrays[-2]):
+        if importable(cudnn):
+            kernels["cuda"] = attend_cudnn, attend_backward_cudnn
+    elif q.dtype.itemsize < 8 and triton_blocks(q, arrays[-2]) and importable(triton):
         kernels["cuda"] = attend_triton, attend_backward_triton
     branches = {name: partial(pair[way], causal) for name, pair in kernels.items()}
     with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
         return lax.platform_dependent(q, *arrays, **branches)
+
+
+def importable(kernel):
+    """True if this JAX has a kernel; its platform takes the one for CPUs otherwise."""
+    try:
+        kernel()
+    except ImportError as error:
+        warnings.warn(f"attention runs in jnp where its kernel would be: {error}", stacklevel=2)
+        return False
+    return True

@@ -5,8 +5,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax._src.cudnn import fused_attention_stablehlo as cudnn
-from jax.experimental.pallas.ops.gpu import attention as triton
 
 from codegen.jax.parts.masked import wide
 
@@ -24,9 +22,23 @@ def on_platform(way, causal, q, *arrays):  # single
         return kernels[way](causal, q, *arrays)
 
 
+def cudnn():
+    """The module under jax.nn.dot_product_attention, which itself returns no log-sum-exp."""
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    return fused_attention_stablehlo
+
+
+def triton():
+    """JAX's kernel in Triton."""
+    from jax.experimental.pallas.ops.gpu import attention
+
+    return attention
+
+
 def attend_cudnn(causal, q, k, v):
     """The kernel under jax.nn.dot_product_attention."""
-    primitive = cudnn._dot_product_attention_fwd_p_wrapper
+    primitive = cudnn()._dot_product_attention_fwd_p_wrapper
     out, lse = call_cudnn(primitive, causal, q, k, v, is_training=True)
     return out.astype(wide(q)), lse[..., None]
 
@@ -34,34 +46,37 @@ def attend_cudnn(causal, q, k, v):
 def attend_backward_cudnn(causal, q, dout, out, lse, k, v):
     """The backward kernel under it."""
     arrays = q, k, v, lse[..., 0], out.astype(q.dtype), dout
-    grads = call_cudnn(cudnn._dot_product_attention_bwd_p_wrapper, causal, *arrays)
+    grads = call_cudnn(cudnn()._dot_product_attention_bwd_p_wrapper, causal, *arrays)
     return tuple(x.astype(wide(x)) for x in grads)
 
 
 def call_cudnn(primitive, causal, *arrays, **options):
     """A primitive of [batch, heads, tokens, dim], without bias, lengths and pages."""
-    mask = cudnn.MaskType.CAUSAL if causal else cudnn.MaskType.NO_MASK
+    kinds, layout = cudnn().MaskType, cudnn().AttentionLayout.BNTH.value
+    mask = kinds.CAUSAL if causal else kinds.NO_MASK
     options |= {"scale": SCALE, "seed": 42, "dropout_rate": 0.0, "sliding_window_length": None}
-    options |= {"layout": cudnn.AttentionLayout.BNTH.value, "mask_type": mask}
+    options |= {"layout": layout, "mask_type": mask}
     arrays = *arrays[:3], *[jnp.zeros(0, arrays[0].dtype)] * 7, *arrays[3:]
     return primitive.bind(*arrays, variadic_args=(False, False), **options)
 
 
 def attend_triton(causal, q, k, v):
     """The kernel in Triton; its log-sum-exp is of base 2."""
-    how = {"causal": causal, "block_sizes": triton_blocks(q, k), "return_residuals": True}
-    run = partial(triton.mha, segment_ids=None, sm_scale=SCALE, **how)
+    sizes = triton().BlockSizes(*triton_blocks(q, k))
+    how = {"causal": causal, "block_sizes": sizes, "return_residuals": True}
+    run = partial(triton().mha, segment_ids=None, sm_scale=SCALE, **how)
     out, lse = by_group(run, [q], [k, v])
     return out.reshape(q.shape).astype(wide(q)), lse.reshape(*q.shape[:3], 1) * math.log(2)
 
 
 def attend_backward_triton(causal, q, dout, out, lse, k, v):
     """The backward kernel in Triton."""
-    how = SCALE, causal, triton_blocks(q, k), "triton", None, 2, None, False, False, False
+    sizes = triton().BlockSizes(*triton_blocks(q, k))
+    how = SCALE, causal, sizes, "triton", None, 2, None, False, False, False
 
     def run(q, out, dout, lse, k, v):
         known = q, k, v, None, out, lse.reshape(len(lse), 1, -1)
-        return triton._mha_backward(*how, known, dout)[:3]
+        return triton()._mha_backward(*how, known, dout)[:3]
 
     queries = [q, out.astype(wide(q)), dout, lse / math.log(2)]
     dq, *dkv = (x.astype(wide(x)) for x in by_group(run, queries, [k, v]))
@@ -80,5 +95,5 @@ def triton_blocks(q, k):
     rows, cols = q.shape[2], k.shape[2]
     for a, b in ((32, 32), (64, 32), (32, 64), (16, 16)):
         if rows % a == cols % b == 0 and rows * b == cols * a:
-            return triton.BlockSizes(a, b, min(a, 32), b, a, min(b, 32))
+            return a, b, min(a, 32), b, a, min(b, 32)
     return None

@@ -4,8 +4,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
 from codegen.jax.parts.masked import wide
 
@@ -18,6 +16,16 @@ def on_platform(way, causal, q, *arrays):  # single
         raise ValueError(f"no kernel of a TPU takes {q.dtype}")
     with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
         return (attend_tpu, attend_backward_tpu)[way](causal, q, *arrays)
+
+
+def splash():
+    """JAX's splash attention, and its masks."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import (
+        splash_attention_kernel,
+        splash_attention_mask,
+    )
+
+    return splash_attention_kernel, splash_attention_mask
 
 
 def attend_tpu(causal, q, k, v):
@@ -33,7 +41,7 @@ def attend_backward_tpu(causal, q, dout, out, lse, k, v):
 
     def run(q, k, v, out, lse, dout):
         known = q, k, v, hidden, None, out, lse, kernel.dq_mask_info, kernel.dkv_mask_info
-        return splash._splash_attention_bwd(**kernel.kwargs, res=known, do=dout)[3:6]
+        return splash()[0]._splash_attention_bwd(**kernel.kwargs, res=known, do=dout)[3:6]
 
     with jax.enable_x64(False):
         kernel, hidden = splash_kernel(causal, q, k)
@@ -49,13 +57,13 @@ def in_128s(x):
 
 def splash_kernel(causal, q, k):
     """The kernel for one batch entry, and segments that hide padded keys where causal does not."""
-    rows, cols = (x.shape[2] + -x.shape[2] % 128 for x in (q, k))
+    (kernels, masks), (rows, cols) = splash(), (x.shape[2] + -x.shape[2] % 128 for x in (q, k))
     size, kv_size = math.gcd(rows, 1024), math.gcd(cols, 1024)
-    sizes = splash.BlockSizes(*(size, kv_size, min(kv_size, 512)) * 2, size, kv_size)
+    sizes = kernels.BlockSizes(*(size, kv_size, min(kv_size, 512)) * 2, size, kv_size)
     mask = (masks.CausalMask if causal else masks.FullMask)((rows, cols))
     mask = masks.MultiHeadMask([mask] * q.shape[1])
-    kernel = splash.make_splash_mha_single_device(mask, block_sizes=sizes, save_residuals=True)
+    kernel = kernels.make_splash_mha_single_device(mask, block_sizes=sizes, save_residuals=True)
     if causal or k.shape[2] == cols:
         return kernel, None
     padding = (jnp.arange(cols) >= k.shape[2]).astype(jnp.int32)
-    return kernel, splash.SegmentIds(jnp.zeros(rows, jnp.int32), padding)
+    return kernel, kernels.SegmentIds(jnp.zeros(rows, jnp.int32), padding)
