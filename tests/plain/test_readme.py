@@ -7,7 +7,7 @@ from support import ROWS, declared, refusals
 
 import ringloom as rl
 from repository import ROOT
-from ringloom.cli import main
+from ringloom.cli import COMMANDS, command_of, main
 from sampling import square
 
 README = (ROOT / "README.md").read_text()
@@ -39,6 +39,14 @@ def test_the_demo_writes_the_page_that_the_readme_tells_of() -> None:
     assert "ringloom report" in recipe
     assert "-o report.html" in recipe
     assert "`report.html`" in README
+
+
+def test_commands_answer_in_the_forms_that_are_said() -> None:
+    said = re.search(r"Every command takes `--json`; (.*?)\s+also `--csv`", README, re.DOTALL)
+    assert said
+    forms = {name: {o for p in command_of(name).params for o in p.opts} for name in COMMANDS}
+    assert all("--json" in options for options in forms.values())
+    assert re.findall(r"`(\w+)`", said[1]) == [n for n in sorted(forms) if "--csv" in forms[n]]
 
 
 def test_every_schedule_takes_every_mask_and_is_written_for_both_frameworks() -> None:
