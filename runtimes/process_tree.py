@@ -36,8 +36,8 @@ def tree(
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Starts a program whose tree of processes ends with the block; yields its keeper.
 
-    The keeper exits as the program does, with 128 and the number of a signal that ends it. Each
-    process of the tree may take `memory` bytes; 0 sets no limit. `streams`: stdout and stderr, as
+    The keeper ends as the program does, by the same status or signal. Each process of the tree may
+    take `memory` bytes; 0 sets no limit. `streams`: stdout and stderr, as
     for `Popen`.
     """
     alive, own = os.pipe()
@@ -78,7 +78,10 @@ def limit_memory(size: int) -> None:
 
 
 def keep(alive: int, memory: int, command: Sequence[str]) -> int:
-    """Runs a command until it ends, or until nobody holds the other end of the pipe `alive`."""
+    """Runs a command until it ends, or until nobody holds the other end of the pipe `alive`.
+
+    Returns its exit code as Python gives it: -9 where signal 9 ended it.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     os.set_inheritable(alive, False)
@@ -91,7 +94,7 @@ def keep(alive: int, memory: int, command: Sequence[str]) -> int:
             code = _reaped().get(program.pid)
     finally:
         _end_descendants(program.pid)
-    return ENDED if code is None else code if code >= 0 else 128 - code
+    return ENDED if code is None else code
 
 
 def _started(memory: int, command: Sequence[str]) -> "subprocess.Popen[bytes]":
@@ -146,4 +149,9 @@ def _descendants() -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(keep(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    ended = keep(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    if ended < 0:
+        if -ended not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-ended, signal.SIG_DFL)
+        os.kill(os.getpid(), -ended)
+    sys.exit(ended)

@@ -26,7 +26,7 @@ def judgement(case: Case, verdict: Verdict, own: bool | None) -> Group:
         table.add_row(name, f"{error:.2g}", f"{allowed:.2g}", mark(error <= allowed))
     compared = verdict.queries < work.seq and verdict.queries
     table.add_row("exact", "yes" if verdict.exact else "NO", "", mark(verdict.exact))
-    table.add_row("own check", SAID[own], "", mark(own is not False))
+    table.add_row("own check", SAID[own], "", "" if own is None else mark(own))
     lines: list[RenderableType] = [titled(case.target, head), table]
     if compared:
         lines.append(Text(f"compared: {compared} of {work.seq} queries", "dim"))

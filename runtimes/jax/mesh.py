@@ -26,6 +26,7 @@ from planner.plans import Plans
 from runtimes.arrays import Array
 from runtimes.emitted import RESULTS, SIDES, load, source_of
 from runtimes.machine import RankError, ended
+from runtimes.process_tree import tree
 
 DEVICES = 8  # virtual devices that a process gets, at least
 CHILD = "from runtimes.jax.mesh import child; child()"
@@ -113,16 +114,13 @@ def in_child(call: Call) -> list[Array]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "run.pickle")
         place.write_bytes(pickle.dumps(call))
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD, str(place)],
-            env=os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            how = f"on {call[0]} devices ({ended(done.returncode)})"
-            raise RankError(f"the JAX program failed {how}:\n{done.stderr}")
+        command = [sys.executable, "-c", CHILD, str(place)]
+        env = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+        with tree(command, env=env, streams=subprocess.PIPE) as process:
+            _, errors = process.communicate()
+        if process.returncode:
+            how = f"on {call[0]} devices ({ended(process.returncode)})"
+            raise RankError(f"the JAX program failed {how}:\n{errors.decode(errors='replace')}")
         results: list[Array] = pickle.loads(place.read_bytes())
         return results
 

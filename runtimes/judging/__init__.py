@@ -26,6 +26,7 @@ from pathlib import Path
 from planner.errors import RingloomError
 from runtimes.judging.case import Case
 from runtimes.judging.verdict import Track, Verdict
+from runtimes.machine import ended
 from runtimes.process_tree import tree
 
 MAIN = "from runtimes.judging.judge import main; main()"
@@ -52,9 +53,9 @@ def judge(case: Case, seconds: float, track: Track) -> Verdict:
                     env=os.environ | {"PYTHONPATH": path},
                     streams=subprocess.DEVNULL,
                 )
-                with started:
+                with started as process:
                     os.close(tell)
-                    return _verdict(pipe.fileno(), seconds, track)
+                    return _verdict(process, pipe.fileno(), seconds, track)
             finally:
                 with suppress(OSError):
                     os.close(tell)
@@ -64,7 +65,9 @@ def _root() -> str:
     return str(Path(__file__).parents[2])
 
 
-def _verdict(pipe: int, seconds: float, track: Track) -> Verdict:
+def _verdict(
+    process: "subprocess.Popen[bytes]", pipe: int, seconds: float, track: Track
+) -> Verdict:
     """Listens to the judging process until it has a verdict, or ended, or time is over."""
     end, text, stage = time.monotonic() + seconds, b"", ("starting", 0, 0)
     while (left := end - time.monotonic()) > 0:
@@ -72,7 +75,8 @@ def _verdict(pipe: int, seconds: float, track: Track) -> Verdict:
         if not select.select([pipe], [], [], min(left, LOOK))[0]:
             continue
         if not (read := os.read(pipe, 1 << 16)):
-            return Verdict(False, f"the judging process ended while {stage[0]}")
+            how = ended(process.wait())
+            return Verdict(False, f"the judging process ended ({how}): {stage[0]}")
         *lines, text = (text + read).split(b"\n")
         for message in map(json.loads, lines):
             if "refused" in message:

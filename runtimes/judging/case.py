@@ -16,7 +16,7 @@ import numpy as np
 from planner.workload import Workload
 from runtimes.arrays import Array, draw, draw_sinks
 
-PAIRS = 1 << 30  # of all heads, that are compared with dense attention at most
+PAIRS = 1 << 28  # of all heads, that are compared with dense attention at most
 FEWEST = 64  # queries that are compared at least
 Layout = list[Array]  # the positions of each rank
 

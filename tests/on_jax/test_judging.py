@@ -1,5 +1,7 @@
 """JAX programs are judged by what they compute, on virtual devices of another process."""
 
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import ringloom as rl
 
 pytest.importorskip("jax")
 
+from process_trees import begun, wait_for
 from runtimes.judging.case import Case
 from runtimes.judging.claims import claims
 from runtimes.judging.judge import judged
@@ -58,3 +61,20 @@ def test_a_program_that_leaves_no_results_is_not_exact(
 ) -> None:
     verdict = judge(FORWARD.replace("RANKS = 2", f"{first}\nRANKS = 2"), tmp_path)
     assert (verdict.exact, said in verdict.reason) == (False, True)
+
+
+RUNNING = """
+import sys
+from runtimes.jax import mesh
+mesh.CHILD = "import sys, time; open(sys.argv[1] + '.began', 'w').close(); time.sleep(600)"
+mesh.tempfile.tempdir = sys.argv[1]
+mesh.in_child((2, "", "", (), None))
+"""
+
+
+def test_the_child_of_a_run_ends_with_the_process_that_began_it(tmp_path: Path) -> None:
+    with begun([sys.executable, "-c", RUNNING, str(tmp_path)]) as program:
+        wait_for(lambda: [*tmp_path.glob("*/*.began")])
+        assert len(program.tree()) == 3
+        program.send(signal.SIGKILL)
+        wait_for(lambda: not program.tree())

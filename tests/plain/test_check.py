@@ -18,6 +18,7 @@ from command_line import CommandLine
 from planner.errors import RingloomError
 from process_trees import begun, wait_for
 from ringloom.cli import check, output
+from runtimes import judging
 from runtimes.judging.case import Case, misplaced
 from runtimes.judging.claims import claims
 from runtimes.judging.self_check import self_check
@@ -225,6 +226,26 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(
     assert said.err.splitlines() == ["ringloom: 11 s, b", "ringloom: 35 s, b, 2 of 3"]
 
 
+TELLING = """import os, sys; os.write(int(sys.argv[2]), b'{"stage": ["a", 0, 0]}\\n')"""
+ENDINGS = [
+    ("import os; os.kill(os.getpid(), 9)", 60.0, "ended (signal 9: Killed): starting"),
+    (TELLING, 60.0, "ended (exit code 0): a"),
+    ("import time; time.sleep(600)", 2.0, "not done after 2 s: starting"),
+]
+
+
+@pytest.mark.parametrize(("ending", "seconds", "said"), ENDINGS)
+def test_without_a_verdict_a_program_is_not_exact(
+    ending: str, seconds: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "MAIN", ending)
+    work = rl.Workload(seq=8, dtype="float64")
+    case = Case(PROGRAM, "torch", 2, work, True, False, seed=0, memory=2**33, seconds=1.0)
+    verdict = judging.judge(case, seconds, lambda *_: None)
+    assert not verdict.exact
+    assert verdict.reason.endswith(said)
+
+
 # ---- processes
 
 HIDING = """
@@ -264,6 +285,6 @@ def test_a_tree_of_processes_ends_with_who_began_it_and_with_its_program(
 def test_the_status_of_a_program_in_a_tree_is_its_own(tmp_path: Path) -> None:
     from runtimes.process_tree import tree
 
-    for ending, status in (("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("", 0)):
+    for ending, status in (("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", -9), ("", 0)):
         with tree([sys.executable, "-c", f"import os, sys\n{ending}"]) as process:
             assert process.wait(60) == status
