@@ -151,7 +151,7 @@ def on_chip(schedule: str, asked: Workload, ranks: int, whole: list[Any]) -> lis
         rank, sinks, name = group.rank(), whole[4:], group.group_name
         own = (program.shard(x, rank, side=s) for x, s in zip(whole, sides, strict=False))
         q, k, v, dout = (x.contiguous() for x in own)
-        results = program.forward(q, k, v, *sinks, name)
+        results = program.forward(q, k, v, *sinks, name, "", "", -1)
         return [results[0], *program.backward(dout, [q, k, v, *sinks, *results], name)]
 
     results = [*zip(*on_threads(ranks, body, 120.0)[0], strict=True)]

@@ -178,7 +178,7 @@ def busy(ranks: int, tokens: int, schedule: str, backward: bool, repeats: int) -
     def body(group: Any) -> float:
         q, k, v, dout = drawn(tokens, "cuda", group.rank())
         kernels.begin()
-        results = program.forward(q, k, v, group.group_name)
+        results = program.forward(q, k, v, group.group_name, "", "", -1)
         if backward:
             program.backward(dout, [q, k, v, *results], group.group_name)
         return kernels.end()

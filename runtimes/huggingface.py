@@ -169,7 +169,9 @@ class Adapter:
         within = "" if not causal else "causal" if window is None else f"window:{window - 1}"
         self.refuse_other_positions(module, position_ids, rank, length, tables, within)
         arguments = (query, key, value) if tables is None else (query, key, value, tables)
-        out = self.program.attention(*arguments, group=group)
+        plan, compared = self.program.PLAN, tables is None and not self.any_positions
+        seq = length - plan["kv_seq"] + plan["seq"] if compared else None  # positions say so
+        out = self.program.attention(*arguments, group=group, seq=seq)
         return out.transpose(1, 2).contiguous(), None
 
     def boxes(self, tables: Any) -> Array:

@@ -44,6 +44,9 @@ def widths(case: Case) -> Scope:
 def torch_names(case: Case, _: str) -> Scope:
     """torch, and what stands for the kernels of a program."""
 
+    def alike(*_: Any) -> None:
+        """All ranks run the same case."""
+
     def forward(q: Any, k: Any, v: Any, band: Any) -> Any:
         q, k, v = plain(q, k, v)
         out, lse = attend(q, k, v, banded(q.shape[2], k.shape[2], band))
@@ -63,7 +66,7 @@ def torch_names(case: Case, _: str) -> Scope:
             )
         ]
 
-    own = {"attend": forward, "attend_backward": backward, "digest": ""}
+    own = {"attend": forward, "attend_backward": backward, "digest": "", "agree": alike}
     return {**torch_in_numpy.NAMES, **widths(case), **own}
 
 
@@ -89,7 +92,7 @@ def run_torch(names: Scope, case: Case, rank: int) -> list[Any]:
     parts = inputs_of(names, case, rank)
     q, k, v, *douts = (tensor(np.asarray(x, order=order)) for x in parts)
     given = [q, k, v] if case.sinks is None else [q, k, v, tensor(case.sinks)]
-    results = operator(lambda *x: names["forward"](*x, WORLD), *given)
+    results = operator(lambda *x: names["forward"](*x, WORLD, "", "", -1), *given)
     saved = [*given, *results]
     backward = partial(operator, lambda dout, *x: names["backward"](dout, [*x], WORLD))
     grads = [x for dout in douts for x in backward(dout, *saved)]

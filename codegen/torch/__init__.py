@@ -46,6 +46,7 @@ def written(program: Program, loops: str = "") -> str:
     check = "checks/check_whole" if whole else "checks/check_rows"
     texts += parts_of("torch", check, "checks/check", **seen(program, 4 if whole else 8))
     keep = [*KEEP, *["kv_positions"] * apart]
+    marks |= {"apart" if apart else "alike"}
     return assemble(docstring(program), texts, keep, program.marks | marks)
 
 
@@ -75,5 +76,5 @@ def shapes(program: Program, apart: bool) -> str:
         lines.append("dims = HEAD_DIM, HEAD_DIM, V_HEAD_DIM")
         sizes, dim = f"zip({sizes}, dims, strict=True)", "dim"
     names = "n, dim" if program.unequal else "n"
-    lines.append(f"wanted = [([len(q), {each}, {dim}], q.dtype, q.device) for {names} in {sizes}]")
+    lines.append(f"wanted = [(len(q), {each}, {dim}) for {names} in {sizes}]")
     return "\n".join(reflow(f"    {line}" for line in lines))

@@ -30,6 +30,13 @@ RANK = r"(?<!\.)\brank\b"
 WORD = re.compile(r"\w+")
 READ = re.compile(r"(?<!\.)\b[a-z]\w*")
 SIZES = "rank", "size", "seq"  # of which one line tells
+INPUTS, CALL = "q: Tensor, k: Tensor, v: Tensor", "name: str, about: str, wrong: str, seq: int"
+FORWARD_HEADS = [
+    ["def forward(", f"    {INPUTS}{sinks}, {CALL}", ") -> list[Tensor]:"]
+    for sinks in ("", ", sinks: Tensor")
+]
+BACKWARD_HEAD = ["def backward(dout: Tensor, saved: list[Tensor], name: str) -> list[Tensor]:"]
+AGREE = "    agree(group_named(name), q, k, about, wrong, seq)"
 BACKWARD = '"""Gradients of the local queries, keys and values."""'
 
 
@@ -42,15 +49,14 @@ class Pass(Attending, Exchanges):
         for frame in self.frames:
             self.frame(frame)
         ending = [*self.ending()]  # it may take the last line
-        sinks = ", sinks: Tensor" * self.plan.workload.sinks
-        head = f"forward(q: Tensor, k: Tensor, v: Tensor{sinks}"
-        head = "backward(dout: Tensor, saved: list[Tensor]" if self.backward else head
+        head = BACKWARD_HEAD if self.backward else FORWARD_HEADS[self.plan.workload.sinks]
         operator = f"ringloom::attention{'_backward' * self.backward}_{{digest}}"
         return [
             f'@torch.library.custom_op(f"{operator}", mutates_args=())',
             "@no_type_check",
-            f"def {head}, name: str) -> list[Tensor]:",
+            *head,
             f"    {BACKWARD if self.backward else FORWARD}",
+            *[AGREE] * (not self.backward),
             *self.opening(ending),
             *self.lines,
             *ending,

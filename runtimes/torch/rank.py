@@ -48,7 +48,7 @@ def attend(
     *qkv, dout = (*shards(program, group.rank(), arrays), None)[:4]
     inputs = [x.requires_grad_(dout is not None) for x in (*qkv, *_logits(sinks))]
     more = {"sinks": inputs[3]} if len(inputs) > 3 else {}
-    out = program.attention(*inputs[:3], group=group, **more)
+    out = program.attention(*inputs[:3], group=group, seq=arrays[0].shape[2], **more)
     if dout is None:
         return [to_numpy(out)]
     return [to_numpy(x) for x in (out, *torch.autograd.grad(out, inputs, dout))]
@@ -59,7 +59,7 @@ def ahead(
 ) -> Parts:
     """out and lse [batch, heads, tokens, 1] of q, k, v."""
     inputs = *shards(program, group.rank(), arrays), *_logits(sinks)
-    out, lse = program.forward(*inputs, group.group_name)[:2]
+    out, lse = program.forward(*inputs, group.group_name, "", "", -1)[:2]
     return [to_numpy(out), to_numpy(lse)]
 
 

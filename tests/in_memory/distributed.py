@@ -80,6 +80,21 @@ class _Groups:
 group = _Groups()
 
 
+class _Internals:
+    """Stands for `torch.distributed.distributed_c10d`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real.distributed_c10d, name)
+
+    def _get_process_group_store(self, group: Any) -> Any:
+        if isinstance(group, MemoryGroup):
+            return real.PrefixStore(f"{group.key}/", group.network.store)
+        return real.distributed_c10d._get_process_group_store(group)
+
+
+distributed_c10d = _Internals()
+
+
 def _in_memory(function: Callable[..., Any]) -> Callable[..., Any]:
     """For groups in memory this function, for others the one of its name in torch.distributed."""
     takes = inspect.signature(function)
@@ -298,6 +313,19 @@ def reduce(
 def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
     """Nobody goes on before all are here."""
     return _started(group.barrier(), async_op)
+
+
+@_in_memory
+def all_gather(
+    tensor_list: list[Any], tensor: Any, group: Any = None, async_op: bool = False
+) -> Any:
+    """Every rank's tensor to all; what programs compare so is no message of a plan."""
+
+    def finish(given: list[Any]) -> None:
+        for own, came in zip(tensor_list, given, strict=True):
+            own.copy_(came)
+
+    return _started(group.start("all_gather", tensor, finish), async_op)
 
 
 @_in_memory

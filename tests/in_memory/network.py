@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
+import torch.distributed as dist
 
 from runtimes.machine import RankError
 
@@ -46,6 +47,7 @@ class Network:
         self.log = list[Message]()
         self.works: list[list[Work]] = [[] for _ in range(ranks)]
         self.failure = ""
+        self.store = dist.HashStore()
         self._changed = threading.Condition()
         self._sends = defaultdict[object, deque[Send]](deque)
         self._receives = defaultdict[object, deque[Receive]](deque)

@@ -69,7 +69,8 @@ def attention(
     layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that shard those, too.
     sinks: [heads], a logit each beside those of the keys.  # sinks
     tables: those of a mask; where JAX traces those of another program, the result is NaN.  # given
-    Raises ValueError for arrays and meshes that the program is not for.
+    Shapes are those of whole arrays, alike on all hosts. Raises ValueError for tokens that do not
+    make the shards of the layout, other heads, mixed or other types, and meshes of another size.
     """
     if mesh.shape.get(axis) != RANKS or head_axis not in (None, *mesh.shape):
         raise ValueError(f"{dict(mesh.shape)} must have {RANKS} ranks on {axis=}, and {head_axis=}")

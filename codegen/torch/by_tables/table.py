@@ -21,27 +21,6 @@ HEADING = """\
 
 INTERPRETER = "digest", "tables/table", "visitors", "merge"  # the parts that run tables
 
-# lines of `attention` and of `forward` that stand for those of their parts
-GROUP = "group: dist.ProcessGroup | None = None"
-PLAIN = {"head": f"def attention(q: Tensor, k: Tensor, v: Tensor, *, {GROUP}) -> Tensor:"}
-WITH_SINKS = {
-    "forward": "def forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, name: str)"
-    " -> list[Tensor]:",
-    "head": f"""\
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    sinks: Tensor | None = None,
-    {GROUP},
-) -> Tensor:""",
-    "ad": "    if any(torch.autograd.forward_ad.unpack_dual(x).tangent"
-    " is not None for x in (q, k, v, sinks)):",
-    "call": "    inputs = *(x.contiguous() for x in (q, k, v, sinks)), group.group_name\n"
-    "    return forward(*inputs)[0]",
-}
-
 
 def text(program: Program) -> list[str | Part]:
     """Tables and interpreter, in the order of the program.
@@ -49,8 +28,7 @@ def text(program: Program) -> list[str | Part]:
     Raises PlanError for a plan that begins with copies that no program can have.
     """
     refuse(program.forward, program.backward)
-    signature = {"forward": WITH_SINKS["forward"]} if program.work.sinks else {}
-    return [print_table(program), *parts_of("torch", *INTERPRETER, **signature)]
+    return [print_table(program), *parts_of("torch", *INTERPRETER)]
 
 
 def operators(program: Program, shapes: str = "") -> list[Part]:
@@ -61,11 +39,8 @@ def operators(program: Program, shapes: str = "") -> list[Part]:
     names = ["gradients"] * (program.backward is not None or program.dynamic)
     names = ["sinks", *names, "likes"]
     if program.dynamic:
-        return parts_of("torch", *names)
-    grouped = " or q.shape[1] % k.shape[1]" * program.any_heads
-    wrong = f"    if given != wanted{grouped} or not q.is_floating_point():"
-    lines = {"shapes": shapes, "wrong": wrong} | (WITH_SINKS if program.work.sinks else PLAIN)
-    return parts_of("torch", "function", *names, **lines)
+        return parts_of("torch", "agree", *names)
+    return parts_of("torch", "agree", "function", *names, shapes=shapes)
 
 
 def tables_of(program: Program) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from codegen.torch.parts.stubs import backward, forward, group_named
 
 
 def save(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, ctx.group = inputs
+    *tensors, ctx.group, _, _, _ = inputs
     ctx.tables = group_named(ctx.group)  # given
     ctx.save_for_backward(*tensors, *output)
     ctx.set_materialize_grads(False)
@@ -17,6 +17,9 @@ def save(ctx: Any, inputs: Any, output: Any) -> None:
 backward.register_fake(lambda dout, saved, _: [*map(torch.empty_like, saved[:3])])  # sinkless
 backward.register_fake(lambda dout, saved, _: [*map(torch.empty_like, saved[:4])])  # sinks
 forward.register_autograd(
-    lambda ctx, douts: (*backward(douts[0].contiguous(), [*ctx.saved_tensors], ctx.group), None),
+    lambda ctx, douts: (
+        *backward(douts[0].contiguous(), [*ctx.saved_tensors], ctx.group),
+        *(None, None, None, None),
+    ),
     setup_context=save,
 )

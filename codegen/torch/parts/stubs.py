@@ -23,4 +23,3 @@ group_named: Any = missing
 compared: Callable[..., list[tuple[Tensor, Tensor]]] = missing
 example: Callable[..., Any] = missing
 load: Callable[..., Any] = missing
-agree: Callable[..., None] = missing

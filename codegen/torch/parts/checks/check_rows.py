@@ -41,8 +41,8 @@ def compared(seq: Any, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     sides, parts = ((q, "q"), (k, "kv"), (v, "kv")), list[Tensor]()
     ours: Any = [shard(x, rank, side=side).requires_grad_() for x, side in sides]  # bound
     ours = [shard(x, rank, tables, side=side).requires_grad_() for x, side in sides]  # given
-    out = attention(*ours)  # sinkless bound
-    out = attention(*ours, sinks=sinks.requires_grad_())  # sinks
+    out = attention(*ours, seq=seq)  # sinkless bound
+    out = attention(*ours, sinks=sinks.requires_grad_(), seq=seq)  # sinks
     out = attention(ours[0], ours[1], ours[2], tables)  # given
     out.backward(shard(dout, rank))  # backward bound
     if tables.both:  # given

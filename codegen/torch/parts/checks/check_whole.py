@@ -22,7 +22,7 @@ def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     heads = HEADS, KV_HEADS, KV_HEADS, HEADS
     q, k, v, dout = (torch.randn(1, n, seq, HEAD_DIM, generator=seed).to(*kind) for n in heads)
     ours = [shard(x, rank).requires_grad_() for x in (q, k, v)]
-    results = (out := attention(*ours)), *torch.autograd.grad(out, ours, shard(dout, rank))
+    results = (out := attention(*ours, seq=seq)), *torch.autograd.grad(out, ours, shard(dout, rank))
     q, k, v = whole = [x.double().requires_grad_() for x in (q, k, v)]
     rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}
     i, j = torch.arange(seq)[:, None], torch.arange(seq)

@@ -46,7 +46,6 @@ class Tables(dict[str, Any]):
             "kv": torch.from_numpy(kv.astype(np.int64)).split(kv_sizes.tolist()),
         }
         self.update(json.loads(steps.tobytes()))
-        self.agreed = set[str]()  # the groups whose ranks all have these tables
         self.check()
         self.name = str(id(self))
         known[self.name] = self
@@ -149,44 +148,48 @@ def allowed(i: Tensor, tables: Tables) -> Tensor:
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, tables: Tables, *, group: ProcessGroup | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tables: Tables,
+    *,
+    group: ProcessGroup | None = None,
+    seq: int | None = None,
 ) -> Tensor:
     """Exact attention of a sharded sequence; all ranks of the group call it with equal tables.
 
     q: [batch, heads, tokens, dim], k and v: [batch, KV heads, tokens, dim], this rank's shards as
-    `positions` and `kv_positions` tell; the result is like q. Raises ValueError for other shapes,
-    mixed types, too few ranks or other tables on other ranks.
+    `positions` and `kv_positions` tell; the result is like q. seq: the queries of all ranks, to be
+    checked. Raises ValueError on all ranks if one has other shapes, mixed types or a group of
+    another size, or if they differ in batch, dtype, device, wanted gradients, tables or program.
     """
     group = group or dist.group.WORLD
     if group is None or group.size() != RANKS:
         size = group.size() if group else "not been initialized"
         raise ValueError(f"the program is for {RANKS} ranks, but the group has {size}")
+    wrong = list[str]()
     for name, x, heads in (("q", q, HEADS), ("k", k, KV_HEADS), ("v", v, KV_HEADS)):
-        tokens = len(tables.shards["q" if name == "q" else "kv"][group.rank()])
-        shape = q.shape[0], heads, tokens, HEAD_DIM
-        if x.shape != shape or x.dtype != q.dtype or not x.is_floating_point():
-            wanted = f"{q.dtype} {list(shape)} of a float type"
-            raise ValueError(f"{name} is {x.dtype} {list(x.shape)}, not {wanted}")
+        side = "q" if name == "q" else "kv"
+        shape = q.shape[0], heads, len(tables.shards[side][group.rank()]), HEAD_DIM
+        same = (x.shape, x.dtype, x.device) == (shape, q.dtype, q.device)
+        if not same or not x.is_floating_point():
+            wanted = f"{q.dtype} {list(shape)} of a float type on {q.device}"
+            hint = f": pass shard({name}, rank, tables, side='{side}')"
+            said = f"{name} is {x.dtype} {list(x.shape)} on {x.device}, not {wanted}"
+            wrong.append(said + hint * (x.shape[2:3] != shape[2:3]))
+    if seq is not None and seq != tables.seq:
+        wrong.append(f"seq is {seq}, but the tables are for {tables.seq} tokens")
+    if wrong and any(x.is_meta for x in (q, k, v)):
+        raise ValueError(wrong[0])
     if any(torch.autograd.forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):
         raise NotImplementedError("derivatives in forward mode: there are those of backward only")
+    grads = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    about = f"gradients {'wanted' if grads else 'not wanted'}", (wrong or [""])[0]
     q, k, v = (x.contiguous() for x in (q, k, v))
-    return forward(q, k, v, f"{tables.name} {group.group_name}")[0]
+    return forward(q, k, v, f"{tables.name} {group.group_name}", *about, -1)[0]
 
 
 def group_named(name: str) -> Any:
     """The tables and the group that an operator is given by name."""
     tables, _, group = name.partition(" ")
     return known[tables], group_of(group)
-
-
-def agree(where: tuple[Tables, ProcessGroup], device: torch.device) -> None:
-    """Raise ValueError unless all ranks have equal tables; asked once per group and tables."""
-    tables, group = where
-    if group.group_name in tables.agreed:
-        return
-    own = int(tables.digest, 16)
-    ends = torch.tensor([own, -own], device=device)
-    dist.all_reduce(ends, dist.ReduceOp.MAX, group=group)
-    if ends.tolist() != [own, -own]:
-        raise ValueError(f"rank {group.rank()} has other tables than some other rank")
-    tables.agreed.add(group.group_name)

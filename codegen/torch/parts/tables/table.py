@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from codegen.torch.parts.agree import agree
 from codegen.torch.parts.digest import digest
 from codegen.torch.parts.kernels import attend, attend_backward
 from codegen.torch.parts.merge import merge, wide
 from codegen.torch.parts.sinks import sink_gradient, sunk
-from codegen.torch.parts.stubs import agree, sinks
 from codegen.torch.parts.visitors import with_output
 
 HEAD_DIM = V_HEAD_DIM = 1
@@ -209,10 +209,20 @@ def group_named(name: str) -> Any:  # bound
 
 
 @torch.library.custom_op(f"ringloom::attention_{digest}", mutates_args=())
-def forward(q: Tensor, k: Tensor, v: Tensor, name: str) -> list[Tensor]:  # :forward
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor,  # sinks
+    name: str,
+    about: str,
+    wrong: str,
+    seq: int,
+) -> list[Tensor]:
     """Output and log-sum-exp of the local queries, and copies for the backward pass."""
     where = group_named(name)
-    agree(where, q.device)  # given
+    about = f"{about}, tables {where[0].digest}"  # given
+    agree(where[1], q, k, about, wrong, seq)
     memory = Memory(where, Q=(q,), KV=(k, v))
     run(memory, "FORWARD", attend_blocks)
     out, lse = memory.collect("OUT")
@@ -229,7 +239,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, name: str) -> list[Tensor]:  # :for
 @forward.register_fake  # keeping
 def outputs_like(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:  # keeping
     """Tensors like all that `forward` returns."""
-    memory = Memory(group_named(rest[-1]), Q=(q,), KV=(k, v))
+    memory = Memory(group_named(rest[-4]), Q=(q,), KV=(k, v))
     copies = (x for tensor, n in memory.kept for x in memory.room(tensor, n, True))
     out = q.clone()
     out = q.new_empty((*q.shape[:3], V_HEAD_DIM))  # unequal

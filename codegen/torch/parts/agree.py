@@ -1,0 +1,76 @@
+"""Before anything is sent: all ranks call attention alike, and none of them wrongly."""
+
+import hashlib
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from codegen.torch.parts.digest import digest
+
+RANKS = SEQ = 1
+
+
+# ---- Agreement: ranks compare what they call attention with before they send anything.
+
+agreed = WeakKeyDictionary[Any, tuple[int, str]]()  # by group: calls so far, and the last of them
+
+
+def agree(group: Any, q: Tensor, k: Tensor, about: str, wrong: str, seq: int) -> None:
+    """Raise ValueError on all ranks if one calls attention wrongly, or otherwise than the others.
+
+    On CPUs ranks compare every call; on GPUs the first, and a rank compares its call again when
+    it changes: if only one rank's does, it raises RuntimeError after the timeout of the group.
+    """
+    wrong = wrong or wrong_length(q.shape[2], seq)
+    call = wrong or (
+        f"{q.dtype} on {q.device.type}, batch {q.shape[0]}, heads {q.shape[1]}:{k.shape[1]}, "
+        f"{RANKS * q.shape[2]} tokens, "  # free
+        f"{about}, program {digest}"
+    )
+    number, last = agreed.get(group, (0, "none"))
+    calls = [call]
+    if RANKS > 1 and (q.is_cpu or call != last):
+        told = call if q.is_cpu else f"{call}, as call {number}, after {last}"
+        try:
+            calls = gathered(told, group) if q.is_cpu else posted(told, group)
+        except RuntimeError as error:
+            said = f"rank {group.rank()} waited for all ranks to call attention as it does: {told}"
+            raise RuntimeError(said) from error
+    if wrong or len({*calls}) > 1:
+        ranks = {text: [n for n, x in enumerate(calls) if x == text] for text in calls}
+        each = "; ".join(f"on ranks {own}: {text}" for text, own in ranks.items())
+        raise ValueError(wrong if len(ranks) == 1 else f"ranks disagree on a call: {each}")
+    agreed[group] = number + 1, call
+
+
+def gathered(call: str, group: Any) -> list[str]:
+    """The calls of all ranks; their texts are sent only where their hashes differ."""
+    own = torch.tensor([int(hashlib.sha256(call.encode()).hexdigest()[:15], 16)], device="cpu")
+    hashes, calls = [own.clone() for _ in range(RANKS)], [call] * RANKS
+    dist.all_gather(hashes, own, group=group)
+    if len({*map(int, hashes)}) > 1:
+        dist.all_gather_object(calls, call, group=group)
+    return calls
+
+
+def posted(call: str, group: Any) -> list[str]:
+    """The calls of all ranks, by way of the store over which they have met: no GPU is asked."""
+    store, rank = dist.distributed_c10d._get_process_group_store(group), group.rank()
+    number = store.add(f"calls/{rank}", 1)
+    store.set(f"call/{number}/{rank}", call)
+    store.wait(keys := [f"call/{number}/{n}" for n in range(RANKS)])
+    return [store.get(key).decode() for key in keys]
+
+
+def wrong_length(tokens: int, seq: int) -> str:
+    """Says what is wrong with shards of so many tokens as parts of `seq`; -1: of any number."""
+    if seq < 0 and tokens == SEQ and RANKS > 1:  # free
+        said = f"a shard of {SEQ} tokens, as many as the whole sequence has: pass shard(x, rank)"
+        return f"{said}, or seq={RANKS * SEQ} if that is the length of all shards"
+    whole = RANKS * tokens  # free
+    wrong = f"seq is {seq}, but {RANKS} shards of {tokens} tokens have {whole}"  # free
+    whole, wrong = SEQ, f"seq is {seq}, but the program is for {SEQ} tokens alone"  # fixed
+    return "" if seq in (-1, whole) else wrong
