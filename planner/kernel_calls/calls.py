@@ -21,7 +21,7 @@ from planner.kernel_calls.strips import strip_calls
 from planner.masks.regions import FAR, Ints
 from planner.partitions import Ranges, merge
 
-CAUSAL = [[-FAR, FAR, -FAR, FAR, -FAR, 0]]
+CAUSAL = np.array([[-FAR, FAR, -FAR, FAR, -FAR, 0]])
 MOST = 64  # pairs of runs beyond which positions are taken as interleaved
 
 
@@ -36,11 +36,11 @@ def rectangle_calls(
     """
     rows, columns = in_turn(q), in_turn(kv)
     few = len(rows) * len(columns) <= MOST or not masks
-    calls = _causal(rows, columns) if boxes.tolist() == CAUSAL else []
+    calls = _causal(rows, columns) if np.array_equal(boxes, CAUSAL) else []
     if calls and (few or len(calls) ** 2 <= MOST):
         return calls
     if few:
-        return band_calls(runs(rows), runs(columns), boxes.tolist())
+        return band_calls(runs(rows), runs(columns), boxes)
     q, kv = ([(*x,)] if ascend(x) else side for x, side in ((rows, q), (columns, kv)))
     return list(_strips(q, kv, boxes))
 

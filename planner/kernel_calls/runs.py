@@ -18,6 +18,11 @@ from itertools import accumulate, pairwise
 from math import lcm
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.masks.regions import Ints
+
 STRIP = 1024  # rows of a window at least, as a kernel may need it as a bias
 Band = bool | tuple[int, int]
 Kind = Literal["full", "causal", "window", "masked"]
@@ -73,19 +78,31 @@ def ascend(parts: Iterable[range]) -> bool:
     return all(a[-1] < b[0] for a, b in pairwise(parts))
 
 
-def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Sequence[Box]) -> list[Call]:
-    """Cuts a rectangle of runs under disjoint boxes; full calls that go on are one.
+def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Ints) -> list[Call]:
+    """Cuts a rectangle of runs under disjoint boxes [n, 6]; full calls that go on are one.
 
     Queries are at positions aligned with those of keys.
     """
     calls = list[Call]()
-    for box in boxes:
+    near = _near(rows, boxes[:, 0], boxes[:, 1]) & _near(columns, boxes[:, 2], boxes[:, 3])
+    for box in boxes[near].tolist():
         own = [part for run in rows if (part := run.between(*box[:2])).at]
         other = [part for run in columns if (part := run.between(*box[2:4])).at]
         calls += _halved(_half(own), _half(other), box) if own and other else ()
     for side in (1, 0, 1):
         calls = _joined(calls, side)
     return calls
+
+
+def _near(runs: Sequence[Run], low: Ints, high: Ints) -> NDArray[np.bool_]:
+    """Returns which of the intervals low..high - 1 [n] overlap the extent of any run: bool [n].
+
+    A rectangle lies in few of many documents: the others need not be cut.
+    """
+    near = np.zeros(len(low), np.bool_)
+    for x in (run.positions for run in runs if run.at):
+        near |= (low <= x[-1]) & (x[0] < high)
+    return near
 
 
 def _joined(calls: Iterable[Call], side: int) -> list[Call]:

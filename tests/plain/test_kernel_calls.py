@@ -1,6 +1,6 @@
 """The one cutter of rectangles: its calls cover what a mask allows, once, and nothing else."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from types import ModuleType
 
 import numpy as np
@@ -14,7 +14,7 @@ from codegen.torch.parts import bands
 from codegen.torch.schedule import ONE_RUN
 from planner.kernel_calls import Call, band_calls, rectangle_calls
 from planner.kernel_calls.calls import in_turn
-from planner.kernel_calls.runs import runs
+from planner.kernel_calls.runs import Run, runs
 from planner.kernel_calls.strips import strip_calls
 from planner.masks import Causal, Documents, Mask, Window
 from planner.partitions import Ranges, merge, shifted
@@ -72,8 +72,30 @@ def test_calls_cover_what_the_mask_allows_once(
 
 def test_pages_that_every_query_sees_are_one_call() -> None:
     queries, pages = [range(4096, 4352), range(7936, 8192)], [range(n, n + 16) for n in (0, 64, 99)]
-    sides, boxes = (runs(queries), runs(pages)), Causal().region().pieces.tolist()
+    sides, boxes = (runs(queries), runs(pages)), Causal().region().pieces
     assert band_calls(*sides, boxes) == [Call(range(512), range(48), False)]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.data())
+def test_a_rectangle_is_cut_by_the_documents_that_it_meets_alone(
+    lengths: list[int], data: st.DataObject
+) -> None:
+    work = Workload(seq=sum(lengths), heads=1, mask=Causal() & Documents(tuple(lengths)))
+    ends = sorted(data.draw(st.tuples(*[st.integers(0, work.seq)] * 2)))
+    part, between, looked = range(*ends), Run.between, list[range]()
+
+    def counted(run: Run, low: int, high: int) -> Run:
+        looked.append(range(low, high))
+        return between(run, low, high)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Run, "between", counted)
+        calls = band_calls(runs([part]), runs([part]), work.mask.region().pieces)
+    cuts = pairwise([0, *accumulate(lengths)])
+    met = sum(bool(part) and a < part.stop and part.start < b for a, b in cuts)
+    assert len(looked) == 2 * met  # once for rows, once for columns
+    allowed = work.allowed(part, part)
+    np.testing.assert_array_equal(covered(calls, allowed.shape, allowed), allowed)
 
 
 @pytest.mark.parametrize(
@@ -105,12 +127,12 @@ def test_one_token_of_a_stripe_is_one_row(kv: range) -> None:
 
 def assert_alike(mask: Mask, rows: Ranges, columns: Ranges) -> None:
     """Fails unless programs of loops make the calls that the planner does."""
-    boxes = mask.region().pieces.tolist()
+    boxes = mask.region().pieces
     ours = band_calls(runs(rows), runs(columns), boxes)
     one = [(of_one_run, (*rows, *columns))] * (len(rows) == len(columns) == 1)
     for part, sides in ((bands, (rows, columns)), *one):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(part, "BOXES", tuple(map(tuple, boxes)))
+            patched.setattr(part, "BOXES", tuple(map(tuple, boxes.tolist())))
             part.tiles.cache_clear()
             theirs = part.tiles(*sides)
         assert [(*map(written, call[:2]), call[2]) for call in theirs] == [
