@@ -14,20 +14,23 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.copies import Copies
 from planner.analysis.inputs import check_inputs
-from planner.analysis.liveness import held_away, lifetimes
+from planner.analysis.liveness import held_away
 from planner.analysis.messages import ALWAYS, last_ways
 from planner.analysis.partial_sums import check_partial_sums
-from planner.analysis.tables import groups
+from planner.analysis.tables import Table, groups
 from planner.analysis.tiles import CELLS, LIVE, Tiles, dead_edges, tiles
 from planner.columns import chosen
 from planner.errors import PlanError
 from planner.ir import INPUTS, Index, Plan
+from planner.partitions import Ints
 from planner.plans import AnyPlans, Plans
 
 Given = TypeVar("Given", bound=AnyPlans)
 DUE, ATTENDED = LIVE, np.uint8(2)
 MARK = "_verified"
+AFTER = "_verified_after"  # the forward plan whose copies a backward plan may start from
 Bytes = NDArray[np.uint8]
 
 
@@ -61,13 +64,13 @@ def mark_verified(plan: Plan) -> Plan:
 def ensure_verified(given: AnyPlans) -> Plans:
     """The plans, each verified now unless it was before; PlanError of the first wrong one.
 
-    A pair is compared each time: another forward plan may leave other copies behind.
+    A pair is compared once more with another forward plan, which may leave other copies behind.
     """
     plans = Plans.of(given)
     for plan in plans:
         if MARK not in vars(plan):
             verify(plan)
-    if plans.forward and plans.backward:
+    if plans.forward and plans.backward and vars(plans.backward).get(AFTER) is not plans.forward:
         verify_pair(plans.forward, plans.backward)
     return plans
 
@@ -92,6 +95,7 @@ def verify_pair(forward: Plan, backward: Plan) -> Plans:
                 f"start: rank {rank[at]} holds {tensor} block {block[at]}, which the forward"
                 " pass does not leave there"
             )
+    object.__setattr__(backward, AFTER, forward)
     return pair
 
 
@@ -102,8 +106,12 @@ def _left_by(forward: Plan, tensor: str, block: Index, rank: Index) -> NDArray[n
         return np.asarray((source[block] == rank) | (step[block] == ALWAYS))
     if tensor not in INPUTS["forward"]:
         return np.zeros(len(block), bool)
-    came = lifetimes(forward, tensor)[0][rank, block] >= -1
-    return np.asarray(came | (forward.side(tensor).owners[block] == rank))
+    came, copies = Table(forward, tensor), Copies(forward, tensor)
+    came[came.cells.owned] = True
+    for number in range(-1, len(forward.steps) + 1):
+        for rows in copies.comes(number):
+            came[rows.rank, rows.blocks] = True
+    return came.flat[came.cells.flat(rank, block)]
 
 
 def check_rectangles(plan: Plan, table: Tiles) -> None:
@@ -133,12 +141,15 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
     Counted per pair of head slices, so memory is bounded by the blocks of one slice. A block that
     a rectangle names twice has a live tile there, which counts twice.
     """
-    q, kv = plan.partition.q, plan.partition.kv
+    q, kv, before = plan.partition.q, plan.partition.kv, list[Ints]()
     for q_slice, kv_slice in np.argwhere(table.shared_heads > 0).tolist():
         q_ids, kv_ids = np.flatnonzero(q.slice == q_slice), np.flatnonzero(kv.slice == kv_slice)
-        state = np.zeros((len(q_ids) + 1, len(kv_ids) + 1), np.uint8)  # the last: "no block"
-        state[:-1, :-1] = table.chunk_kinds[np.ix_(q.chunk[q_ids], kv.chunk[kv_ids])] & LIVE
-        due, attended = int(np.count_nonzero(state)), 0
+        chunks = [q.chunk[q_ids], kv.chunk[kv_ids]]
+        if not before or not all(map(np.array_equal, before, chunks)):  # slices are mostly alike
+            live = np.zeros((len(q_ids) + 1, len(kv_ids) + 1), np.uint8)  # the last: "no block"
+            live[:-1, :-1] = table.chunk_kinds[np.ix_(*chunks)] & LIVE
+            due, before = int(np.count_nonzero(live)), chunks
+        state, attended = live.copy(), 0
         places = _places(len(q), q_ids), _places(len(kv), kv_ids)
         for _, node in plan.attends():
             of_kv = kv.slice.take(node.kv.max(axis=1)) == kv_slice

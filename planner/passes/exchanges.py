@@ -42,12 +42,17 @@ def _cliques(ranks: int, src: Index, dst: Index) -> Index:
     exact = 1 << (52 - ranks.bit_length())  # sums of weights are then whole numbers in float64
     weight = np.random.default_rng(0).integers(1, exact, ranks).astype(np.float64)
     around = weight + np.bincount(a, weight[b], ranks)
-    joint = np.where(around[a] == around[b], around[a], 0.0)
-    members = 1 + np.bincount(a, minlength=ranks)[a]
-    if not (joint > 0).all() and ranks <= LARGEST:
+    others = np.bincount(a, minlength=ranks)
+    around[others == 0] = np.inf  # numbered last
+    members = 1 + others[a]
+    alike = around[a] == around[b]
+    if alike.all() or ranks > LARGEST:  # every set by itself
+        label = np.unique(around, return_inverse=True)[1][a]
+    else:
         joint, members = _common(ranks, a, b, weight)
-    _, label, pairs = np.unique(joint, return_inverse=True, return_counts=True)
-    whole = (pairs[label] == members * (members - 1)) & (members > 2) & (joint > 0)
+        label, alike = np.unique(joint, return_inverse=True)[1], joint > 0
+    pairs = np.bincount(label, alike)
+    whole = alike & (pairs[label] == members * (members - 1)) & (members > 2)
     known = np.full(len(pair), -1, np.intp)
     known[np.flatnonzero(mutual)[whole]] = label[whole]
     return known[np.searchsorted(pair, src * ranks + dst)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.analysis.tables import Bits
+from planner.analysis.tables import Bits, Table, attended_blocks
 from planner.columns import by_group
 from planner.ir import Held, Index, Move, Plan, Step
 from planner.masks.mask import SideName
@@ -67,21 +67,19 @@ def _wider(plan: Plan, side: SideName) -> Callable[[Move], Bits]:
     Inputs are read where they come to, sums were made where they come from; of each block the
     first rectangle counts in which that rank attends it.
     """
-    total = sum(len(attend) for _, attend in plan.attends())
-    first = np.full((plan.ranks, len(plan.partition.side(side)) + 1), total, np.intp)
-    width, at = np.zeros(total + 1, np.intp), 0
-    for _, attend in plan.attends():
-        blocks = attend.q if side == "q" else attend.kv
-        numbers = np.arange(at, at := at + len(attend))
+    tensor, attends = "Q" if side == "q" else "KV", [attend for _, attend in plan.attends()]
+    first = Table(plan, tensor, np.uint32)  # rectangles are numbered from the last one, which is 1
+    width, at = np.zeros(1 + sum(map(len, attends)), np.intp), 0
+    for attend in reversed(attends):
+        blocks = attended_blocks(attend, tensor)
+        numbers = np.arange(at := at + len(attend), at - len(attend), -1)
         width[numbers] = (blocks >= 0).sum(axis=1)
-        place = attend.rank[:, None], blocks
-        first[place] = np.minimum(first[place], numbers[:, None])
-    first[:, -1] = total
+        first[attend.rank, blocks] = numbers[:, None]
 
     def wider(move: Move) -> Bits:
         rank = move.src if move.accumulates else move.dst
-        rectangle = first[rank[:, None], move.blocks]
-        one = rectangle.min(axis=1)
+        rectangle = first[rank, move.blocks]
+        one = rectangle.max(axis=1)
         attended = ((rectangle == one[:, None]) & (move.blocks >= 0)).sum(axis=1)
         return np.asarray(width[one] > attended)
 

@@ -123,15 +123,17 @@ def _in_rounds(node: AnyNode, *columns: Ints) -> list[AnyNode]:
     return [node.only(rows) for rows in rounds(*columns)]
 
 
-def rounds(*columns: Ints) -> Iterator[Index]:
-    """Yield the row numbers of each round; `columns` [n] are the ports that a row occupies."""
-    rows = np.arange(len(columns[0]))
-    first = [np.zeros(int(column.max(initial=0)) + 1, np.intp) for column in columns]
-    while rows.size:
-        free = np.ones(len(rows), bool)
-        for column, table in zip(columns, first, strict=True):
-            used = column[rows]
-            table[used[::-1]] = rows[::-1]
-            free &= table[used] == rows
-        yield rows[free]
-        rows = rows[~free]
+def rounds(*columns: Ints) -> list[Index]:
+    """Returns the row numbers of each round; `columns` [n] are the ports that a row occupies.
+
+    A row comes one round after the last earlier row that shares a port with it.
+    """
+    ports = [[0] * (int(column.max(initial=0)) + 1) for column in columns]  # rounds they were in
+    number = list[int]()
+    for row in zip(*(column.tolist() for column in columns), strict=True):
+        this = max(port[rank] for port, rank in zip(ports, row, strict=True))
+        number.append(this)
+        for port, rank in zip(ports, row, strict=True):
+            port[rank] = this + 1
+    order = np.argsort(number, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(number))[:-1]) if number else []

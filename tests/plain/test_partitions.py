@@ -175,3 +175,17 @@ def test_a_table_has_a_number_per_rank_and_block_and_keeps_that_of_no_block(
     assert [*map(table.cells.at, table.cells.owned.tolist())] == [
         *zip(owners, range(blocks), strict=True)
     ]
+
+
+def test_the_sides_of_a_partition_are_checked_once_for_all_rewrites_of_a_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work, looked = Workload(seq=64, heads=2, mask="window:8"), list[str]()
+    partition = plan("zigzag", work, 4).partition
+    fresh = Partition(Side(partition.q.blocks), Side(partition.kv.blocks))
+    monkeypatch.setattr("planner.partitions._check_cover", lambda *given: looked.append(given[2]))
+    for _ in range(3):
+        fresh.check(work, 4)
+    assert len(looked) == 2
+    fresh.check(replace(work, seq=128, kv_seq=128), 4)
+    assert len(looked) == 4

@@ -3,7 +3,7 @@
 kv of rank r under a causal window of 2:   | . . . . | . . |   only rank r; r and r + 1
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
 import numpy as np
@@ -23,12 +23,13 @@ def by_users(work: Workload, ranks: int, queries: Chunks, keys: Chunks) -> tuple
     Of a stride of queries, everything between its first and its last one counts as seen.
     """
     edges, seen = _intervals(work, ranks, queries)
-    pieces, users = Chunks(), list[Users]()
+    spans, pieces, users = [*pairwise(edges)], Chunks(), list[Users]()
     for whole, owner in keys:
-        parts = [_within(whole, low, high) for low, high in pairwise(edges)]
-        used = [n for n, part in enumerate(parts) if part] or [0]
-        pieces += [(parts[n], owner) for n in used]
-        users += [seen[n] for n in used]
+        ends = [x for part in whole if part for x in (part[0], part[-1])] or [0]
+        near = range(bisect_right(edges, min(ends)) - 1, bisect_right(edges, max(ends)))
+        parts = {n: part for n in near if (part := _within(whole, *spans[n]))} or {0: ()}
+        pieces += [(part, owner) for part in parts.values()]
+        users += [seen[n] for n in parts]
     return pieces, np.array(users)
 
 
