@@ -33,8 +33,8 @@ BLOCKWISE: tuple[Rewrite, ...] = (
     joined,
 )
 REGULAR: tuple[Rewrite, ...] = ()  # schedules as they were built, for full masks
-TRIMS: dict[str, tuple[Rewrite, ...]] = {"messages": PASSES, "blocks": BLOCKWISE}
 Trim = Literal["messages", "blocks"]
+TRIMS: dict[Trim, tuple[Rewrite, ...]] = {"messages": PASSES, "blocks": BLOCKWISE}
 
 
 class How(TypedDict, total=False):

@@ -1,62 +1,32 @@
 """compare(work, ranks, hardware)   schedules verified, predicted, and executed on request."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from html import escape
 from importlib import import_module
 from io import StringIO
-from itertools import chain
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
-from planner.analysis.balance import imbalance
-from planner.errors import PlanError, Reasons, RingloomError
-from planner.masks import Full
+from planner.errors import Reasons, RingloomError
 from planner.one_line import both_ends
-from planner.planning import Trim, find_schedule, plan
-from planner.plans import Passes, Plans
-from planner.schedules import comparable
+from planner.plans import Passes
 from planner.workload import Workload, check_request
 from ringloom.advice import Recommendation, recommend, why
-from ringloom.rows import LABELS, Load, Refusal, Row, cells, flat, shortage
+from ringloom.rows import LABELS, Refusal, Row, cells, flat
+from ringloom.trials import Case, Track, Trials, against, asked_for, feasible
 from ringloom.views.units import counted, in_lines, length, seconds
-from runtimes.validation import check
-from simulator.confidence import interval, ratio_interval, spread
-from simulator.facts import over_average, work_of
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find_hardware
 from simulator.pictures import COMPUTE, new_axes
-from simulator.prediction import Prediction, ratio, simulate
 from simulator.scenario import Scenario, scenario_of
 
 PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
-Track = Callable[[Iterable[str]], Iterable[str]]
-TOKENS_PER_RANK = 64  # of the smaller workload that is executed numerically
-RUNNABLE = 4096  # tokens up to which a workload runs at its own length
-WORTH = 0.9  # of a schedule's time: a variant that takes less than that is listed, too
-NEAR = 1.3  # times the fastest: what takes longer is never too close to call
 ORDINARY = Scenario()
-NARROW = 16  # head_dim of the smaller workload: plans do not depend on it
-BLOCKWISE = " --trim blocks"  # how a variant's name ends
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """One schedule of a comparison: its row, plans and prediction."""
-
-    row: Row
-    plans: Plans
-    prediction: Prediction
-    trim: Trim = "messages"
-
-    def __repr__(self) -> str:
-        return f"<Case {self.row.schedule}: {self.prediction!r}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +34,8 @@ class Comparison:
     """Schedules of one workload on one machine; printed, it is the table of `rows`.
 
     `cases`: the fastest first. `among`: the rows of all that were compared, where only the
-    `fastest` were kept.
+    `fastest` were kept. Of schedules with messages split block by block, `split_tried` were
+    simulated and `split_skipped` were not, as they could not have saved a tenth.
     """
 
     work: Workload
@@ -75,6 +46,8 @@ class Comparison:
     cases: tuple[Case, ...]
     refused: tuple[Refusal, ...] = ()
     among: tuple[Row, ...] = ()
+    split_tried: int = 0
+    split_skipped: int = 0
 
     @property
     def rows(self) -> list[Row]:
@@ -128,7 +101,7 @@ class Comparison:
             lines.append(f"<th>{escape(row.schedule)}</th>{numbers}")
         for one in self.refused:
             name, wide = escape(one.schedule), f'<td colspan="{len(LABELS)}">'
-            lines.append(f"<th>{name}</th>{wide}cannot run: {escape(one.reason)}</td>")
+            lines.append(f"<th>{name}</th>{wide}{one.verdict}: {escape(one.reason)}</td>")
         caption = f"<caption>{escape(self.title)}</caption>"
         body = "".join(f"<tr>{line}</tr>" for line in lines)
         return f"<table>{caption}{body}</table><p>{escape(self.recommendation.reason)}</p>"
@@ -217,6 +190,7 @@ def compare(
     checked: bool = False,
     variants: bool = True,
     memory: float | None = None,
+    time_limit: float | None = None,
     track: Track = iter,
 ) -> Comparison:
     """Plan, verify and simulate schedules, by default those that matter on the machine.
@@ -225,141 +199,48 @@ def compare(
     the machine's nodes unless a schedule says otherwise (`allgather:node=1`).
     Ring is always simulated, for the speedup. `scenario` says what differs from the ordinary, and
     `overlap=False` that transfers do not run beside compute. `variants`: a schedule is also listed
-    with messages split block by block, where that takes at least a tenth less time. With
+    with messages split block by block ("usp --trim blocks"), where that takes at least a tenth less
+    time than the schedule does with any of its parameters. With
     `checked`, each schedule is also executed on `ranks` x 64 tokens in float64 and compared with
     dense attention. `memory`: bytes that a rank has for attention, by default the chip's; schedules
-    that need more, or whose ranks or heads do not divide, are `refused`. `track` may wrap the
-    names, to show progress. Raises PlanError for unknown schedules, and where none can run.
+    that need more, or whose ranks or heads do not divide, are `refused`, and so are those that are
+    not reached within `time_limit` seconds. `track` may wrap the names, to show progress. Raises
+    PlanError for unknown schedules, and where none can run.
     """
     check_request(work, ranks, "compare(work, ranks, hardware)")
-    if not isinstance(memory, Real | None):
-        raise RingloomError(f"memory must be a number of bytes, not {memory!r:.40}")
+    limit = math.inf if time_limit is None else _number(time_limit, "time_limit", "seconds")
     machine = find_hardware(hardware)
     what_if = scenario_of(scenario or ORDINARY)
     what_if = replace(what_if, overlap=what_if.overlap and overlap)
     names = asked_for(schedules, work, ranks, machine)
-    room = machine["memory.capacity"] if memory is None else memory
+    room = machine["memory.capacity"] if memory is None else _number(memory, "memory", "bytes")
+    trials = Trials(
+        work, ranks, pass_, machine, what_if, room, math.inf if limit is None else limit
+    )
+    ring = trials.case("ring")
 
-    def case_of(name: str, trim: Trim = "messages") -> Case:
-        plans = Plans.of(plan(name, work, ranks, pass_=pass_, trim=trim))
-        shown = name if trim == "messages" else f"{name}{BLOCKWISE}"
-        return case(shown, plans, simulate(plans, machine, what_if), trim)
+    def outcome(name: str) -> Case | Refusal:
+        return feasible(name, lambda _: ring, room) if name == "ring" else trials.outcome(name)
 
-    ring = case_of("ring")
-
-    def variants_of(name: str) -> Iterator[Case | Refusal]:
-        one = feasible(name, lambda name: ring if name == "ring" else case_of(name), room)
-        yield one
-        if variants and isinstance(one, Case) and work.mask != Full():
-            split = feasible(name, partial(case_of, trim="blocks"), room)
-            if isinstance(split, Case) and split.row.makespan_s <= WORTH * one.row.makespan_s:
-                yield split
-
-    tried = list(chain.from_iterable(map(variants_of, track(names))))
-    cases = [one for one in tried if isinstance(one, Case)]
-    refused = [one for one in tried if isinstance(one, Refusal)]
+    outcomes = [*map(outcome, track(names))]
+    cases = [one for one in outcomes if isinstance(one, Case)]
+    refused = [one for one in outcomes if isinstance(one, Refusal)]
     if not cases:
         reasons = (f"{each.schedule}: {each.reason}" for each in refused)
         raise Reasons("\n".join(["none of these schedules can run", *reasons]))
-    if checked and (small := smaller(work, ranks)):
-        cases = [executed(one, small, ranks, pass_) for one in cases]
+    splits = trials.splits(cases) if variants else []
+    promising = {one.name: one.worth for one in splits if trials.is_promising(one)}
+    split = [one for one in map(trials.outcome, track(list(promising))) if isinstance(one, Case)]
+    cases += [one for one in split if one.row.makespan_s <= promising[one.row.schedule]]
+    cases = [trials.executed(one) for one in cases] if checked else cases
     cases = sorted((against(ring, one) for one in cases), key=lambda one: one.row.makespan_s)
-    sure = with_intervals(cases, machine, what_if)
-    shown = machine.name, pass_, what_if
-    return Comparison(work, ranks, *shown, tuple(sure), tuple(refused))
+    sure = trials.with_intervals(cases, track)
+    shown, counts = (machine.name, pass_, what_if), (len(split), len(splits) - len(split))
+    return Comparison(work, ranks, *shown, tuple(sure), tuple(refused), (), *counts)
 
 
-def asked_for(
-    schedules: Sequence[str] | None, work: Workload, ranks: int, machine: Hardware
-) -> list[str]:
-    """Returns each schedule once, as the machine runs it: those given, or those that matter."""
-    named = comparable(work, ranks, machine.ranks_per_node) if schedules is None else schedules
-    given = [] if isinstance(named, str) or not isinstance(named, Iterable) else list(named)
-    if not given:
-        raise PlanError(f"schedules must be a list of names, such as ['ring'], not {named!r}")
-    names = list(dict.fromkeys(on_machine(name, ranks, machine) for name in given))
-    for name in names:
-        find_schedule(name)
-    return names
-
-
-def executed(one: Case, small: Workload, ranks: int, pass_: Passes) -> Case:
-    """Returns a case with what its execution on a smaller workload showed."""
-    name = one.row.schedule.removesuffix(BLOCKWISE)
-    exact = check(plan(name, small, ranks, pass_=pass_, trim=one.trim)).exact
-    return replace(one, row=replace(one.row, exact=exact, exact_seq=small.seq))
-
-
-def on_machine(schedule: str, ranks: int, machine: Hardware) -> str:
-    """Return a schedule, with node= where it has nodes and says none, and the machine has some."""
-    recipe, given = find_schedule(schedule)
-    node = machine.ranks_per_node
-    if "node" not in recipe.parameters or "node" in given or not 1 < node < ranks or ranks % node:
-        return schedule
-    return f"{schedule}:node={node}"
-
-
-def feasible(name: str, make: Callable[[str], Case], room: float) -> Case | Refusal:
-    """Returns the case of a schedule, or why it cannot run with so many bytes on a rank."""
-    try:
-        one = make(name)
-    except PlanError as error:
-        return Refusal(name, str(error))
-    lack = shortage(one.row.peak_bytes, room)
-    return Refusal(name, lack) if lack else one
-
-
-def with_intervals(cases: Sequence[Case], machine: Hardware, scenario: Scenario) -> Iterator[Case]:
-    """Yields cases, the fastest first, with intervals of their times, and of those near its own."""
-    best, fastest = cases[0], cases[0].row.makespan_s
-    least = spread(best.plans, machine, scenario, fastest)
-    for one in cases:
-        took, over = one.row.makespan_s, None
-        near = fastest < took <= NEAR * fastest
-        own = least if one is best else spread(one.plans, machine, scenario, took, calibrated=near)
-        if near:
-            over = ratio_interval(machine.name, took / fastest, own, least)
-        around = interval(machine, took, own)
-        yield replace(one, row=replace(one.row, interval_s=around, ratio_interval=over))
-
-
-def against(ring: Case, one: Case) -> Case:
-    """Returns a case with its speedup over the ring."""
-    speedup = ratio(ring.row.makespan_s, one.row.makespan_s)
-    return replace(one, row=replace(one.row, speedup_vs_ring=speedup))
-
-
-def case(name: str, plans: Plans, prediction: Prediction, trim: Trim = "messages") -> Case:
-    """A schedule by itself: nothing is faster yet than its own lower bound, or than the ring."""
-    first = plans.first
-    total = work_of([first])
-    numbers: dict[str, Any] = prediction.as_row()
-    row = Row(
-        schedule=name,
-        speedup_vs_ring=1.0,
-        imbalance=imbalance(first),
-        busiest=_load(total, int(total.argmax())),
-        lightest=_load(total, int(total.argmin())),
-        verified_seq=first.workload.seq,
-        **numbers,
-    )
-    return Case(row, plans, prediction, trim)
-
-
-def smaller(work: Workload, ranks: int) -> Workload | None:
-    """The same mask at a length that runs in a moment; None where the mask fixes the length."""
-    dims = "head_dim", "v_head_dim"
-    narrow = {dim: min(getattr(work, dim), NARROW) for dim in dims}
-    if max(work.seq, work.kv_seq) <= RUNNABLE:
-        return replace(work, dtype="float64", **narrow)
-    seq = min(work.seq, ranks * TOKENS_PER_RANK)
-    kv_seq = seq if work.kv_seq == work.seq else max(1, seq * work.kv_seq // work.seq)
-    try:
-        short = replace(work, seq=seq, kv_seq=min(kv_seq, RUNNABLE), dtype="float64")
-        return replace(short, batch=1, **narrow)
-    except PlanError:
-        return None
-
-
-def _load(total: NDArray[np.int64], rank: int) -> Load:
-    return Load(rank, float(over_average(total)[rank]) if total.any() else 1.0)
+def _number(value: object, name: str, unit: str) -> float:
+    """Returns an argument; raises RingloomError for what is no number."""
+    if not isinstance(value, int | float | np.number):
+        raise RingloomError(f"{name} must be a number of {unit}, not {value!r:.40}")
+    return float(value)

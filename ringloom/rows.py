@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ringloom.views.units import seconds, size, times
 
@@ -54,12 +54,20 @@ class Row:
 class Refusal:
     """A schedule that cannot run, and the reason."""
 
+    verdict: ClassVar[str] = "cannot run"
+
     schedule: str
     reason: str
 
     def as_dict(self) -> dict[str, Any]:
         """A row for JSON whose numbers are null."""
         return {field.name: None for field in fields(Row)} | asdict(self)
+
+
+class Unreached(Refusal):
+    """A schedule that was not tried, and the reason."""
+
+    verdict = "was not tried"
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:

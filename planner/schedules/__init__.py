@@ -23,7 +23,15 @@ from planner.schedules.rings.ring import ring
 from planner.schedules.rings.startrail import startrail
 from planner.schedules.rings.tokenring import tokenring
 from planner.schedules.table import SCHEDULES, Schedule, schedule
-from planner.schedules.variants import beside_a_cache, by_heads, in_nodes, never, once
+from planner.schedules.variants import (
+    beside_a_cache,
+    by_heads,
+    in_nodes,
+    never,
+    once,
+    under_documents,
+    under_sparse,
+)
 from planner.workload import Workload
 
 __all__ = ["SCHEDULES", "Schedule", "classic", "comparable", "schedule"]
@@ -60,7 +68,10 @@ ROWS = (
     _cached("decode-a2a", decode_a2a, "Q, OUT", "mesh2d of one column", "Helix, vLLM"),
     _cached("tree", tree, "Q, OUT", "binomial trees", "Tree Attention (Shyam et al. 2024)"),
     _newer("broadcast", broadcast, "KV, or Q and OUT", "broadcasts in turn", "ringX"),
-    _newer("group-cast", group_cast, "KV that is seen", "one message each", "MagiAttention"),
+    _newer(
+        *("group-cast", group_cast, "KV that is seen", "one message each", "MagiAttention"),
+        variants=under_sparse,
+    ),
     _newer("halo", group_cast, "KV that is seen", "group-cast", "swa_p2p of Megatron-LM"),
     _newer("llama3", llama3, "KV", "all-gather by heads", "Llama 3 (2024)", variants=once),
     _newer(
@@ -68,7 +79,10 @@ ROWS = (
     ),
     _newer("head-chunks", head_chunks, "heads", "ulysses-stages, one ahead", "HCMS", variants=once),
     _newer("ulysses-gather", ulysses_gather, "heads, KV", "usp with a gather", "vLLM-Omni"),
-    _newer("groups", groups, "KV", "rings per document", "FlexSP, ByteScale"),
+    _newer(
+        *("groups", groups, "KV", "rings per document", "FlexSP, ByteScale"),
+        variants=under_documents,
+    ),
 )
 SCHEDULES |= {row.name: row for row in ROWS}
 for _module in walk_packages(__path__, f"{__name__}."):  # a file registers its schedules itself

@@ -5,6 +5,7 @@ Each function (work, ranks, node) gives texts that follow the name of a schedule
 
 from collections.abc import Iterator
 
+from planner.layouts import parts
 from planner.workload import Workload
 
 
@@ -21,6 +22,18 @@ def once(_: Workload, __: int, ___: int) -> Iterator[str]:
 def beside_a_cache(work: Workload, _: int, __: int) -> Iterator[str]:
     """The schedule as it is, where keys outnumber queries: it leaves them where they are."""
     if work.seq < work.kv_seq:
+        yield ""
+
+
+def under_documents(work: Workload, _: int, __: int) -> Iterator[str]:
+    """The schedule as it is, where parts of the mask are independent: it shares them out."""
+    if len(parts(work)) > 1:
+        yield ""
+
+
+def under_sparse(work: Workload, _: int, __: int) -> Iterator[str]:
+    """The schedule as it is, under masks other than full and causal: it sends what is seen."""
+    if work.mask.fixed_length:
         yield ""
 
 

@@ -41,6 +41,10 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
         "predicted: time, idle, exposed transfers, memory, time over the lower bound",
         f"verified: every plan, at its full length of {lengths(comparison.work)}",
     ]
+    tried, skipped = comparison.split_tried, comparison.split_skipped
+    if tried or skipped:
+        said = f"{tried} tried, listed where that saves a tenth; {skipped} were not: it could not"
+        notes.append(f"--trim blocks: {said}, or time was over")
     if checked and any(row.exact is not None for row in rows):
         notes.append("ran: executed numerically, in float64 with narrow heads; ok is within 1e-12")
     elif checked:
@@ -49,6 +53,7 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
         "rows": comparison.as_rows(),
         "recommendation": asdict(advice),
         "why": comparison.why,
+        "split": {"tried": tried, "skipped": skipped},
     }
     table = comparison_table(rows, checked, comparison.refused)
     pictures = [table, *bars(rows, console()), *map(faint, notes)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import fields, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,6 +67,12 @@ TOKENS = Written("tokens", "256k", tokens)
 FILE, TRACE = File(), File(trace_file)
 hardware_option = click.option(
     "--hardware", default="a100-nvlink", help="A preset or a TOML/JSON file."
+)
+time_limit_option = click.option(
+    "--time-limit",
+    type=Number(0),
+    metavar="SECONDS",
+    help="Begin no schedule later than that.  [default: none]",
 )
 max_calls_option = click.option(
     "--max-calls",
@@ -176,7 +183,9 @@ def comparison_options(most: int | None = None) -> Callable[[Function], Function
         callback=lambda _, __, lists: [*chain(*lists)] or None,
         help=f"Names of schedules, separated by commas.  [default: {usual}]",
     )
-    return grouped(workload_options(), hardware_option, schedules_option, scenario_options)
+    return grouped(
+        workload_options(), hardware_option, schedules_option, time_limit_option, scenario_options
+    )
 
 
 # ---- their values
@@ -224,8 +233,9 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
 def compared(given: dict[str, Any], most: int | None = None, **more: Any) -> Comparison:
     """Compare schedules as the options of `comparison_options` say; `most`: if none are named."""
     work, ranks = workload(given)
-    chosen = {name: given[name] for name in ("hardware", "schedules", "pass_")}
-    made = compare(work, ranks, **chosen, scenario=scenario_of(given), track=progress, **more)
+    chosen = {name: given[name] for name in ("hardware", "schedules", "pass_", "time_limit")}
+    bar = partial(progress, verb="comparing")
+    made = compare(work, ranks, **chosen, scenario=scenario_of(given), track=bar, **more)
     return made.fastest(most) if most and given["schedules"] is None else made
 
 

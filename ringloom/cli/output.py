@@ -18,7 +18,13 @@ from typing import Any, TypeVar
 
 import click
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, track
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.segment import Segment
 
 from planner.errors import printable
@@ -145,9 +151,16 @@ def csv_text(rows: list[dict[str, Any]]) -> str:
 
 
 def progress(items: Iterable[Item], verb: str = "planning") -> Iterable[Item]:
-    """The same items, with a bar that counts them."""
+    """The same items, with a bar that names the one at hand and counts them."""
     terminal, listed = console(stderr=True), list(items)
-    return track(listed, verb, console=terminal, transient=True, disable=not terminal.is_terminal)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    shown = Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal)
+    with shown:
+        task = shown.add_task(verb, total=len(listed))
+        for item in listed:
+            shown.update(task, description=f"{verb} {item}", refresh=True)
+            yield item
+            shown.advance(task)
 
 
 @contextmanager

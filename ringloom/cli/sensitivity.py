@@ -92,6 +92,6 @@ def command(
         "sweep": asdict(drawn) if drawn else None,
     }
     title = f"{best} takes {seconds(usual[best])}: {comparison.title}; * not calibrated"
-    refused = [f"{one.schedule} cannot run: {one.reason}" for one in comparison.refused]
+    refused = [f"{one.schedule} {one.verdict}: {one.reason}" for one in comparison.refused]
     crossings = drawn.sentences if drawn else []
     show(document, title, tornado(rows, best, usual[best]), advice, *crossings, *refused)

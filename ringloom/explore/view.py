@@ -15,13 +15,14 @@ from planner.planning import plan
 from planner.plans import Passes, Plans
 from planner.schedules import comparable
 from planner.workload import Workload
-from ringloom.comparison import Case, Comparison, against, case, feasible, on_machine
+from ringloom.comparison import Comparison
 from ringloom.explore.choices import Choices
 from ringloom.report.facts.tiles import TileFacts, tables
 from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficPicture
 from ringloom.rows import Refusal, Row, shortage
+from ringloom.trials import Case, against, case, feasible, on_machine
 from simulator.facts import bars_of, by_nodes, over_average, traffic_of, usage, work_of
 from simulator.hardware import hardware
 from simulator.pictures import FEW

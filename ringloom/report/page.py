@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 import ringloom
 from planner.files.digest import digest
-from ringloom.comparison import Case, Comparison
+from ringloom.comparison import Comparison
 from ringloom.report import SCRIPTS, asset
 from ringloom.report.facts.recorded import Recorded, matching
 from ringloom.report.facts.tiles import tables
@@ -22,6 +22,7 @@ from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficPicture, look_of
 from ringloom.report.summary import TEMPLATES, summary
 from ringloom.rows import Row
+from ringloom.trials import Case
 from ringloom.views.units import seconds, size, times
 from simulator.facts import (
     Usage,

@@ -28,9 +28,10 @@ from planner.errors import RingloomError
 from planner.planning import find_schedule, plan
 from planner.plans import Passes, Plans
 from planner.workload import Workload
-from ringloom.comparison import PASSES, on_machine
+from ringloom.comparison import PASSES
 from ringloom.csv_rows import Record, chosen, maybe, records, whole
 from ringloom.reproduce import DATA
+from ringloom.trials import on_machine
 from simulator.confidence import Interval, interval, spread
 from simulator.costs.kernels import Kernels
 from simulator.hardware import Hardware, hardware

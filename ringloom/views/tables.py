@@ -90,7 +90,7 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
         )
         table.add_row(*texts, style="bold green" if best else "")
     if refused:
-        table.caption = Text("\n".join(f"{x.schedule} cannot run: {x.reason}" for x in refused))
+        table.caption = Text("\n".join(f"{x.schedule} {x.verdict}: {x.reason}" for x in refused))
         table.caption.justify = "left"
     return table
 

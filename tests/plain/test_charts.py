@@ -16,10 +16,10 @@ from planner.errors import RingloomError
 from planner.ir import Plan
 from planner.planning import plan
 from planner.workload import Workload
-from ringloom.comparison import on_machine
 from ringloom.reproduce import validation
 from ringloom.reproduce.measured import ROWS, Measured, measured, published_rows
 from ringloom.reproduce.validation import Decision, Errors
+from ringloom.trials import on_machine
 from simulator.hardware import Hardware, hardware, presets
 from simulator.prediction import Prediction, simulate
 from simulator.timeline import spans

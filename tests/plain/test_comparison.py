@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from command_line import CommandLine
 from planner.schedules import comparable
 from ringloom.advice import CLOSE, recommend, why
 from ringloom.cli import main
-from ringloom.comparison import asked, on_machine
+from ringloom.comparison import asked
 from ringloom.report.summary import summary
+from ringloom.trials import on_machine
 from ringloom.views.units import in_lines, times
 from simulator.hardware import hardware
+from simulator.prediction import kernel_seconds
 
 WORK = rl.Workload(seq=65536, heads=32, head_dim=128, dtype="bfloat16")
 NAMES = ["ring", "usp:ulysses=3", "zigzag", "striped", "balanced"]
@@ -245,3 +248,84 @@ def test_large_ratios_are_whole_numbers() -> None:
         "613x",
         ">999x",
     ]
+
+
+SPARSE = "window:4096", "causal & documents:100,9000,292,7000,5376,11000"
+
+
+@pytest.mark.parametrize("mask", ["causal", *SPARSE])
+def test_every_name_of_a_row_is_accepted_as_a_schedule(mask: str) -> None:
+    work = rl.Workload(seq=2**15, heads=8, kv_heads=8, mask=mask)
+    rows = rl.compare(work, 8, "a100-pcie").rows
+    names = [row.schedule for row in rows]
+    assert mask == "causal" or any(name.endswith(" --trim blocks") for name in names)
+    again = rl.compare(work, 8, "a100-pcie", names, variants=False).rows
+    assert {row.schedule: row.makespan_s for row in again} == {
+        row.schedule: row.makespan_s for row in rows
+    }
+
+
+def test_names_of_rows_are_typed_back(ringloom: CommandLine) -> None:
+    case = ["compare", "--ranks", "4", "--seq", "4k", "--mask", "window:64"]
+    (row,) = ringloom.json(*case, "--schedules", "llama3 --trim blocks")["rows"]
+    assert row["schedule"] == "llama3 --trim blocks"
+    refused = ringloom.refused(*case, "--schedules", "llama3 --trim pieces")
+    assert "unknown trim 'pieces'" in refused
+
+
+@pytest.mark.parametrize("mask", ["causal", *SPARSE])
+def test_splitting_messages_leaves_attends_and_their_time_as_they_were(mask: str) -> None:
+    """So schedules whose kernels alone take too long need not be split."""
+    work, machine = rl.Workload(seq=2**15, heads=8, kv_heads=8, mask=mask), hardware("h100")
+    for name in comparable(work, 8, machine.ranks_per_node):
+        whole = rl.plan(name, work, 8, pass_="both")
+        split = rl.plan(name, work, 8, pass_="both", trim="blocks")
+        for one, other in zip(whole, split, strict=True):
+            assert [a for _, a in one.attends()] == [a for _, a in other.attends()], name
+        floor = kernel_seconds(whole, machine, rl.Scenario())
+        assert floor <= min(rl.simulate(one, machine).makespan for one in (whole, split)), name
+
+
+def test_schedules_whose_kernels_take_too_long_are_not_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    split, counts = list[str](), dict[str, int]()
+
+    def counted(name: str, *given: Any, trim: str, **how: Any) -> Any:
+        split.extend([name] * (trim == "blocks"))
+        return rl.plan(name, *given, trim=trim, **how)
+
+    monkeypatch.setattr("ringloom.trials.plan", counted)
+    for mask in ("full", "causal", "window:4096"):
+        work = rl.Workload(seq=2**18, heads=8, kv_heads=8, mask=mask)
+        compared = rl.compare(work, 8, "h100", ["zigzag", "ring", "usp:ulysses=2", "usp"])
+        counts[mask] = compared.split_tried
+        assert len(split) == compared.split_tried
+        assert compared.split_tried + compared.split_skipped == 4 * (mask != "full")
+        split.clear()
+    assert counts["full"] == 0
+    assert counts["causal"] <= 1 < counts["window:4096"]
+
+
+def test_schedules_that_are_not_reached_come_last_with_the_reason(ringloom: CommandLine) -> None:
+    case = ["compare", "--ranks", "4", "--seq", "4k", "--schedules", "zigzag,ring,ulysses"]
+    first, *others = ringloom.json(*case, "--time-limit", "0")["rows"]
+    assert (first["schedule"], first["makespan_s"] > 0) == ("ring", True)
+    assert [one["schedule"] for one in others] == ["zigzag", "ulysses"]
+    assert {one["makespan_s"] for one in others} == {None}
+    assert {one["reason"] for one in others} == {"not reached within 0 s"}
+    assert "zigzag was not tried: not reached within 0 s" in ringloom(*case, "--time-limit", "0")
+    assert len(ringloom.json(*case, "--time-limit", "100")["rows"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("mask", "more"),
+    [
+        ("causal", set()),
+        ("window:4096", {"group-cast"}),
+        ("causal & documents:8000,8384", {"groups", "group-cast"}),
+    ],
+)
+def test_schedules_for_sparse_masks_are_compared_under_them(mask: str, more: set[str]) -> None:
+    names = comparable(rl.Workload(seq=2**14, heads=8, mask=mask), 4, 8)
+    assert {"groups", "group-cast"} & set(names) == more

@@ -102,7 +102,7 @@ def test_progress_is_seen_on_a_terminal_and_nowhere_else(monkeypatch: pytest.Mon
         with working("thinking"):
             pass
         said = console.file.getvalue()
-        assert ("counting" in said) is seen
+        assert all((f"counting {item}" in said) is seen for item in "ab")
         assert ("thinking" in said) is seen
 
 

@@ -21,12 +21,13 @@ import ringloom as rl
 from command_line import CommandLine
 from planner.analysis.tiles import tiles
 from planner.files.digest import digest
-from ringloom.comparison import Case, Comparison, compare
+from ringloom.comparison import Comparison, compare
 from ringloom.report.facts.recorded import recorded
 from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.page import page
 from ringloom.report.pictures.stepper import columns, ink_on
 from ringloom.report.pictures.timeline import TimelinePicture
+from ringloom.trials import Case
 from simulator.chrome_trace import save_trace, trace
 from simulator.engines.choice import Engine
 from simulator.facts import bars_of, by_nodes, traffic_of, usage, waits, whole, work_of

@@ -14,7 +14,8 @@ from planner.disk import from_json, largest, read
 from planner.errors import RingloomError
 from planner.files.digest import described, digest
 from planner.given import LONGEST_NAME, name, number, whole
-from ringloom.comparison import Case, Comparison
+from ringloom.comparison import Comparison
+from ringloom.trials import Case
 from simulator.chrome_trace import LANES, TRANSFER
 from simulator.timeline import STREAMS, Span
 

@@ -1,0 +1,244 @@
+"""Trials: each schedule of a comparison planned, verified and simulated, or why it was not.
+
+    named    the schedules that were asked for, or those that matter on the machine
+    split    the same with messages split block by block, where that may save a tenth
+
+Splitting changes no attend. So a split schedule takes as long as the kernels of its busiest rank at
+least, and is not even planned where that leaves no tenth to gain on the best of its family: the
+same schedule with other parameters.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.analysis.balance import imbalance
+from planner.errors import PlanError, unknown
+from planner.masks import Full
+from planner.planning import TRIMS, Trim, find_schedule, plan
+from planner.plans import Passes, Plans
+from planner.schedules import comparable
+from planner.workload import Workload
+from ringloom.rows import Load, Refusal, Row, Unreached, shortage
+from runtimes.validation import check
+from simulator.confidence import interval, ratio_interval, spread
+from simulator.facts import over_average, work_of
+from simulator.hardware import Hardware
+from simulator.prediction import Prediction, kernel_seconds, ratio, simulate
+from simulator.scenario import Scenario
+
+Track = Callable[[Iterable[str]], Iterable[str]]
+TOKENS_PER_RANK = 64  # of the smaller workload that is executed numerically
+RUNNABLE = 4096  # tokens up to which a workload runs at its own length
+WORTH = 0.9  # of the best of a family: a split schedule that takes less than that is listed, too
+NEAR = 1.3  # times the fastest: what takes longer is never too close to call
+NARROW = 16  # head_dim of the smaller workload: plans do not depend on it
+SPLIT = " --trim "  # what precedes the trim in a name
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One schedule of a comparison: its row, plans and prediction."""
+
+    row: Row
+    plans: Plans
+    prediction: Prediction
+
+    def __repr__(self) -> str:
+        return f"<Case {self.row.schedule}: {self.prediction!r}>"
+
+
+class Split(NamedTuple):
+    """A schedule with messages split block by block: up to `worth` seconds it is worth a row."""
+
+    name: str
+    whole: Case
+    worth: float
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The workload and machine of a comparison, on which schedules are tried; `room` in bytes.
+
+    After `limit` seconds, no other trial begins.
+    """
+
+    work: Workload
+    ranks: int
+    pass_: Passes
+    machine: Hardware
+    scenario: Scenario
+    room: float
+    limit: float = math.inf
+    start: float = field(default_factory=monotonic)
+
+    @property
+    def over(self) -> bool:
+        """True once the time limit has passed."""
+        return monotonic() - self.start >= self.limit
+
+    def case(self, name: str) -> Case:
+        """Plan, verify and simulate a schedule; raises PlanError where it cannot be planned."""
+        return case(name, plans := self.plans(name), simulate(plans, self.machine, self.scenario))
+
+    def plans(self, name: str, work: Workload | None = None) -> Plans:
+        """The verified plans of a schedule, which may name its trim."""
+        schedule, trim = with_trim(name)
+        made = plan(schedule, work or self.work, self.ranks, pass_=self.pass_, trim=trim)
+        return Plans.of(made)
+
+    def outcome(self, name: str, make: Callable[[str], Case] | None = None) -> Case | Refusal:
+        """Returns the case of a schedule, or why there is none."""
+        if self.over:
+            return Unreached(name, f"not reached within {self.limit:g} s")
+        return feasible(name, make or self.case, self.room)
+
+    def splits(self, cases: Sequence[Case]) -> list[Split]:
+        """Returns the schedules of cases with messages split block by block; none for full masks.
+
+        They are worth a row if they take a tenth less than the best of their family.
+        """
+        names, best = {one.row.schedule for one in cases}, dict[str, float]()
+        for one in cases:
+            took = one.row.makespan_s
+            best[_family(one)] = min(took, best.get(_family(one), took))
+        whole = (
+            [] if self.work.mask == Full() else [c for c in cases if SPLIT not in c.row.schedule]
+        )
+        splits = [
+            Split(f"{one.row.schedule}{SPLIT}blocks", one, WORTH * best[_family(one)])
+            for one in whole
+        ]
+        return [one for one in splits if one.name not in names]
+
+    def is_promising(self, split: Split) -> bool:
+        """Returns False where the kernels alone take more than is worth a row."""
+        return kernel_seconds(split.whole.plans, self.machine, self.scenario) <= split.worth
+
+    def executed(self, one: Case) -> Case:
+        """Returns a case with what its execution on a smaller workload showed."""
+        small = smaller(self.work, self.ranks)
+        if small is None or self.over:
+            return one
+        exact = check(self.plans(one.row.schedule, small)).exact
+        return replace(one, row=replace(one.row, exact=exact, exact_seq=small.seq))
+
+    def with_intervals(self, cases: Sequence[Case], track: Track) -> Iterator[Case]:
+        """Yields cases, the fastest first, with intervals of their times, and of those near its.
+
+        Once the time limit has passed, cases stay without.
+        """
+        best, fastest, machine = cases[0], cases[0].row.makespan_s, self.machine
+        least = spread(best.plans, machine, self.scenario, fastest)
+        names = track([one.row.schedule for one in cases])
+        for _, one in zip(names, cases, strict=True):
+            if self.over:
+                yield one
+                continue
+            took, over = one.row.makespan_s, None
+            near = fastest < took <= NEAR * fastest
+            own = least
+            if one is not best:
+                own = spread(one.plans, machine, self.scenario, took, calibrated=near)
+            if near:
+                over = ratio_interval(machine.name, took / fastest, own, least)
+            around = interval(machine, took, own)
+            yield replace(one, row=replace(one.row, interval_s=around, ratio_interval=over))
+
+
+def _family(one: Case) -> str:
+    return find_schedule(with_trim(one.row.schedule)[0])[0].name
+
+
+def with_trim(name: str) -> tuple[str, Trim]:
+    """Returns a schedule and its trim, which follows it as rows are printed: "usp --trim blocks".
+
+    Raises PlanError for an unknown trim.
+    """
+    schedule, separator, text = name.partition(SPLIT)
+    asked = text.strip() if separator else "messages"
+    for trim in TRIMS:
+        if trim == asked:
+            return schedule.strip(), trim
+    raise PlanError(unknown("trim", asked, TRIMS))
+
+
+def asked_for(
+    schedules: Sequence[str] | None, work: Workload, ranks: int, machine: Hardware
+) -> list[str]:
+    """Returns each schedule once, as the machine runs it: those given, or those that matter."""
+    named = comparable(work, ranks, machine.ranks_per_node) if schedules is None else schedules
+    given = [] if isinstance(named, str) or not isinstance(named, Iterable) else list(named)
+    if not given:
+        raise PlanError(f"schedules must be a list of names, such as ['ring'], not {named!r}")
+    return list(dict.fromkeys(on_machine(name, ranks, machine) for name in given))
+
+
+def on_machine(name: str, ranks: int, machine: Hardware) -> str:
+    """Returns a name, with node= where its schedule has nodes and says none, and the machine some.
+
+    Raises PlanError for an unknown schedule, parameter or trim.
+    """
+    schedule, trim = with_trim(name) if isinstance(name, str) else (name, "messages")
+    recipe, given = find_schedule(schedule)
+    node = machine.ranks_per_node
+    if "node" in recipe.parameters and "node" not in given and 1 < node < ranks:
+        schedule += f":node={node}" * (ranks % node == 0)
+    return schedule if trim == "messages" else f"{schedule}{SPLIT}{trim}"
+
+
+def feasible(name: str, make: Callable[[str], Case], room: float) -> Case | Refusal:
+    """Returns the case of a schedule, or why it cannot run with so many bytes on a rank."""
+    try:
+        one = make(name)
+    except PlanError as error:
+        return Refusal(name, str(error))
+    lack = shortage(one.row.peak_bytes, room)
+    return Refusal(name, lack) if lack else one
+
+
+def against(ring: Case, one: Case) -> Case:
+    """Returns a case with its speedup over the ring."""
+    speedup = ratio(ring.row.makespan_s, one.row.makespan_s)
+    return replace(one, row=replace(one.row, speedup_vs_ring=speedup))
+
+
+def case(name: str, plans: Plans, prediction: Prediction) -> Case:
+    """A schedule by itself: nothing is faster yet than its own lower bound, or than the ring."""
+    first = plans.first
+    total = work_of([first])
+    numbers: dict[str, Any] = prediction.as_row()
+    row = Row(
+        schedule=name,
+        speedup_vs_ring=1.0,
+        imbalance=imbalance(first),
+        busiest=_load(total, int(total.argmax())),
+        lightest=_load(total, int(total.argmin())),
+        verified_seq=first.workload.seq,
+        **numbers,
+    )
+    return Case(row, plans, prediction)
+
+
+def _load(total: NDArray[np.int64], rank: int) -> Load:
+    return Load(rank, float(over_average(total)[rank]) if total.any() else 1.0)
+
+
+def smaller(work: Workload, ranks: int) -> Workload | None:
+    """The same mask at a length that runs in a moment; None where the mask fixes the length."""
+    dims = "head_dim", "v_head_dim"
+    narrow = {dim: min(getattr(work, dim), NARROW) for dim in dims}
+    if max(work.seq, work.kv_seq) <= RUNNABLE:
+        return replace(work, dtype="float64", **narrow)
+    seq = min(work.seq, ranks * TOKENS_PER_RANK)
+    kv_seq = seq if work.kv_seq == work.seq else max(1, seq * work.kv_seq // work.seq)
+    try:
+        short = replace(work, seq=seq, kv_seq=min(kv_seq, RUNNABLE), dtype="float64")
+        return replace(short, batch=1, **narrow)
+    except PlanError:
+        return None
