@@ -136,6 +136,15 @@ def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray
     return dead_q, dead_kv
 
 
+def alive(table: Tiles, attend: Attend) -> Attend:
+    """The rectangles without the blocks that see nothing in them."""
+    dead_q, dead_kv = dead_edges(table, attend)
+    if not (dead_q.any() or dead_kv.any()):
+        return attend
+    q, kv = np.where(dead_q, -1, attend.q), np.where(dead_kv, -1, attend.kv)
+    return Attend(attend.rank, q, kv)
+
+
 @lru_cache(maxsize=8)  # every analysis asks again: benchmarks/bench_scale.py
 def tiles_of(work: Workload, partition: Partition) -> Tiles:
     """The tiles of a partition, counted once."""

@@ -5,11 +5,13 @@ from collections import defaultdict
 import numpy as np
 
 from planner import ir
+from planner.analysis.tiles import alive, tiles
 from planner.columns import beside, by_group, flat, stacked, taken
 from planner.errors import PlanError
 from planner.loops.form import (
     HELD,
     OWN,
+    TILES,
     Attend,
     Exchange,
     Ints,
@@ -177,7 +179,11 @@ class Expansion:
             for side, parts in (("q", s.q), ("kv", s.kv))
         )
         self.added += [("q", who, q), ("kv", who, kv)]
-        self.rectangles[s][t] = attend = ir.Attend(who, q, kv)
+        attend = ir.Attend(who, q, kv)
+        if s.kind == TILES:
+            self.rectangles[s][t] = attend = alive(tiles(self.plan), attend)
+            return attend
+        self.rectangles[s][t] = attend
         if len(attend) < len(who):
             raise PlanError(f"step {t}: a rank attends to nothing")
         return attend

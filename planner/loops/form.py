@@ -14,11 +14,12 @@ hop       ::= Shift(an expression per axis) | Table(receiver of each rank, -1 fo
 guard     ::= axis in lo..hi & ... [of the receiver]     cyclic where lo > hi; axis -1 is the rank
             | FIRST[rank] <= t <= LAST[rank] | rank in a list
 expr      ::= (c + b * ((t - phase) // period) + a . coordinates) mod m | TABLE[that]
-kind      ::= full | causal | strict | end | other | any
+kind      ::= full | causal | strict | end | other | any | tiles
 
 A causal rectangle has as many keys as queries, and allows key index <= query index, a strict one
 key index < query index; `end` is causal, aligned at the last query and the last key; `other` is
-cut in another way, and `any` differs between ranks or steps.
+cut in another way, and `any` differs between ranks or steps. `tiles` are all pairs that the mask
+leaves of both parts: blocks of these that see nothing of the other are not in the rectangle.
 
 In a step every message reads its source as it was at the step's start; then attends add, then
 arrivals. A value that was sent is readable from the next step on ("age" t - lag), and so is what
@@ -47,6 +48,7 @@ from planner.ir import TENSORS
 
 Ints = NDArray[np.signedinteger[Any]]
 Kind = Literal["full", "causal", "strict", "end", "other", "any"]
+TILES: Literal["tiles"] = "tiles"
 OWN, HELD = "own", "held"  # what a rank owns; what it has from the start beside that
 
 
@@ -238,7 +240,7 @@ class Attend:
     when: When
     q: tuple[Part, ...]
     kv: tuple[Part, ...]
-    kind: Kind
+    kind: Kind | Literal["tiles"]
 
 
 Statement = Start | Send | Exchange | Return | Attend

@@ -25,9 +25,9 @@ from planner.loops.form import (
     When,
     inside,
 )
-from planner.loops.naming import Naming
+from planner.loops.naming import Group, Naming
 from planner.loops.statements import Clusters, cost
-from planner.loops.walk import Reading
+from planner.loops.walk import Reading, Record
 
 MOST = 40  # statements of a regular plan
 ORDER = (Start, Exchange, Return, Send, Attend)
@@ -60,10 +60,17 @@ def recovered(plan: Plan) -> Expansion:
 
 def _readings(plan: Plan) -> list[Loops]:
     """The loops that a plan may have, the shortest first."""
-    reading = Reading(plan)
+    return loops_of(plan, Reading(plan))
+
+
+def loops_of(plan: Plan, reading: Reading, cut: bool = False) -> list[Loops]:
+    """The loops that the records of a plan may be, the shortest first; not checked yet.
+
+    `cut`: what needs a list of ranks per step is said of fewer steps at a time.
+    """
     strict, loose = (Naming(reading, loose) for loose in (False, True))
     namings = [strict, loose] if loose.starts != strict.starts else [strict]
-    made = (_loops(plan, reading, naming) for naming in namings)
+    made = (_loops(plan, reading, naming, cut) for naming in namings)
     return sorted(filter(None, made), key=_cost)
 
 
@@ -72,15 +79,37 @@ def _cost(loops: Loops) -> float:
     return cost(loops.statements) + 0.5 * len(loops.sections())
 
 
-def _loops(plan: Plan, reading: Reading, naming: Naming) -> Loops | None:
+def _loops(plan: Plan, reading: Reading, naming: Naming, cut: bool) -> Loops | None:
     """Returns the fewest statements under these names, None where they need lists of ranks."""
     statements: list[Statement] = [*naming.starts, *reading.exchanges, *reading.returns]
     for group, items in naming.groups():
-        said = Clusters(group, items, reading.mesh, reading.coordinates).best()
+        said = _said(reading, group, items)
+        if not said and cut:
+            said = _in_turn(reading, group, items)
         if not said:
             return None
         statements += said
     return Loops(reading.mesh, len(plan.steps), tuple(sorted(folded(statements), key=_order)))
+
+
+def _said(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:
+    return Clusters(group, items, reading.mesh, reading.coordinates).best()
+
+
+def _in_turn(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:
+    """Returns the statements of as many steps as can be said at once, then of those after them."""
+    steps, made = sorted({i.t for i in items}), list[Statement]()
+    while steps:
+        few, many = 1, len(steps) + 1  # what can be said, and what cannot
+        while many - few > 1:
+            n = (few + many) // 2
+            part = [i for i in items if steps[0] <= i.t <= steps[n - 1]]
+            few, many = (n, many) if _said(reading, group, part) else (few, n)
+        said = _said(reading, group, [i for i in items if steps[0] <= i.t <= steps[few - 1]])
+        if not said or len(made) > MOST:
+            return []
+        made, steps = [*made, *said], steps[few:]
+    return made
 
 
 def _order(s: Statement) -> tuple[int, int, str, tuple[bool, ...]]:

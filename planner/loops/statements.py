@@ -14,6 +14,7 @@ import numpy as np
 from planner.ir import TENSORS
 from planner.loops.fitting import Piece, Sets, plane, runs
 from planner.loops.form import (
+    TILES,
     Attend,
     Ends,
     Expr,
@@ -30,7 +31,7 @@ from planner.loops.form import (
     When,
     inside,
 )
-from planner.loops.kinds import ANY, END, KINDS, OTHER
+from planner.loops.kinds import ANY, CAUSAL, END, FULL, KINDS, OTHER, STRICT
 from planner.loops.naming import Group, constant
 from planner.loops.places import Role
 from planner.loops.walk import Record
@@ -52,7 +53,7 @@ def _cost(s: Statement) -> float:
     total += 2 * guard.tabled + 0.1 * len(guard.bounds)
     total += 0.05 * sum(e is not None for b in guard.bounds for e in b[1:])
     if isinstance(s, Attend):
-        total += {"any": 2.0}.get(s.kind, 0.0)
+        total += {"any": 2.0, TILES: 0.5}.get(s.kind, 0.0)
     if isinstance(s, Send):
         sums = s.sums
         total += 2 * isinstance(s.hop, Table) + 1.5 * (sums and s.into is None)
@@ -67,6 +68,7 @@ class Cluster:
     run: list[int]
     items: list[Record]
     slices: Slices
+    tiles: bool = False  # it says no more than that the mask leaves these
 
     @property
     def kind(self) -> int:
@@ -98,7 +100,20 @@ class Clusters:
                 continue  # as each is a statement at least
             said = (self.say(clusters, receiver) for receiver in ends)
             best = min(filter(None, (best, *said)), key=cost, default=best)
+        if tiles := self._tiles():
+            best = min(filter(None, (best, self.say(tiles, False))), key=cost, default=best)
         return best
+
+    def _tiles(self) -> list[Cluster]:
+        """A cluster per run of steps whose items are all that a mask leaves, cut otherwise."""
+        cut = any(i.kind not in (FULL, CAUSAL, STRICT) for i in self.items)
+        if not cut or not all(i.complete for i in self.items):
+            return []
+        whole = ((None, None),) * len(self.items[0].cuts)
+        return [
+            Cluster(run, [i for i in self.items if run[0] <= i.t <= run[-1]], whole, True)
+            for run in runs([*{i.t for i in self.items}])
+        ]
 
     def clusters(self, alike: bool, apart: bool) -> list[Cluster] | None:
         """A cluster per run of steps, of slices that are `alike`, of kinds that are told apart."""
@@ -168,6 +183,9 @@ class Clusters:
             many += len(who)
         if on.sum() < many:
             return None  # two rows of a rank in a step
+        for item in items if cluster.tiles else ():
+            if item.idle is not None:
+                on[item.t - run[0], item.idle] = True
         ways = {i.t: i.way for i in items}
         numbers = list[tuple[Ints, int]]()
         if (way := items[0].way) and way.by:
@@ -188,7 +206,8 @@ class Clusters:
         for (role, name), lag, slices in said:
             parts[role] += (Part(name, lag, *slices),)
         if not self.tensors:
-            return Attend(when, parts["q"], parts["kv"], KINDS[cluster.kind])
+            kind = TILES if cluster.tiles else KINDS[cluster.kind]
+            return Attend(when, parts["q"], parts["kv"], kind)
         hop = self._hop(cluster.items, piece)
         if hop is None:
             return None

@@ -88,7 +88,8 @@ class Transfers:
     def rooted(self, t: int, tensors: tuple[str, ...]) -> bool:
         """True if something went from or to a root in the step before."""
         return any(
-            x.way.kind == "root" and x.tensors == tensors and x.last == t - 1 for x in self.known
+            x.way.kind == "root" and x.tensors[: len(tensors)] == tensors and x.last == t - 1
+            for x in self.known
         )
 
 

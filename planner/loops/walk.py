@@ -23,7 +23,9 @@ Key = tuple[str, tuple[str, ...]]  # of a send the name that it makes, and tenso
 class Record:
     """The slices `cuts` of values that each `rank` [n] reads in step t, to attend or to send.
 
-    Of an attend `kind` is the mask's; of a send `way` leads to the receivers `dst`.
+    Of an attend `kind` is the mask's, and it is `complete` if the mask leaves no other pair of both
+    values on any rank; `idle` ranks have both, but none of their pairs is left. Of a send `way`
+    leads to the receivers `dst`.
     """
 
     t: int
@@ -33,6 +35,8 @@ class Record:
     kind: int = 0
     way: Way | None = None
     dst: Ints | None = None
+    complete: bool = False
+    idle: Ints | None = None
 
 
 class Reading(Exchanges):
@@ -55,7 +59,7 @@ class Reading(Exchanges):
                 else:
                     self.coming[name, move.side, t + 1].append((part.dst, part.blocks))
         for attend in step.attends:
-            self._attends(t, attend)
+            self._attend_step(t, attend)
         self.arrive()
 
     def _ways(self, t: int, move: Move) -> Iterator[tuple[Way, Move]]:
@@ -95,13 +99,21 @@ class Reading(Exchanges):
         groups = read(*reads[: 1 + move.accumulates])
         groups.sort(key=lambda group: -len(group[0]))
         names = {cut.value.name for _, cuts in groups for cut in cuts if cut.role == "send"}
-        name = self.transfers.name(t, move.tensors, way, names)
+        name = self._named(t, way, move, names)
         for at, cuts in groups:
             if sum(cut.role == "into" for cut in cuts) > 1:
                 cuts = tuple(cut for cut in cuts if cut.role == "send")
             key, src, dst = (name, move.tensors), taken(rank, at), taken(move.dst, at)
             self.records.append(Record(t, key, src, cuts, way=way, dst=dst))
         return name
+
+    def _named(self, t: int, way: Way, move: Move, names: set[str]) -> str:
+        """The name of messages that read these names."""
+        return self.transfers.name(t, move.tensors, way, names)
+
+    def _attend_step(self, t: int, attend: Attend) -> None:
+        """Notes the records of the rectangles of a step."""
+        self._attends(t, attend)
 
     def _attends(self, t: int, attend: Attend) -> None:
         rank, q, kv = attend.rank, attend.q, attend.kv

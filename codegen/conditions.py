@@ -1,0 +1,126 @@
+"""Conditions of the program IR: tests of the step and the rank, all of which hold.
+
+They are data. `holds` evaluates them on any steps and ranks, `simplified` drops the tests that
+follow from what is known, and a target prints those that are left.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.loops.form import Expr, Guard, Ints, When
+
+RANK = -1  # in place of an axis
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """first <= step <= last; None is open."""
+
+    first: int | None
+    last: int | None
+
+    def holds(self, t: int, coordinates: Ints) -> Flags:
+        """Where it holds in step t, on ranks with these coordinates [n, axes + 1]: [n]."""
+        late = self.first is None or t >= self.first
+        return np.full(len(coordinates), late and (self.last is None or t <= self.last))
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """The first `width` of each `every` steps, counted from step `first`."""
+
+    first: int
+    every: int
+    width: int
+
+    def holds(self, t: int, coordinates: Ints) -> Flags:
+        """As of `Steps`."""
+        return np.full(len(coordinates), (t - self.first) % self.every < self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """low <= x <= high, cyclic where low > high; x: a coordinate of an axis that has `size`."""
+
+    axis: int
+    low: Expr | None
+    high: Expr | None
+    size: int
+
+    def holds(self, t: int, coordinates: Ints) -> Flags:
+        """As of `Steps`."""
+        return Guard(((self.axis, self.low, self.high),)).at(t, coordinates)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From the first to the last step of each rank; never where first > last."""
+
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+
+    def holds(self, t: int, coordinates: Ints) -> Flags:
+        """As of `Steps`."""
+        return Guard(spans=tuple(zip(self.first, self.last, strict=True))).at(t, coordinates)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The ranks of a list."""
+
+    ranks: tuple[int, ...]
+
+    def holds(self, t: int, coordinates: Ints) -> Flags:
+        """As of `Steps`."""
+        return Guard(ranks=self.ranks).at(t, coordinates)
+
+
+Test = Steps | Every | Bound | Span | Listed
+Condition = tuple[Test, ...]
+
+
+def condition(when: When, mesh: tuple[int, ...]) -> Condition:
+    """The steps and ranks of a statement, as a condition."""
+    sizes, guard = (*mesh, int(np.prod(mesh))), when.guard  # the last size is that of axis RANK
+    pause = [Every(when.first, when.every, when.width)] if when.every > 1 else []
+    bounds = (Bound(axis, low, high, sizes[axis]) for axis, low, high in guard.bounds)
+    span = [Span(*map(tuple, zip(*guard.spans, strict=True)))] if guard.spans else []
+    listed = [Listed(guard.ranks)] if guard.ranks else []
+    return (Steps(when.first, None), Steps(None, when.last), *pause, *bounds, *span, *listed)
+
+
+def holds(tests: Condition, steps: Iterable[int], coordinates: Ints) -> Flags:
+    """Where all tests hold: [steps, ranks]."""
+    rows = list[Flags]()
+    for t in steps:
+        on = np.ones(len(coordinates), np.bool_)
+        for test in tests:
+            on &= test.holds(t, coordinates)
+        rows.append(on)
+    return np.array(rows)
+
+
+def simplified(
+    tests: Condition, steps: Sequence[int], coordinates: Ints, known: Flags
+) -> Condition:
+    """The tests that are still to be asked where `known` [steps, ranks] holds."""
+    each = [holds((test,), steps, coordinates) for test in tests]
+    kept = list(range(len(tests)))
+    goal = np.logical_and.reduce([known, *each])
+    for n in range(len(tests)):
+        rest = [each[i] for i in kept if i != n]
+        if np.array_equal(np.logical_and.reduce([known, *rest]), goal):
+            kept.remove(n)
+    return joined(tuple(tests[i] for i in kept))
+
+
+def joined(tests: Condition) -> Condition:
+    """first <= step, step <= last  -->  first <= step <= last"""
+    match tests:
+        case (Steps(first, None), Steps(None, last), *rest):
+            return (Steps(first, last), *rest)
+    return tests

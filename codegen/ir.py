@@ -1,0 +1,342 @@
+"""The program IR: what every rank does in one pass, before a target prints it.
+
+program   ::= op ...                              one pass; all ranks run the same ops
+op        ::= Let(into, source)                   another name for a slice of inputs
+            | Zero(sums, like)                    zero accumulators in the shape of a register
+            | Clear(sums)                         zero some pieces of accumulators in place
+            | Post(message)                       start a message
+            | Wait(message, into)                 bind inputs, add to sums, or replace sums
+            | Attend(q, kv, kind, sums)           slices x slices, added to sums
+            | Choose((condition, op) ...)         the first case whose condition holds, if any
+            | For(steps, op ...)                  the ops once per step
+            | At(step, op ...)                    the ops of one step
+message   ::= Message(handle, tensors, source, route, on)      which ranks send it, and when
+route     ::= Hop(by)                             as far along each axis, cyclically
+            | Root(axis, root)                    from one coordinate to all others; sums to it
+            | Gather(axis) | Reduce(axis)         tokens of all ranks of an axis; sums back
+            | Swap(axis) | SwapBack(axis)         tokens of all for some heads; sums back
+register  ::= (q | kv, value) for inputs, (OUT | DQ | DKV, value) for sums
+slice     ::= register [pieces lo..hi] [heads lo..hi]
+kind      ::= full | causal | strict              one kernel call
+            | tiles                               what the mask leaves of tokens at two places
+place     ::= the tokens of the ranks at given coordinates, in the order of the sequence
+condition ::= test & ...                          empty: always
+test      ::= Steps(first, last) | Bound(axis, low, high) | Span(first, last) | Listed(ranks)
+
+Numbers are expressions of the loop form, and conditions are data: both are evaluated on any step
+and rank, and printed. A register has equally many pieces and slices of heads on every rank. In a
+step messages start, sums that have left begin anew, attends add, then ranks wait: for sums first,
+as these are added where inputs still are what they were. Every op states what it reads and writes.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from codegen.conditions import Condition
+from planner.ir import TENSORS, Pass
+from planner.loops.form import Ends, Expr, Root
+from planner.masks.mask import SideName
+
+AttendKind = Literal["full", "causal", "strict", "tiles"]
+
+
+class Register(NamedTuple):
+    """One value of one kind: inputs of a side, or the sums of a tensor for a value's blocks."""
+
+    of: str
+    value: str
+
+    @property
+    def accumulates(self) -> bool:
+        """True for sums, False for inputs."""
+        return self.of in TENSORS
+
+    @property
+    def side(self) -> SideName:
+        """The side whose blocks it is of."""
+        return TENSORS[self.of].side if self.of in TENSORS else "q" if self.of == "q" else "kv"
+
+
+# ---- routes and messages
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """Each rank to the rank so far along each axis, cyclically."""
+
+    by: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Tokens of all ranks along an axis, one rank after the other; `sort`: then by position."""
+
+    axis: int
+    sort: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Sums for what a gather brought, to the ranks whose tokens they are for."""
+
+    axis: int
+    sort: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Tokens of all ranks along an axis, as of a gather, but each rank gets a part of the heads."""
+
+    axis: int
+    sort: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SwapBack:
+    """Sums for what a swap brought, to the ranks whose tokens they are for."""
+
+    axis: int
+    sort: bool = False
+
+
+Exchange = Gather | Reduce | Swap | SwapBack
+Route = Hop | Root | Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some pieces, and some slices of heads, of a register; None stands for all of them."""
+
+    register: Register
+    pieces: Ends | None = None
+    heads: Ends | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Data that the ranks send at the same time over a route, each once at most.
+
+    `on` says which ranks send and when, or with `of_receiver` which ranks receive. Sums that are
+    `complete` will be added to no more: they may travel in the dtype of the inputs. `exchanged`
+    are the inputs whose tokens a gather or a swap brings, or brought where sums go back.
+    """
+
+    handle: str
+    tensors: tuple[str, ...]
+    source: Slice
+    route: Route
+    on: Condition = ()
+    of_receiver: bool = False
+    complete: bool = False
+    exchanged: Register | None = None
+
+
+# ---- ops
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """Name a slice of inputs."""
+
+    into: Register
+    source: Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """Begin new accumulators, in the shape of a register of inputs."""
+
+    sums: Register
+    like: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Zero some pieces of accumulators in place."""
+
+    sums: Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Start a message."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for a message, where it is one; bind inputs, or add to sums.
+
+    `partial`: on some ranks or in some steps nothing comes. `replaces`: the sums that come are all
+    there are. `starts`: the message starts here, too.
+    """
+
+    message: Message
+    into: Slice
+    partial: bool = False
+    replaces: bool = False
+    starts: bool = False
+
+    @property
+    def adds(self) -> bool:
+        """True if it changes sums that exist."""
+        return self.into.register.accumulates and not self.replaces
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The tokens of the ranks at these coordinates, None for all of an axis, by their positions.
+
+    A coordinate is cyclic; `pieces` are some of each rank's own, None for all of them.
+    """
+
+    at: tuple[Expr | None, ...]
+    pieces: Ends | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attend:
+    """Attend queries to keys, and add to sums; `places` say whose tokens `tiles` are cut from."""
+
+    q: Slice
+    kv: Slice
+    kind: AttendKind
+    sums: tuple[Slice, ...]
+    places: tuple[Place, Place] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """Cases that exclude each other: the first whose condition holds."""
+
+    cases: tuple[tuple[Condition, "Op"], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """Ops once per step."""
+
+    steps: range
+    body: tuple["Op", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Ops of one step."""
+
+    step: int
+    body: tuple["Op", ...]
+
+
+Op = Let | Zero | Clear | Post | Wait | Attend | Choose | For | At
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The ops of one pass.
+
+    `pieces` counts those of each register of inputs, of which `unit` are the least that is ever
+    sliced. `kept` are what the forward pass leaves for the backward pass.
+    """
+
+    pass_: Pass
+    mesh: tuple[int, ...]
+    ops: tuple[Op, ...]
+    pieces: tuple[tuple[Register, int], ...]
+    unit: int = 1
+    kept: tuple[Register, ...] = ()
+
+    def pieces_of(self, register: Register) -> int:
+        """The pieces of a register, or of the inputs that sums are for."""
+        return dict(self.pieces)[Register(register.side, register.value)]
+
+
+# ---- what ops read and write
+
+
+def inner(op: Op) -> Iterator[Op]:
+    """Yields the ops directly inside another one."""
+    match op:
+        case Choose():
+            yield from (case for _, case in op.cases)
+        case For() | At():
+            yield from op.body
+        case Let() | Zero() | Clear() | Post() | Wait() | Attend():
+            pass
+
+
+def walk(ops: Iterable[Op]) -> Iterator[Op]:
+    """Yields all ops, those inside another one after it."""
+    for op in ops:
+        yield op
+        yield from walk(inner(op))
+
+
+def slices(op: Op) -> tuple[Slice, ...]:
+    """The slices that an op itself names."""
+    match op:
+        case Let():
+            return (op.source,)
+        case Clear():
+            return (op.sums,)
+        case Post():
+            return (op.message.source,)
+        case Wait():
+            return op.message.source, op.into
+        case Attend():
+            return op.q, op.kv, *op.sums
+        case Zero() | Choose() | For() | At():
+            return ()
+
+
+def reads(op: Op) -> tuple[Register, ...]:
+    """The registers whose values an op needs."""
+    match op:
+        case Let():
+            return (op.source.register,)
+        case Zero():
+            return (op.like,)
+        case Clear():
+            return (op.sums.register,)
+        case Post():
+            return (op.message.source.register,)
+        case Wait():
+            source = (op.message.source.register,) if op.starts else ()
+            return (*source, *((op.into.register,) if op.adds or op.partial else ()))
+        case Attend():
+            return op.q.register, op.kv.register, *(s.register for s in op.sums)
+        case Choose() | For() | At():
+            return tuple(dict.fromkeys(r for x in inner(op) for r in reads(x)))
+
+
+def writes(op: Op) -> tuple[Register, ...]:
+    """The registers that an op binds or changes."""
+    match op:
+        case Let():
+            return (op.into,)
+        case Zero():
+            return (op.sums,)
+        case Clear():
+            return (op.sums.register,)
+        case Post():
+            return ()
+        case Wait():
+            return (op.into.register,)
+        case Attend():
+            return tuple(s.register for s in op.sums)
+        case Choose() | For() | At():
+            return tuple(dict.fromkeys(r for x in inner(op) for r in writes(x)))
+
+
+def with_body(op: Op, ops: Sequence[Op]) -> Op:
+    """The same with other ops directly inside."""
+    match op:
+        case Choose():
+            pairs = zip(op.cases, ops, strict=True)
+            return replace(op, cases=tuple((asked, x) for (asked, _), x in pairs))
+        case For() | At():
+            return replace(op, body=tuple(ops))
+        case Let() | Zero() | Clear() | Post() | Wait() | Attend():
+            return op

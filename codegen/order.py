@@ -1,0 +1,38 @@
+"""sorts(rows, exchange)   whether what an exchange brings is put in the order of the sequence."""
+
+import numpy as np
+
+from planner.errors import PlanError
+from planner.loops.expand import Expansion
+from planner.loops.form import OWN, Attend, Exchange, Ints
+
+
+def sorts(rows: Expansion, exchange: Exchange) -> bool:
+    """True if tokens come in another order, and an attend does not take all of all of them."""
+    attends = [s for s in rows.loops.statements if isinstance(s, Attend)]
+    if all(s.kind == "full" and not any(p.pieces for p in (*s.q, *s.kv)) for s in attends):
+        return False
+    chunks = _brought(rows, exchange)
+    return bool((np.diff(chunks, axis=1) < 0).any())
+
+
+def _brought(rows: Expansion, exchange: Exchange) -> Ints:
+    """The sets of positions that come to each rank, rank after rank: [ranks, n]."""
+    mesh, axis = rows.loops.mesh, exchange.axis
+    cube = np.moveaxis(_sent(rows, exchange).reshape(*mesh, -1), axis, -2)
+    lines = cube.reshape(*cube.shape[:-2], 1, -1).repeat(mesh[axis], axis=-2)
+    return np.asarray(np.moveaxis(lines, -2, axis).reshape(rows.plan.ranks, -1))
+
+
+def _sent(rows: Expansion, exchange: Exchange) -> Ints:
+    """The sets of positions that each rank sends: its own, or all that another exchange brought."""
+    name = exchange.part.value
+    if name != OWN:
+        if (before := rows.loops.exchanges.get(name)) is None:
+            raise PlanError(f"what is exchanged is {name}, which no exchange brought")
+        return np.sort(_brought(rows, before), axis=1)
+    side = rows.plan.partition.side(exchange.side)
+    table = rows.values[exchange.side].named[OWN, None].table.max(axis=2)  # any heads
+    if (table < 0).any():
+        raise PlanError("ranks that exchange pieces own different numbers of them")
+    return np.asarray(side.chunk[table])
