@@ -9,6 +9,7 @@ Example:
   ringloom check attention.py --mask "causal & window:128" --no-self-check
 """
 
+import math
 import secrets
 import time
 from pathlib import Path
@@ -122,8 +123,9 @@ def refuse_huge(file: str, work: Workload, room: int) -> None:
 
 
 def document(file: str, case: Case, verdict: Verdict, own: SelfCheck) -> dict[str, Any]:
-    """The JSON object of a judgement."""
+    """The JSON object of a judgement; errors that are not finite are null."""
     work, names = case.work, ("forward", "dq", "dk", "dv", "dsink")
+    finite = {name: error for name, error in verdict.errors.items() if math.isfinite(error)}
     return {
         "file": file,
         "exact": False,
@@ -137,7 +139,7 @@ def document(file: str, case: Case, verdict: Verdict, own: SelfCheck) -> dict[st
         "pass": "both" if case.backward else "forward",
         "queries": verdict.queries,
         "seed": case.seed,
-        **{f"{name}_error": verdict.errors.get(name) for name in names},
+        **{f"{name}_error": finite.get(name) for name in names},
         "tolerances": verdict.tolerances,
         "self_check": own.passed,
         "output": own.words,

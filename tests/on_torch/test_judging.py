@@ -65,12 +65,11 @@ def test_programs_of_every_kind_are_exact(kind: str, tmp_path: Path) -> None:
     assert max(verdict.errors.values()) > 0
 
 
-ZIGZAG, AT = EXACT["free"], "def attention(q"
-WRAPPED = ZIGZAG.replace(AT, "def right(q").replace(
+ZIGZAG = EXACT["free"]
+WRAPPED = ZIGZAG.replace("def attention(", "def right(").replace(
     "# ---- Self-check",
     "def attention(q, k, v, *, group=None, **more):\n    BODY\n\n\n# ---- Self-check",
 )
-CONSTANT = 'PLAN["mask"] == "causal"'
 
 
 def doing(body: str) -> str:

@@ -1,5 +1,7 @@
 """The command check without torch or JAX: what it reads, believes, limits and shows."""
 
+import json
+import math
 import signal
 import sys
 import time
@@ -139,6 +141,15 @@ def test_a_program_is_exact_where_neither_the_judge_nor_its_own_check_disagrees(
     shown = ringloom("check", path, status=int(not both))
     assert ("own check  passes" in shown) == passes
     assert ("positions are no layout" in shown) != exact
+
+
+def test_errors_that_are_no_numbers_are_null(
+    tmp_path: Path, ringloom: CommandLine, judged: Callable[[Verdict], list[Case]]
+) -> None:
+    judged(Verdict(False, "", {"forward": math.nan, "dq": math.inf}, {"forward": 1, "dq": 1}))
+    told = ringloom("check", program(tmp_path, ""), "--json", "--no-self-check", status=1)
+    document = json.loads(told, parse_constant=pytest.fail)
+    assert (document["forward_error"], document["dq_error"]) == (None, None)
 
 
 def test_options_say_what_is_judged_and_any_name_of_a_file_goes(
