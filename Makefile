@@ -11,7 +11,7 @@ FRESH  := demo lint types docs test-pythons test-hta try-docs test-browser bench
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-nightly test-browser test-pythons test-tpu lint types bench docs try-docs test-hta format all fresh clean
+.PHONY: help demo test test-nightly fuzz test-browser test-pythons test-tpu lint types bench docs try-docs test-hta format all fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,12 @@ test-nightly: $(VENV)/.test $(VENV)/.ray $(VENV)/.peers ## 3,000 random plans, 2
 	  tests/plain/test_sweeps.py tests/plain/test_loops.py tests/plain/test_bounds.py tests/on_jax/test_tables.py \
 	  tests/on_torch/test_peer_package.py tests/on_jax/test_peer.py
 	$(BIN)/python tests/source_mutants.py build/mutants.json
+
+# A minute; hours at night: make fuzz FUZZ_SECONDS=28800 FUZZ_SEED=$$(date +%s)
+FUZZ_SECONDS ?= 60
+FUZZ_SEED    ?= 2026
+fuzz: $(VENV)/.test ## try all that reads files and words with thousands of hostile ones, counted by reader
+	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 test-browser: $(VENV)/.browser ## try the pages in a real browser (Debian: chromium, chromium-driver)
 	@for program in chromium chromedriver; do command -v $$program >/dev/null || { \

@@ -12,7 +12,7 @@ LONGEST_WORD = 200  # characters of what was given that a message repeats
 class RingloomError(ValueError):
     """Bad input of any kind: a plan, a file, a table of numbers, hardware, an address.
 
-    Its text can be shown on any terminal, whatever was given.
+    Its text is one line that any terminal can show, whatever was given.
     """
 
     def __init__(self, text: object = "") -> None:
@@ -26,11 +26,15 @@ class PlanError(RingloomError):
 class Reasons(PlanError):
     """A PlanError for several reasons, each on a line of its own."""
 
+    def __init__(self, text: object = "") -> None:
+        ValueError.__init__(self, "\n".join(map(shown, str(text).splitlines())))
+
 
 def shown(text: str) -> str:
-    """Returns a text that a message may show: endless words cut, control characters escaped."""
+    """Returns a text as one line of a message: endless words cut, control characters escaped."""
     endless = rf"\S{{{LONGEST_WORD + 1},}}"
-    return printable(re.sub(endless, lambda word: f"{word[0][:120]}...{word[0][-40:]}", text))
+    cut = re.sub(endless, lambda word: f"{word[0][:120]}...{word[0][-40:]}", text)
+    return printable(" ".join(cut.split()) if {*"\n\r\t"} & {*cut} else cut)
 
 
 def printable(text: str) -> str:
@@ -51,7 +55,7 @@ def brief(value: object) -> str:
         text = " ".join(repr(value).split())
     except ValueError:  # Python prints no number of more than 4,300 digits
         text = "a number of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:40]}...{text[-15:]}"
+    return text if len(text) <= 60 else f"{text[:42]}...{text[-15:]}"
 
 
 def each(kind: type[Value], given: Any, what: str) -> tuple[Value, ...]:
@@ -60,14 +64,14 @@ def each(kind: type[Value], given: Any, what: str) -> tuple[Value, ...]:
     values = (given,) if one else tuple(given)
     for value in values:
         if not isinstance(value, kind):
-            raise PlanError(f"{what} must be of type {kind.__name__}, not {value!r:.60}")
+            raise PlanError(f"{what} must be of type {kind.__name__}, not {brief(value)}")
     return values
 
 
 def unknown(what: str, value: object, known: Iterable[str], how: str = "choose one of") -> str:
     """Returns what to say of a name that is not known: the one most like it, and all there are."""
     written = str(value)[:200]
-    return f"unknown {what} {written!r}: {choices(written, known, how)}"
+    return f"unknown {what} {brief(value)}: {choices(written, known, how)}"
 
 
 def choices(written: str, known: Iterable[str], how: str = "choose one of") -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from planner.columns import chosen, flat, stacked
-from planner.errors import PlanError, each
+from planner.errors import PlanError, brief, each
 from planner.masks.mask import SideName
 from planner.partitions import SMALL, Ints, Partition, Side, check_places, printed
 from planner.workload import DTYPES, Workload, check_request
@@ -273,9 +273,9 @@ class Held(Carrying):
 def _names(tensors: Sequence[str]) -> tuple[str, ...]:
     names = each(str, tensors, "tensors")
     if not names or len(set(names)) < len(names):
-        raise PlanError(f"a message names its tensors once each, not {names!r}")
+        raise PlanError(f"a message names its tensors once each, not {brief(names)}")
     if unknown := [t for t in names if t not in TENSORS]:
-        raise PlanError(f"unknown tensor {unknown[0]!r}: choose among {', '.join(TENSORS)}")
+        raise PlanError(f"unknown tensor {brief(unknown[0])}: choose among {', '.join(TENSORS)}")
     if len({(TENSORS[t].side, TENSORS[t].accumulates) for t in names}) > 1:
         raise PlanError(f"one message carries tensors of one side and one kind, not {names}")
     return names
@@ -329,7 +329,7 @@ class Plan:
         object.__setattr__(self, "steps", tuple(filter(None, each(Step, self.steps, "steps"))))
         object.__setattr__(self, "start", each(Held, self.start, "start"))
         if self.pass_ not in INPUTS:
-            raise PlanError(f"a pass is forward or backward, not {self.pass_!r}")
+            raise PlanError(f"a pass is forward or backward, not {brief(self.pass_)}")
         check_request(self.workload, self.ranks, "a plan")
         each(Partition, (self.partition,), "partition")
         self.partition.check(self.workload, self.ranks)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.columns import by_group
-from planner.errors import PlanError, each
+from planner.errors import PlanError, brief, each
 from planner.one_line import OneLine, python
 from planner.workload import Workload
 
@@ -251,7 +251,7 @@ class Partition:
     def side(self, name: str) -> Side:
         """The query side for "q", the KV side for "kv"."""
         if name not in ("q", "kv"):
-            raise PlanError(f"a side is q or kv, not {name!r:.60}")
+            raise PlanError(f"a side is q or kv, not {brief(name)}")
         return self.q if name == "q" else self.kv
 
     def check(self, work: Workload, ranks: int) -> None:

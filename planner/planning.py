@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import Literal, TypedDict, Unpack, overload
 
-from planner.errors import PlanError, unknown
+from planner.errors import PlanError, brief, unknown
 from planner.ir import Pass, Plan
 from planner.layouts import Layout, own_name
 from planner.parse import schedule as parse_schedule
@@ -83,7 +83,7 @@ def plan(
             plan(schedule, work, ranks, pass_="backward", passes=passes, trim=trim, layout=layout),
         )
     if pass_ not in ("forward", "backward"):
-        raise PlanError(f"a pass is forward, backward or both, not {pass_!r}")
+        raise PlanError(f"a pass is forward, backward or both, not {brief(pass_)}")
     if ranks * ranks > LARGEST:  # every schedule has a block per rank at least
         most = math.isqrt(LARGEST)
         raise PlanError(
@@ -91,14 +91,14 @@ def plan(
             f" tables may have: {most} ranks at the most"
         )
     if trim not in TRIMS:
-        raise PlanError(f"trim takes {' or '.join(TRIMS)}, not {trim!r}")
+        raise PlanError(f"trim takes {' or '.join(TRIMS)}, not {brief(trim)}")
     recipe, parameters = find_schedule(schedule)
     if layout is not None and "layout" not in recipe.parameters:
         raise PlanError(f"{recipe.name} has a layout of its own")
     chosen = {} if layout is None else {"layout": own_name(layout)}
     built = recipe.build(work, ranks, pass_, **(parameters | chosen))
     if not isinstance(built, Plan):
-        raise PlanError(f"schedule {recipe.name} must return a plan, not {built!r:.40}")
+        raise PlanError(f"schedule {recipe.name} must return a plan, not {brief(built)}")
     if built.name != schedule.strip():
         built = replace(built, name=schedule.strip())
     return derive(built, TRIMS[trim] if passes is None else passes)
@@ -124,7 +124,7 @@ def derive(built: Plan, passes: Iterable[Rewrite] = PASSES) -> Plan:
     """
     built = one_plan(built, "derive")
     if not isinstance(passes, Iterable) or not all(map(callable, passes := [*passes])):
-        raise PlanError(f"passes is a list of functions, such as [rl.trim], not {passes!r:.60}")
+        raise PlanError(f"passes is a list of functions, such as [rl.trim], not {brief(passes)}")
     try:
         return verify(reduce(lambda plan, rewrite: rewrite(plan), passes, built))
     except PlanError:

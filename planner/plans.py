@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, Union
 
-from planner.errors import PlanError
+from planner.errors import PlanError, brief
 from planner.ir import Pass, Plan
 from planner.workload import Workload
 
@@ -16,7 +16,7 @@ def one_plan(given: Plan, taker: str) -> Plan:
     """Returns a plan that is given; raises PlanError for anything else, such as a pair."""
     if isinstance(given, Plan):
         return given
-    raise PlanError(f"{taker} takes one plan, such as pair.forward, not {given!r:.60}")
+    raise PlanError(f"{taker} takes one plan, such as pair.forward, not {brief(given)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Plans:
                 return cls(backward=given)
             case (forward, backward):
                 return cls(forward, backward)
-        raise PlanError(f"expected a plan or a (forward, backward) pair, not {given!r:.60}")
+        raise PlanError(f"expected a plan or a (forward, backward) pair, not {brief(given)}")
 
     def __iter__(self) -> Iterator[Plan]:
         """Yields the plans, the forward one first."""

@@ -15,7 +15,7 @@ from inspect import signature
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError, unknown
+from planner.errors import PlanError, brief, unknown
 from planner.masks import Causal, Mask, parse
 from planner.masks.mask import checked
 from planner.one_line import OneLine, python
@@ -73,7 +73,7 @@ class Workload(OneLine):
         }
         for field, value in sizes.items():
             if not isinstance(value, int | np.integer) or isinstance(value, bool):
-                raise PlanError(f"{field} must be a whole number, not {value!r:.60}")
+                raise PlanError(f"{field} must be a whole number, not {brief(value)}")
             if not 1 <= value <= LONGEST:
                 raise PlanError(f"{field} must be between 1 and {LONGEST}, not {value}")
             object.__setattr__(self, field, int(value))
@@ -88,9 +88,11 @@ class Workload(OneLine):
         if scale is not None:
             number = isinstance(scale, int | float) and not isinstance(scale, bool)
             if not number or not abs(scale) <= sys.float_info.max:  # nor NaN
-                raise PlanError(f"scale must be a finite number, not {scale!r}")
+                raise PlanError(f"scale must be a finite number, not {brief(scale)}")
         if not isinstance(sinks, bool):
-            raise PlanError(f"sinks must be True or False, not {sinks!r}: logits are given to run")
+            raise PlanError(
+                f"sinks must be True or False, not {brief(sinks)}: logits are given to run"
+            )
         mask = read.up_to(self.kv_seq)
         others = {"dtype": dtype, "mask": mask, "scale": scale, "sinks": sinks}
         for field, given in others.items():
@@ -129,6 +131,6 @@ class Workload(OneLine):
 def check_request(work: object, ranks: object, taker: str) -> None:
     """Raises PlanError unless these are a workload and a number of ranks."""
     if not isinstance(work, Workload):
-        raise PlanError(f"{taker}: work is an rl.Workload, not {work!r:.60}")
+        raise PlanError(f"{taker}: work is an rl.Workload, not {brief(work)}")
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-        raise PlanError(f"ranks must be a whole number from 1 up, not {ranks!r:.60}")
+        raise PlanError(f"ranks must be a whole number from 1 up, not {brief(ranks)}")

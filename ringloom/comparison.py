@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
 from importlib import import_module
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from planner.errors import Reasons, RingloomError
+from planner.errors import Reasons, RingloomError, brief
 from planner.one_line import both_ends
 from planner.plans import Passes
 from planner.workload import Workload, check_request
@@ -241,6 +242,7 @@ def compare(
 
 def _number(value: object, name: str, unit: str) -> float:
     """Returns an argument; raises RingloomError for what is no number."""
-    if not isinstance(value, int | float | np.number):
-        raise RingloomError(f"{name} must be a number of {unit}, not {value!r:.40}")
-    return float(value)
+    if isinstance(value, int | float | np.number):
+        with suppress(OverflowError):
+            return float(value)
+    raise RingloomError(f"{name} must be a number of {unit}, not {brief(value)}")

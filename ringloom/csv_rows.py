@@ -36,7 +36,7 @@ def records(path: Path, columns: Sequence[str] = ()) -> list[Record]:
     names, rows = read(path, _parse, f"{path}: cannot be read", LARGEST_FILE)
     if missing := [name for name in columns if name not in names]:
         known = ", ".join(names)[:200] or "none"
-        raise RingloomError(f"{path}: no column {missing[0]!r}; there are {known}")
+        raise RingloomError(f"{path}: no column {brief(missing[0])}; there are {known}")
     if not rows:
         raise RingloomError(f"{path}: no rows")
     return rows

@@ -18,7 +18,7 @@ import torch
 from transformers import MODEL_MAPPING, AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from planner.errors import RingloomError, each
+from planner.errors import RingloomError, brief, each
 from planner.masks import parse
 from planner.masks.regions import FAR
 from runtimes.arrays import Array
@@ -93,7 +93,9 @@ def shard_batch(
 def checked(program: ModuleType) -> ModuleType:
     """Returns an emitted torch program; raises RingloomError for anything else."""
     if not all(hasattr(program, name) for name in ("attention", "PLAN", "dist")):
-        raise RingloomError(f"{program!r:.60} is no emitted program: import a file of `emit torch`")
+        raise RingloomError(
+            f"{brief(program)} is no emitted program: import a file of `emit torch`"
+        )
     return program
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from planner.disk import write
-from planner.errors import RingloomError, each
+from planner.errors import RingloomError, brief, each
 from planner.files.digest import described, digest
 from planner.ir import Plan
 from simulator.memory import Memory
@@ -63,9 +63,9 @@ def trace(
     RingloomError where rows were not kept, and for more than two million events.
     """
     if not isinstance(run, Run):
-        raise RingloomError(f"trace takes a prediction or a recording, not {run!r:.60}")
+        raise RingloomError(f"trace takes a prediction or a recording, not {brief(run)}")
     if not isinstance(scale, SupportsFloat) or not 0 < scale < math.inf:
-        raise RingloomError(f"a time scale is more than 0, not {scale!r:.40}")
+        raise RingloomError(f"a time scale is more than 0, not {brief(scale)}")
     chosen = range(run.ranks) if ranks is None else sorted(set(ranks))
     if others := [rank for rank in chosen if rank not in range(run.ranks)]:
         raise RingloomError(f"a trace of {run.ranks} ranks has no rank {others[0]}")

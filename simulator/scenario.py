@@ -11,7 +11,8 @@ value_of, text_of   one value from and to a text, as on the command line and in 
                     3=0.5, 6=0.8      6-7=0.1, 0-1=cut      1,0,2,3
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from planner.disk import is_file, parse_table, read
 from planner.errors import RingloomError, brief
 from planner.given import decimal, integer, number, whole
+from planner.given import name as name_of_topology
 from planner.ir import ACCUMULATORS, Plan
 from planner.one_line import OneLine, both_ends
 from simulator.hardware import Hardware
@@ -35,6 +37,7 @@ LAUNCHES = tuple(
     f"attention.{way}{name}" for way in ("", "backward_") for name in ("launch", "host")
 )
 FARTHEST = 1 << 31  # ranks and places, below which there can be none
+LONGEST_PATH = 4096  # characters
 CHUNK = 1 << 19  # bytes: what NCCL cuts point-to-point messages on NVLink into
 
 
@@ -70,39 +73,37 @@ class Scenario(OneLine):
 
     def __post_init__(self) -> None:
         if self.buffers not in (None, "plan"):
-            _fits("buffers", whole, self.buffers, 1, FARTHEST)
+            with _reading("buffers", self.buffers):
+                whole("buffers", self.buffers, 1, FARTHEST)
         for name in ("overlap", "late"):
             if getattr(self, name) not in (True, False):
                 raise _unlike(getattr(self, name), name, FORMS[name][1])
         for name in ("share", "chunk", "launch"):
-            if (value := getattr(self, name)) is not None:
-                _fits(name, number, value)
+            with _reading(name, value := getattr(self, name)):
+                number(name, 0 if value is None else value)
+        if isinstance(self.topology, str):
+            name_of_topology("a topology", self.topology, LONGEST_PATH)
         if self.late and not self.overlap:
             raise RingloomError("late launches need overlap: without it nothing computes meanwhile")
         if self.share is not None and not 0 <= self.share < 1:
             raise RingloomError(f"a transfer takes a share of the chip below 1, not {self.share:g}")
         if self.launch is not None and self.launch < 0:
             raise RingloomError(f"a launch takes 0 seconds or more, not {self.launch:g}")
-        form = "numbers by rank, as {3: 0.5}, or one for each"
-        if not isinstance(self.speeds, Mapping | Sequence | None):
-            raise _unlike(self.speeds, "speeds", form)
-        for rank, factor in self.factors.items():
-            _fits("speeds", whole, rank, -FARTHEST, form=form)
-            _fits("speeds", number, factor, form=form)
-        links, form = self.links or {}, "factors by two places, as {(6, 7): 0.1}"
-        if not isinstance(links, Mapping):
-            raise _unlike(links, "links", form)
-        for ends, factor in links.items():
-            if not isinstance(ends, tuple) or len(ends) != 2:
-                raise _unlike(links, "links", form)
-            _fits("links", number, factor, form=form)
+        with _reading("speeds", self.speeds, "numbers by rank, as {3: 0.5}, or one for each"):
+            for rank, factor in self.factors.items():
+                whole("a rank", rank, -FARTHEST, FARTHEST)
+                number("a speed", factor)
+        links = self.links or {}
+        with _reading("links", links, "factors by two places, as {(6, 7): 0.1}"):
+            for ends, factor in links.items():
+                number("a factor", factor)
+                if not isinstance(ends, tuple) or len(ends) != 2:
+                    raise TypeError(ends)
         if twice := [(a, b) for a, b in links if a != b and (b, a) in links]:
             raise RingloomError(f"link {name_of(twice[0])} is named twice, once from either end")
-        places = () if self.placement is None else self.placement
-        if not isinstance(places, Sequence):
-            raise _unlike(places, "placement", FORMS["placement"][1])
-        for place in places:
-            _fits("placement", whole, place, -FARTHEST)
+        with _reading("placement", self.placement):
+            for place in self.placement or ():
+                whole("a place", place, -FARTHEST, FARTHEST)
         if self.chunk is None or not self.chunk >= 1:
             raise RingloomError(f"a chunk has 1 byte or more, not {self.chunk}")
 
@@ -201,10 +202,12 @@ def scenario_of(table: Scenario | Mapping[str, Any]) -> Scenario:
         return table
     values = dict[str, Any]()
     if not isinstance(table, Mapping):
-        raise RingloomError(f"a scenario is an object of names and values, not {table!r:.40}")
+        raise RingloomError(f"a scenario is an object of names and values, not {brief(table)}")
     for name, value in table.items():
         if name not in FORMS:
-            raise RingloomError(f"a scenario has no {name!r}: its values are {', '.join(FORMS)}")
+            raise RingloomError(
+                f"a scenario has no {brief(name)}: its values are {', '.join(FORMS)}"
+            )
         try:
             values[name] = _read(name, value)
         except (TypeError, ValueError):
@@ -258,19 +261,20 @@ def _unlike(value: Any, name: str, form: str) -> RingloomError:
     return RingloomError(f"{name} must be {form}, not {brief(value)}")
 
 
-def _fits(name: str, read: Callable[..., Any], *given: Any, form: str = "") -> None:
-    """Raises RingloomError, with the form of a field, where a value cannot be read."""
+@contextmanager
+def _reading(field: str, given: Any, form: str = "") -> Iterator[None]:
+    """Raises RingloomError, with the form of a field, where what is given cannot be read."""
     try:
-        read(name, *given)
-    except RingloomError:
-        raise _unlike(given[0], name, form or FORMS[name][1]) from None
+        yield
+    except (AttributeError, TypeError, ValueError):
+        raise _unlike(given, field, form or FORMS[field][1]) from None
 
 
 def text_of(value: Any) -> str:
     """Returns the text of a field's value, which `value_of` reads; "" for None, a graph's name."""
     if isinstance(value, Mapping):
-        named = ((name_of(k) if isinstance(k, tuple) else k, f) for k, f in value.items())
-        return ", ".join(f"{name}={factor or 'cut'}" for name, factor in named)
+        links = {name_of(k): f or "cut" for k, f in value.items() if isinstance(k, tuple)}
+        return ", ".join(f"{name}={factor}" for name, factor in (links or value).items())
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return "" if value is None else getattr(value, "name", "") or str(value)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.errors import RingloomError
+from planner.errors import RingloomError, brief
 from planner.plans import Plans
 from simulator.hardware import Hardware
 from simulator.hardware.schema import OPTIONAL, UNITS
@@ -134,4 +134,4 @@ def changed(
             ends, links = ends_of(which), dict(scenario.links or {})
             links.pop(ends[::-1], None)
             return hardware, replace(scenario, links=links | {ends: value})
-    raise RingloomError(f"no value {key!r} to sweep: name a constant, {', '.join(OWN)}")
+    raise RingloomError(f"no value {brief(key)} to sweep: name a constant, {', '.join(OWN)}")

@@ -73,7 +73,7 @@ def loads(text: str, largest: int | None = None) -> Plan | Plans:
     except PlanError:
         raise
     except KeyError as error:
-        raise PlanError(f"corrupt plan file: no {error.args[0]!r} where one belongs") from None
+        raise PlanError(f"corrupt plan file: no {brief(error.args[0])} where one belongs") from None
     except (TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
         raise PlanError(f"corrupt plan file: {error}") from None
 
@@ -180,7 +180,7 @@ def _workload_in(value: Json) -> Workload:
     if not isinstance(text, str) or "@" in text:
         raise PlanError("corrupt plan file: the mask must be text, without a file name")
     if unknown := set(fields) - {*NUMBERS, "v_head_dim", "sinks"}:
-        raise PlanError(f"corrupt plan file: unknown workload field {min(unknown)!r}")
+        raise PlanError(f"corrupt plan file: unknown workload field {brief(min(unknown))}")
     return Workload(mask=text, **fields)
 
 

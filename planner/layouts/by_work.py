@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.errors import PlanError
+from planner.errors import PlanError, brief
 from planner.layouts.dispatch import Loads, balanced, in_turn, to_least_loaded
 from planner.layouts.pieces import Chunks, cut, gathered, whole_heads
 from planner.masks import Mask, parse
@@ -76,7 +76,7 @@ def balance(work: Workload, masks: Sequence[Mask | str], ranks: int, grain: int 
     """
     check_request(work, ranks, "balance(work, masks, ranks)")
     if not isinstance(masks, Sequence) or isinstance(masks, str) or not masks:
-        raise PlanError(f"balance takes a list of one mask or more, not {masks!r}")
+        raise PlanError(f"balance takes a list of one mask or more, not {brief(masks)}")
     layers = [replace(work, mask=parse(m) if isinstance(m, str) else m) for m in masks]
 
     def dispatched(side: SideName) -> Chunks:

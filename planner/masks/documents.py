@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from planner.errors import PlanError
+from planner.errors import PlanError, brief
 from planner.given import tokens, whole
 from planner.masks.areas import LIMIT
 from planner.masks.mask import Mask, Names, Packed
@@ -127,7 +127,7 @@ class Varlen(Lengths):
 def whole_lengths(name: str, values: Sequence[int]) -> tuple[int, ...]:
     """Returns lengths as plain ints; raises PlanError, with the name, for anything else."""
     if not isinstance(values, Iterable):
-        raise PlanError(f"{name} takes a list of lengths, such as (512, 1024), not {values!r:.60}")
+        raise PlanError(f"{name} takes a list of lengths, such as (512, 1024), not {brief(values)}")
     if isinstance(values, Sized) and len(values) > MOST:
         raise PlanError(f"{name} takes at most {MOST} lengths, not {len(values)}")
     lengths = tuple(whole(f"{name} length", value) for value in values)

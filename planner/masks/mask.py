@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
+from planner.errors import PlanError, brief
 from planner.given import tokens, whole
 from planner.masks.areas import LIMIT, Ranges, areas
 from planner.masks.regions import FAR, Ints, Region
@@ -318,7 +318,7 @@ class Or(Pair):
 def checked(mask: object) -> Mask:
     """Returns a mask; raises PlanError for anything else."""
     if not isinstance(mask, Mask):
-        raise PlanError(f"the mask must be a Mask such as Causal(), not {mask!r:.60}")
+        raise PlanError(f"the mask must be a Mask such as Causal(), not {brief(mask)}")
     return mask
 
 

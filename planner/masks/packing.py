@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.errors import PlanError
+from planner.errors import PlanError, brief
 from planner.given import whole
 from planner.masks.documents import Documents, Varlen
 from planner.masks.mask import Mask, checked, undivided
@@ -90,10 +90,10 @@ def _lengths(name: str, values: ArrayLike) -> tuple[int, ...]:
     """Returns the lengths of cumulative ones; raises PlanError unless they ascend from 0."""
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 2 or array[0] != 0:
-        raise PlanError(f"{name} must be whole numbers that ascend from 0, not {values!r:.60}")
+        raise PlanError(f"{name} must be whole numbers that ascend from 0, not {brief(values)}")
     lengths = np.diff(array.astype(np.int64))
     if (lengths < 0).any():
-        raise PlanError(f"{name} must ascend, not {values!r:.60}")
+        raise PlanError(f"{name} must ascend, not {brief(values)}")
     return tuple(lengths.tolist())
 
 
@@ -101,7 +101,7 @@ def _sides(window_size: tuple[int, int]) -> list[int | None]:
     """Returns the keys to the left and to the right, None for all; raises PlanError for others."""
     if not isinstance(window_size, Iterable) or len(sides := [*window_size]) != 2:
         raise PlanError(
-            f"window_size is keys to the left and to the right, not {window_size!r:.60}"
+            f"window_size is keys to the left and to the right, not {brief(window_size)}"
         )
     return [x if (x := whole("window_size", side, -1)) >= 0 else None for side in sides]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.errors import PlanError
+from planner.errors import PlanError, brief
 from planner.given import tokens, whole
 from planner.masks.areas import LIMIT
 from planner.masks.mask import Allowed, Mask, Names, Packed, undivided
@@ -132,7 +132,7 @@ def _row(number: int, row: Sequence[object]) -> Row:
     if not isinstance(row, Sequence) or len(row) != 5 or row[4] not in [*KINDS]:
         kinds = ", ".join(KINDS)
         raise PlanError(
-            f"slice {number} is not (q0, q1, k0, k1, kind) with a kind of {kinds}: {row!r:.60}"
+            f"slice {number} is not (q0, q1, k0, k1, kind) with a kind of {kinds}: {brief(row)}"
         )
     least = -LIMIT, -LIMIT, 0, 0
     q0, q1, k0, k1 = (
@@ -140,7 +140,7 @@ def _row(number: int, row: Sequence[object]) -> Row:
         for position, low in zip(row[:4], least, strict=True)
     )
     if q1 < q0 or k1 < k0:
-        raise PlanError(f"slice {number} ends before it begins: {row!r:.60}")
+        raise PlanError(f"slice {number} ends before it begins: {brief(row)}")
     return q0, q1, k0, k1, str(row[4])
 
 

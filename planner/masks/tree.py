@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.errors import PlanError
+from planner.errors import PlanError, brief
 from planner.given import whole
 from planner.masks.documents import Documents, whole_lengths
 from planner.masks.mask import Allowed, Mask, Names, SideName
@@ -38,7 +38,7 @@ class Tree(Mask):
             raise PlanError(f"Tree takes at most {MOST_NODES} nodes, not {len(lengths)}")
         if not isinstance(self.parents, Iterable):
             raise PlanError(
-                f"Tree takes a list of parents, such as (None, 0), not {self.parents!r:.60}"
+                f"Tree takes a list of parents, such as (None, 0), not {brief(self.parents)}"
             )
         parents = tuple(None if p is None else _parent(p) for p in self.parents)
         if len(parents) != len(lengths):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeVar, get_args, get_origin, overload
 
-from planner.errors import PlanError
+from planner.errors import PlanError, brief
 from planner.ir import Plan
 from planner.schedules.variants import once
 from planner.workload import Workload
@@ -45,14 +45,16 @@ class Schedule:
         for name, value in given.items():
             if name not in known:
                 have = ", ".join(known) or "none"
-                raise PlanError(f"{self.name} has no parameter {name!r}; its parameters: {have}")
+                raise PlanError(
+                    f"{self.name} has no parameter {brief(name)}; its parameters: {have}"
+                )
             if type(value) is not type(known[name]):
                 kind = "a whole number" if isinstance(known[name], int) else "a word"
-                raise PlanError(f"{self.name}:{name} takes {kind}, not {value!r}")
+                raise PlanError(f"{self.name}:{name} takes {kind}, not {brief(value)}")
             form = signature.parameters[name].annotation
             if get_origin(form) is Literal and value not in get_args(form):
                 allowed = " or ".join(map(str, get_args(form)))
-                raise PlanError(f"{self.name}:{name} is {allowed}, not {value!r}")
+                raise PlanError(f"{self.name}:{name} is {allowed}, not {brief(value)}")
 
 
 SCHEDULES: dict[str, Schedule] = {}
@@ -79,7 +81,7 @@ def schedule(
     if build is None:
         return partial(schedule, travels=travels, path=path, paper=paper)
     if not callable(build):
-        raise PlanError(f"schedule takes a function, whose name it has, not {build!r:.60}")
+        raise PlanError(f"schedule takes a function, whose name it has, not {brief(build)}")
     known = SCHEDULES.get(build.__name__)
     if known and getattr(known.build, "__module__", "") != build.__module__:
         raise PlanError(f"{known} is there already: give the function another name")

@@ -10,7 +10,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from textwrap import fill
@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from planner.disk import can_name
-from planner.errors import Reasons, RingloomError, brief, printable, shown
+from planner.errors import LONGEST_WORD, Reasons, RingloomError, brief, printable, shown
 from planner.version import VERSION
 from runtimes.machine import RankError
 
@@ -134,28 +134,33 @@ def cli() -> None:
     """Plan distributed attention, verify it, predict it, run it."""
 
 
-def _tell(text: str) -> None:
-    """Writes one line on stderr."""
-    click.echo(f"ringloom: {shown(' '.join(text.split()))}", err=True)
+def _tell(text: str, words: Sequence[str]) -> None:
+    """Writes one line on stderr, in which typed words are quoted in brief."""
+    parts = (part for word in words for part in (word, *word.split("=")))
+    for part in sorted((p for p in parts if len(p) > LONGEST_WORD), key=len, reverse=True):
+        for form in (part, repr(part)[1:-1]):
+            text = text.replace(form, f"{form[:120]}...{form[-40:]}")
+    click.echo(f"ringloom: {shown(text)}", err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status, with bad input told in one line on stderr."""
+    tell = partial(_tell, words=sys.argv[1:] if arguments is None else arguments)
     try:
         return int(cli.main(arguments, prog_name="ringloom", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as shown:
         click.echo(shown.format_message(), err=True)
     except click.ClickException as error:
-        _tell(f"{error.format_message()}{_hint(error)}")
+        tell(f"{error.format_message()}{_hint(error)}")
     except Reasons as error:
         for line in f"ringloom: {error}".splitlines():
             click.echo(fill(line, 80, subsequent_indent="  "), err=True)
     except RingloomError as error:
-        _tell(str(error))
+        tell(str(error))
     except MemoryError as error:
-        _tell(f"this machine has not enough memory: {error}".rstrip(": "))
+        tell(f"this machine has not enough memory: {error}".rstrip(": "))
     except OSError as error:  # such as a full disk behind stdout
-        _tell(error.strerror or str(error))
+        tell(error.strerror or str(error))
         forget_output()
     except RankError as error:  # its lines are a traceback: of the rank, not of the command
         click.echo(f"ringloom: {printable(str(error))}", err=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from planner.disk import with_folder
-from planner.errors import PlanError, RingloomError
+from planner.errors import PlanError, RingloomError, brief
 from planner.files import load
 from planner.given import tokens
 from planner.masks import forms as mask_forms
@@ -41,7 +41,7 @@ class Written(click.ParamType[Any]):
         except RingloomError:
             raise
         except ValueError:
-            self.fail(f"{value!r} is not {self.name}, such as {self.example}", param, ctx)
+            self.fail(f"{brief(value)} is not {self.name}, such as {self.example}", param, ctx)
 
 
 class File(click.Path):

@@ -27,7 +27,7 @@ from rich.progress import (
 )
 from rich.segment import Segment
 
-from planner.errors import printable
+from planner.errors import brief, printable
 from ringloom.csv_rows import cell
 from ringloom.rows import flat
 
@@ -49,7 +49,7 @@ class Number(click.FloatRange):
         """Returns the number; NaN, which no bound holds off, is none."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
-            self.fail(f"{value!r} is not a valid number.", param, ctx)
+            self.fail(f"{brief(value)} is not a valid number.", param, ctx)
         return number
 
 

@@ -50,9 +50,11 @@ def load(path: Path) -> Hardware:
         name = name_of("the name", content.pop("name", path.stem))
         constants = dict[str, Constant]()
         for section, table in content.items():
+            name_of("a section", section)
             if not isinstance(table, dict):
                 raise RingloomError(f"unknown key {section} = {brief(table)}")
             for key, entry in table.items():
+                name_of("a constant", key)
                 constants[f"{section}.{key}"] = _constant(f"{section}.{key}", entry)
         return Hardware(name, constants)
     except RingloomError as error:

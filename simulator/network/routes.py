@@ -8,6 +8,7 @@ A slowed or cut link may also be named by two ranks behind one switch: then what
 each other is slowed by that much, as if by a narrow link between the two halves of their way.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -36,9 +37,9 @@ def name_of(ends: tuple[Place, Place]) -> str:
 
 def ends_of(name: str) -> tuple[Place, Place]:
     """Return the two places that a link's name tells; ValueError where it is not A-B."""
-    a, b = (integer(end) if end.isdecimal() else end for end in name.split("-"))
-    if "" in (a, b):
+    if not (ends := re.fullmatch(r"([^\s,=-]+)-([^\s,=-]+)", name)) or not name.isprintable():
         raise ValueError(name)
+    a, b = (integer(end) if end.isdecimal() else end for end in ends.groups())
     return a, b
 
 

@@ -102,7 +102,7 @@ BAD = [
     ({"share": "much"}, "share must be a number, not 'much'"),
     ({"launch": "-1"}, "a launch takes 0 seconds or more, not -1"),
     ({"launch": "soon"}, "launch must be a number, not 'soon'"),
-    ({"buffers": "0"}, "buffers must be a whole number from 1 up, or plan, not '0'"),
+    ({"buffers": "0"}, "buffers must be a whole number from 1 up, or plan, not 0"),
     ({"buffers": "all"}, "or plan, not 'all'"),
     ({"placement": "0,1"}, "a placement holds each of 0 to 7 once"),
     ({"placement": "first"}, "placement must be like 0,2,1,3, not 'first'"),

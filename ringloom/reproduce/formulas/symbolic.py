@@ -9,7 +9,7 @@ from functools import cache
 
 import sympy
 
-from planner.errors import RingloomError, choices
+from planner.errors import RingloomError, brief, choices
 from planner.ir import TENSORS, Pass
 from planner.schedules import SCHEDULES, classic
 from ringloom.reproduce.formulas.interpolation import ODD, Expr, P, R, U, c, interpolated
@@ -84,7 +84,7 @@ def formulas(schedule: str) -> Mapping[str, Expr]:
     schedule that has none.
     """
     if schedule not in classic():
-        raise RingloomError(f"no formulas of {schedule!r}: {choices(schedule, classic())}")
+        raise RingloomError(f"no formulas of {brief(schedule)}: {choices(schedule, classic())}")
     counted, ranks = interpolated(schedule), U * R if schedule == "usp" else P
     rounds, pairs = counted["rounds"], counted["pairs"] * h
     total = h * ranks * c * (ranks * c + 1) / 2
