@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -88,28 +88,6 @@ def test_nothing_in_padding_reaches_a_token_nor_the_other_way(kind: str) -> None
     for x, real in zip(clean, (tokens[0], *tokens), strict=False):
         assert x[:, :, real].any()
         assert not x[:, :, ~real].any()
-
-
-def test_padding_reaches_no_parameter_of_a_layer() -> None:
-    work = replace(WORK, mask=Causal())
-    module = load(emit(plan("ring", work, 2, pass_="both"), "jax", layer=True))
-    at = np.concatenate([module.positions(rank) for rank in range(2)])
-    params = module.init(0, dim=16, hidden=8)
-    random = np.random.default_rng(0)
-    x, dy = random.standard_normal((2, 1, len(at), 16)).astype("f4")
-
-    @jax.jit
-    def both(x: Any, dy: Any) -> Any:
-        y, pull = jax.vjp(partial(module.decoder_layer, mesh=MESH), params, x)
-        return y, *pull(dy)
-
-    clean, given = (
-        jax.tree.leaves(both(*(np.where(at[:, None] < 0, np.float32(fill), z) for z in (x, dy))))
-        for fill in (0, np.nan)
-    )
-    assert len(clean) == 2 + len(params)
-    for result, right in zip(given, clean, strict=True):
-        np.testing.assert_array_equal(result, right)
 
 
 def second_derivatives(f: Callable[..., Any], q: Any, t: Any) -> dict[str, Callable[[], Any]]:
