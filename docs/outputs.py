@@ -4,9 +4,10 @@ A block has a picture too: of its first comparison or timeline, of the tiles of 
 the first figure that it writes.
 
 Blocks that already show what their commands print are left as they are: the tests compare them with
-what they do print. So are commands that need a library which is not installed.
+what they do print. So are commands, and Python, that need a library which is not installed.
 """
 
+import ast
 import contextlib
 import io
 import os
@@ -73,14 +74,14 @@ def with_outputs(page: Path) -> str:
 
 def _run(page: Path) -> Iterator[tuple[Block, str, str]]:
     """Yields each block of commands, what it prints, and its picture."""
-    scope, seen = dict[str, Any](), set[str]()
+    scope, seen, lost = dict[str, Any](), set[str](), set[str]()
     needed = "write_text" in page.read_text(encoding="utf-8")  # commands read what Python writes
     folder, look = tempfile.TemporaryDirectory(), patch.dict(sheet.STYLE, ON_ANY)
     with folder as place, contextlib.chdir(place), look:
         for block in blocks(page):
             if block.file:
                 Path(block.file).write_text(block.text, encoding="utf-8")
-            elif block.language == "python" and needed:
+            elif block.language == "python" and needed and not lacking(block.text, lost):
                 execute(block, page, scope)
             elif block.language == "console":
                 with kept() as results:
@@ -90,6 +91,27 @@ def _run(page: Path) -> Iterator[tuple[Block, str, str]]:
                 same = bool(drawn) and drawn <= seen  # a page shows the tiles of a plan once
                 seen |= drawn
                 yield block, printed, "" if same else picture(page, block, results)
+
+
+def lacking(code: str, lost: set[str]) -> bool:
+    """Returns True if Python needs a library which is not installed, or a name that is lost.
+
+    What such a program would have bound is lost as well.
+    """
+    nodes = list(ast.walk(ast.parse(code)))
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    aliases = [alias for node in imports for alias in node.names]
+    modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {alias.asname or alias.name for alias in aliases}
+    bound |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    bound |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    lacks = not all(find_spec(module.partition(".")[0]) for module in modules)
+    if lacks or lost & {name.id for name in names if isinstance(name.ctx, ast.Load)} - bound:
+        lost |= bound
+        return True
+    lost -= bound
+    return False
 
 
 @contextlib.contextmanager

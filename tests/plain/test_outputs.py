@@ -69,6 +69,16 @@ def test_a_page_shows_what_its_commands_print(
     assert kept == []
 
 
+def test_python_that_needs_what_is_not_installed_is_left_out(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    absent = "```python\nfrom nowhere.at import thing\nraise ValueError\n```\n"
+    absent += "\n```python\nother = thing()\n```\n\n```python\nother.more()\n```\n"
+    wrote = '```python\nfrom pathlib import Path\nPath("n.txt").write_text("10 6")\n```\n'
+    reads = "$ ringloom run ring --ranks 2 --seq 16 --heads 1 --head-dim 8 --mask documents@n.txt"
+    page.write_text(f"{absent}\n{wrote}\n```console\n{reads}\n```\n")
+    assert "documents:10,6" in with_outputs(page)
+
+
 def test_a_command_that_fails_fails_the_build(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```console\n$ ringloom plan spiral --ranks 2 --seq 16\n```\n")
