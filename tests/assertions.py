@@ -105,5 +105,6 @@ def changes(value: Any) -> list[Any]:
         return [dict(pairs) for pairs in changes(list(value.items()))]
     if isinstance(value, ENTRIES) and value:
         *rest, last = value
-        return [type(value)([*rest, *changes(last)[:1]]), type(value)(rest)]
+        made = type(value) if type(value) in ENTRIES else tuple  # a named one takes no entries
+        return [made([*rest, *changes(last)[:1]]), made(rest)]
     return [object()]
