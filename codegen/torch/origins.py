@@ -85,7 +85,7 @@ def triangular(plan: Plan, q: Origin, kv: Origin, free: bool) -> tuple[str, ...]
     () where they are not those of a rank, or of all ranks, as `positions` has them.
     """
     work, sides = plan.workload, plan.partition
-    causal = work.mask.region().pieces.tolist() == CAUSAL and work.seq == work.kv_seq
+    causal = np.array_equal(work.mask.region().pieces, CAUSAL) and work.seq == work.kv_seq
     if not causal or (q.axis is None and q.ranks != HERE) or kv.axis is not None:
         return ()
     check_pieces(plan)
