@@ -92,7 +92,11 @@ def from_json(text: str | bytes, largest: int = SMALL) -> Any:
     if isinstance(text, bytes):
         text = text.decode()
     _check_values(text, ",:[{", largest)
-    return json.loads(text, object_pairs_hook=_object)
+    return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+
+
+def _constant(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def _check_values(text: str, signs: str, largest: int) -> None:

@@ -215,11 +215,26 @@ def _indices(items: Iterable[object], distinct: tuple[object, ...]) -> Ints:
     return np.array([number[item] for item in items], np.int32)
 
 
+def _check_chain(parts: Sequence[range], tokens: int, where: str) -> None:
+    """Raise PlanError unless ranges of step 1 follow each other, which takes no time per token."""
+    end = 0
+    for p in sorted((p for p in parts if p), key=lambda p: p.start):
+        if p.start != end:
+            held = "no block" if p.start > end else "more than one block"
+            raise PlanError(f"{where}: position {min(p.start, end)} belongs to {held}")
+        end = p.stop
+    if end < tokens:
+        raise PlanError(f"{where}: position {end} belongs to no block")
+
+
 def _check_cover(chunks: Sequence[Ranges], tokens: int, where: str) -> None:
     parts = [p for chunk in chunks for p in chunk]
     last = max((p[-1] + 1 for p in parts), default=0)
     if last > tokens:
         raise PlanError(f"{where}: position {last - 1} lies beyond the {tokens} tokens")
+    if all(p.step == 1 for p in parts):
+        _check_chain(parts, tokens, where)
+        return
     for low in range(0, tokens, WINDOW):
         high = min(tokens, low + WINDOW)
         count = np.zeros(high - low, np.uint8)
