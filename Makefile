@@ -95,7 +95,7 @@ all: lint types test docs bench ## lint, types, test, docs and bench
 
 # What is committed, since only that is cloned. Every target is tried, and those that failed are named.
 fresh: ## run each target in a clone and an environment that it alone makes (an hour or more; not in CI)
-	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && failed= && unset MAKEFLAGS MAKELEVEL && \
+	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && trap 'exit 1' HUP INT PIPE TERM && failed= && unset MAKEFLAGS MAKELEVEL && \
 	for target in $(FRESH); do \
 	  echo "== $$target, from nothing =="; rm -rf "$$place/clone"; \
 	  { git clone -q . "$$place/clone" && $(MAKE) --no-print-directory -C "$$place/clone" $$target; } || failed="$$failed $$target"; \
