@@ -249,7 +249,10 @@ def _owner(node: ast.stmt) -> str:
             return next((name for d in decorators if (name := _root(d))), "")
         case ast.Expr(value=value) if name := _root(value):
             return name
-        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+        case ast.If(
+            test=ast.Compare(left=ast.Name(id="__name__"))
+            | ast.BoolOp(values=[ast.Compare(left=ast.Name(id="__name__")), *_])
+        ):
             return "__name__"
         case ast.Assign() | ast.AnnAssign():
             return ""

@@ -215,10 +215,20 @@ def constants(program: Program) -> str:
         f"HEADS, KV_HEADS, HEAD_DIM = {work.heads}, {work.kv_heads}, {work.head_dim}",
         *[f"V_HEAD_DIM = {work.v_head_dim}  # of values and results"] * program.unequal,
         _scale(program),
+        *_operator(program),
         *plan_literal(program),
         *mask_data(work, program.free).splitlines(),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _operator(program: Program) -> Iterator[str]:
+    """The name of the operators in torch: of one plan, or of the sizes of any plan."""
+    if program.target == "torch":
+        work, version = program.work, re.sub(r"\W", "_", VERSION)
+        sizes = program.ranks, work.heads, work.kv_heads, work.head_dim
+        plan = "_".join(map(str, ("any", *sizes))) if program.any_plan else digest(program.plans)
+        yield f'OPERATOR = "{plan}_{version}"'
 
 
 def _scale(program: Program) -> str:

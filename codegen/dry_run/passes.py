@@ -66,7 +66,12 @@ def torch_names(case: Case, _: str) -> Scope:
             )
         ]
 
-    own = {"attend": forward, "attend_backward": backward, "digest": "", "agree": alike}
+    own = {
+        "attend": forward,
+        "attend_backward": backward,
+        "agree": alike,
+        "operator": lambda _: lambda function: function,
+    }
     return {**torch_in_numpy.NAMES, **widths(case), **own}
 
 

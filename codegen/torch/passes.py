@@ -50,9 +50,8 @@ class Pass(Attending, Exchanges):
             self.frame(frame)
         ending = [*self.ending()]  # it may take the last line
         head = BACKWARD_HEAD if self.backward else FORWARD_HEADS[self.plan.workload.sinks]
-        operator = f"ringloom::attention{'_backward' * self.backward}_{{digest}}"
         return [
-            f'@torch.library.custom_op(f"{operator}", mutates_args=())',
+            f'@operator("attention{"_backward" * self.backward}")',
             "@no_type_check",
             *head,
             f"    {BACKWARD if self.backward else FORWARD}",

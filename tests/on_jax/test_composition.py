@@ -155,7 +155,9 @@ def test_the_file_checks_itself_and_fails_when_it_is_wrong(
     monkeypatch.setattr("sys.argv", ["program.py", "--steps", "52"])
     monkeypatch.setattr(jax.config, "update", lambda *_: None)  # there are devices already
     with pytest.raises(SystemExit):
-        exec(compile(text, "program.py", "exec"), {"__name__": "__main__"})
+        exec(
+            compile(text, "program.py", "exec"), {"__name__": "__main__", "__file__": "program.py"}
+        )
     monkeypatch.undo()
     assert "unrecognized arguments: --steps 52" in capsys.readouterr().err
     wrong = text.replace("SCALE = 4**-0.5", "SCALE = 5**-0.5")

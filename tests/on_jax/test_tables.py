@@ -229,7 +229,7 @@ def test_tables_that_do_not_fit_are_refused() -> None:
 
 def test_files_check_themselves() -> None:
     pair = plan("zigzag", replace(WORK, mask=Full()), 2, pass_="both")
-    text, end = emit(pair, "jax", dynamic=True), 'if __name__ == "__main__":'
+    text, end = emit(pair, "jax", dynamic=True), 'if __name__ == "__main__"'
     assert text.partition(end)[2] == emit(pair, "jax").partition(end)[2] != ""
     wrong = text.replace("out + share * (part - out)", "out + share * part")
     assert wrong != text

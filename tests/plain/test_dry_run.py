@@ -81,7 +81,7 @@ WRONG: list[tuple[Target, str, str, str]] = [  # the first such line of zigzag
     ("jax", "dkv = lax.ppermute(dkv, axis, NEXT)\n    return", "return", "give another dk"),
     ("jax", "kv = lax.ppermute(kv", "kv = (k, v) if rank else lax.ppermute(kv", "needs a number"),
     ("torch", "(rank - 1) % RANKS", "rank - 1", "rank -1 of a group of 4"),
-    ("torch", "group_named(name)", "group_named(digest)", "no group"),
+    ("torch", "group_named(name)", "group_named(OPERATOR)", "no group"),
     ("torch", "exchange(kv, after, before", "exchange(kv, rank, rank", "sends to itself"),
     ("torch", "[t.contiguous() for t in x]", "[*x]", "not contiguous"),
     ("torch", "part.to(out.dtype)", "part", "lerp_ of"),
@@ -95,8 +95,8 @@ WRONG: list[tuple[Target, str, str, str]] = [  # the first such line of zigzag
     ("jax", "kv, axis, NEXT", "kv, rank, NEXT", "no axis"),
     ("jax", "jnp.add, dkv, arr", "jnp.add, [*dkv], arr", "meets another tree"),
     ("jax", "meet_part(out, lse, q, kv, rows=back)", "[out, lse]", "on another"),
-    ("jax", "dq.at[:, :, rows].add(dq_part)", "dq.at[:1, :, rows].add(dq_part[:1])", "another dq"),
-    ("jax", "rows].add(dq_part)", "rows, :1].add(dq_part[..., :1])", "give another dq"),
+    ("jax", "dq[:, :, rows] + dq_part", "dq[:, :, rows]", "give another dq"),
+    ("jax", "rows.indices(x.shape[2])[0]", "0", "give another out"),
 ]
 
 

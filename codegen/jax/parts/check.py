@@ -67,7 +67,7 @@ def main(seq: int = CHECKED) -> int:
     return int(wrong)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and "__file__" in globals():  # not in a notebook
     words = ArgumentParser(description=main.__doc__)
     words.add_argument("--seq", type=int, default=CHECKED)  # free
     words.add_argument("--seq", type=int, default=CHECKED, choices=[CHECKED])  # fixed

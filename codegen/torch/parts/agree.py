@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.digest import digest
+from codegen.torch.parts.operators import OPERATOR, program
 
 RANKS = SEQ = 1
 
@@ -28,7 +28,7 @@ def agree(group: Any, q: Tensor, k: Tensor, about: str, wrong: str, seq: int) ->
     call = wrong or (
         f"{q.dtype} on {q.device.type}, batch {q.shape[0]}, heads {q.shape[1]}:{k.shape[1]}, "
         f"{RANKS * q.shape[2]} tokens, "  # free
-        f"{about}, program {digest}"
+        f"{about}, program {OPERATOR} of code {program}"
     )
     number, last = agreed.get(group, (0, "none"))
     calls = [call]

@@ -35,7 +35,7 @@ def main(seq: Any = CHECKED) -> None:
         raise AssertionError("not exact")
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and "__file__" in globals():  # not in a notebook
     words = ArgumentParser(description=main.__doc__)
     words.add_argument("--seq", type=int, default=CHECKED)  # bound free
     words.add_argument("--seq", type=int, default=CHECKED, choices=[CHECKED])  # bound fixed

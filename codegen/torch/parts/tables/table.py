@@ -8,9 +8,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from codegen.torch.parts.agree import agree
-from codegen.torch.parts.digest import digest
 from codegen.torch.parts.kernels import attend, attend_backward
 from codegen.torch.parts.merge import merge, wide
+from codegen.torch.parts.operators import operator
 from codegen.torch.parts.sinks import sink_gradient, sunk
 from codegen.torch.parts.visitors import with_output
 
@@ -208,7 +208,7 @@ def group_named(name: str) -> Any:  # bound
     return TABLES, group_of(name)
 
 
-@torch.library.custom_op(f"ringloom::attention_{digest}", mutates_args=())
+@operator("attention")
 def forward(
     q: Tensor,
     k: Tensor,
@@ -246,7 +246,7 @@ def outputs_like(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:  
     return [out, q[..., :1].to(wide(q), copy=True), *copies]
 
 
-@torch.library.custom_op(f"ringloom::attention_backward_{digest}", mutates_args=())
+@operator("attention_backward")
 def backward(dout: Tensor, saved: list[Tensor], name: str) -> list[Tensor]:
     """Gradients of the local queries, keys and values."""
     q, k, v, out, lse, *kept = saved  # sinkless
