@@ -67,9 +67,9 @@ def read(
         raise kind(f"{what}: {why}") from None
 
 
-def _advice(largest: int) -> str:
+def _advice(limit: int) -> str:
     """Returns how to raise a limit that can be raised."""
-    return "" if largest == SMALL else f": set {TOLD}, where the file is trusted"
+    return f": set {TOLD}, where the file is trusted" if limit == largest() else ""
 
 
 def parse_table(path: Path, content: bytes) -> Any:

@@ -118,7 +118,7 @@ def test_a_gzip_that_unpacks_to_gigabytes_is_read_no_further_than_64_mebibytes(
 def test_a_limit_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = rl.plan("ring", rl.Workload(seq=64, heads=4), 64)
     rl.save(plan, tmp_path / "plan.json")
-    with pytest.raises(rl.PlanError, match="values are more than 255: set RINGLOOM_LARGEST_FILE"):
+    with pytest.raises(rl.PlanError, match="values are more than 255"):
         files.loads((tmp_path / "plan.json").read_text(), 64 * 64 - 1)
     monkeypatch.setenv("RINGLOOM_LARGEST_FILE", "1k")
     with pytest.raises(RingloomError, match="larger than 1024 bytes: set RINGLOOM_LARGEST_FILE"):
@@ -137,5 +137,6 @@ def test_a_limit_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_a_table_has_so_many_columns_and_rows(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(text)
-    with at_most(64 * MIB), pytest.raises(RingloomError, match=said):
+    with at_most(64 * MIB), pytest.raises(RingloomError, match=said) as refused:
         records(tmp_path / "rows.csv")
+    assert "RINGLOOM_LARGEST_FILE" not in str(refused.value)  # which would not help
