@@ -21,6 +21,7 @@ import click
 from planner.disk import can_name
 from planner.errors import LONGEST_WORD, Reasons, RingloomError, brief, printable, shown
 from planner.version import VERSION
+from ringloom.cli.synonyms import unknown_option
 from runtimes.machine import RankError
 
 GROUPS = {
@@ -150,6 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(cli.main(arguments, prog_name="ringloom", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as shown:
         click.echo(shown.format_message(), err=True)
+    except click.NoSuchOption as error:
+        tell(unknown_option(error))
     except click.ClickException as error:
         tell(f"{error.format_message()}{_hint(error)}")
     except Reasons as error:

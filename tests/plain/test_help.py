@@ -20,6 +20,7 @@ from command_line import CommandLine
 from repository import ROOT
 from ringloom.cli import COMMANDS as ALL
 from ringloom.cli import GROUPS, cli, command_of, examples, first_sentence
+from ringloom.cli.synonyms import SYNONYMS
 from sampling import square
 
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
@@ -64,6 +65,32 @@ def test_every_option_has_a_sentence_and_every_help_ends_with_examples(
 
 def test_a_mistyped_command_is_told_the_one_like_it(ringloom: CommandLine) -> None:
     assert "Did you mean 'compare'?" in ringloom.refused("comapre")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--gpus", "'--ranks'"),
+        ("--gpu", "'--ranks' or '--hardware'"),
+        ("--seq_len", "'--seq'"),
+        ("--kv_heads", "'--kv-heads'"),
+        ("--num-heads", "'--heads'"),
+        ("--hed-dim", "'--head-dim'"),
+        ("--causal", "'--mask'"),
+    ],
+)
+def test_an_option_by_the_name_that_others_give_it_is_told_ours(
+    typed: str, meant: str, ringloom: CommandLine
+) -> None:
+    said = ringloom.refused("compare", typed, "8")
+    assert said.endswith(f"No such option '{typed}'. Did you mean {meant}?\n")
+
+
+def test_options_that_are_suggested_exist_and_are_not_their_own_synonyms() -> None:
+    every = {option for name in ALL for p in command_of(name).params for option in p.opts}
+    words = {f"--{word}" for typed in SYNONYMS.values() for word in typed.split()}
+    assert SYNONYMS.keys() <= every
+    assert not words & {o for p in command_of("compare").params for o in p.opts}
 
 
 @pytest.mark.parametrize("example", [line for name in ALL for line in examples(name)])
