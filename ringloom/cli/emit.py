@@ -49,7 +49,7 @@ def command(
             dynamic=dynamic,
             platform=platform,
             max_calls=max_calls,
-            command="" if is_file(source) else typed_command(),
+            command=typed_command(source if is_file(source) else ""),
         )
     lines, size = program.count("\n"), len(program)
     document = {"target": target, "file": output, "lines": lines, "bytes": size}

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import StringIO
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -199,12 +200,15 @@ def stages() -> Iterator[Callable[[str, int, int], None]]:
         yield tell
 
 
-def typed_command() -> str:
-    """The command as it was typed, without where its answer goes and in which form."""
+def typed_command(file: str = "") -> str:
+    """The command as it was typed, without where its answer goes and in which form.
+
+    Of a `file` in it, the name alone.
+    """
     words, kept = iter(click.get_current_context().obj), ["ringloom"]
     for word in words:
         if word in ("-o", "--output"):
             next(words)
         elif word != "--json" and not word.startswith(("-o", "--output=")):
-            kept.append(word)
+            kept.append(Path(word).name if word == file else word)
     return shlex.join(kept)

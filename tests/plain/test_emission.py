@@ -182,6 +182,17 @@ def test_the_header_has_the_command_that_makes_the_file_again(
     assert "\n    ringloom emit torch plan.json\n" in ringloom("emit", "torch", path)
 
 
+def test_the_header_of_a_program_from_python_has_the_call_that_makes_it_again() -> None:
+    plan = rl.plan("zigzag", WORK, 4)
+    assert "\n    rl.emit(plan, 'torch')\n" in rl.emit(plan, "torch")
+    plan = rl.plan("zigzag", replace(WORK, mask=rl.Full()), 4)
+    source = rl.emit(plan, "jax", dynamic=True, max_calls=99)
+    call = next(line for line in source.splitlines() if line.startswith("    rl.emit("))
+    assert call == "    rl.emit(plan, 'jax', dynamic=True, max_calls=99)"
+    assert eval(call.strip(), {"rl": rl, "plan": plan}) == source
+    assert "plan.json" not in source
+
+
 def test_the_header_says_what_travels() -> None:
     """Of broadcasts it said that nothing does."""
     for name in rl.SCHEDULES:
