@@ -8,6 +8,7 @@ or sliding window, softcap, sinks, another scale, other heads, positions of anot
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from inspect import getclosurevars, signature
 from types import ModuleType
 from typing import Any
@@ -163,7 +164,7 @@ class Adapter:
         group, tokens = self.group or self.program.dist.group.WORLD, query.shape[2]
         rank = group.rank()
         self.refuse_other_keys(rank, tokens, key.shape[2], tables)
-        if self.program.RANKS > 1 and position_ids is not None and tokens == self.seq(tables):
+        if self.may_be_whole(rank, tokens, position_ids, tables):
             refuse_unsharded(position_ids.detach().cpu().numpy(), rank, self.program.RANKS)
         length = self.length(rank, tokens, tables)
         self.refuse_other_mask(tables, causal, sliding_window, length)
@@ -187,9 +188,19 @@ class Adapter:
         plan = self.program.PLAN
         return parse(plan["mask"]).up_to(plan["kv_seq"]).region().pieces
 
-    def seq(self, tables: Any) -> int:
-        """Returns the planned number of queries."""
-        return int(self.program.PLAN["seq"] if tables is None else tables.seq)
+    def may_be_whole(self, rank: int, tokens: int, position_ids: Any, tables: Any) -> bool:
+        """Returns True for as many tokens as the sequence, unless they are a shard of a longer one.
+
+        Where any length goes, of one so many times as long as planned as there are ranks.
+        """
+        ranks, plan = self.program.RANKS, self.program.PLAN if tables is None else vars(tables)
+        if ranks == 1 or tokens != plan["seq"] or position_ids is None:
+            return False
+        if tables is None:
+            with suppress(ValueError):  # of programs for the planned length alone
+                at = self.program.positions(rank, ranks * tokens)
+                return not bool((position_ids.cpu() == at).all())
+        return True
 
     def length(self, rank: int, tokens: int, tables: Any) -> int:
         """Returns the length of the whole sequence, from the tokens of this rank."""

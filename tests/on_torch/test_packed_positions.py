@@ -105,7 +105,7 @@ def test_the_causes_are_told_apart_on_several_ranks() -> None:
         at, rank = program.positions(group.rank()), group.rank()
         return [
             refusal(program, group, PACKED[:, at]),
-            refusal(ring, group, WHOLE),
+            refusal(program, group, WHOLE),
             refusal(emitted(rl.Causal() & rl.Documents((7, 19)), ranks=2), group, PACKED),
             refusal(program, group, WHOLE[:, ring.positions(rank)]),
         ]
@@ -118,6 +118,22 @@ def test_the_causes_are_told_apart_on_several_ranks() -> None:
             assert "shard_batch" in said
         assert "are of another layout" in other
         assert ("Either the model's mask is" in other) == (rank == 0)  # 0 to 6, then 7 to 12
+
+
+@pytest.mark.parametrize("schedule", ["ring", "zigzag"])
+def test_shards_of_as_many_tokens_as_planned_are_of_a_longer_sequence(schedule: str) -> None:
+    """Where any length goes, and positions say so; the first one of a ring is in order from 0."""
+    program, tokens = emitted(ranks=2, schedule=schedule, seq=12, kv_seq=12), text()[0][:, :24]
+
+    def body(group: Any) -> Any:
+        at = program.positions(group.rank(), 24)
+        assert len(at) == program.PLAN["seq"]
+        name = rl.transformers_attention(program, f"longer-{group.rank()}", group=group)
+        return llama(name)(input_ids=tokens[:, at], position_ids=at[None]).logits.detach()
+
+    logits = program.unshard(in_threads(2, body), axis=1)
+    right = llama("sdpa")(input_ids=tokens).logits
+    torch.testing.assert_close(logits, right, rtol=0, atol=1e-6)
 
 
 def test_packed_batches_are_sharded_by_one_call() -> None:
