@@ -48,15 +48,16 @@ def record(
     dout: Any = None,
     sinks: Any = None,
     backend: str = "torch",
+    **limits: float,
 ) -> tuple[Any, Recording]:
     """Run a plan and record it; returns the results of `run`, and the recording.
 
     torch: the program runs twice in processes of its own, and the second run is recorded; numpy:
-    virtual ranks take turns on one processor. Raises RingloomError for a backend whose runs
-    cannot be recorded, and as `run` does.
+    virtual ranks take turns on one processor. Its `timeout` in seconds may be given for torch.
+    Raises RingloomError for a backend whose runs cannot be recorded, and as `run` does.
     """
     given = (q, k, v) if dout is None else (q, k, v, dout)
-    results, passes = backends.record(plan, *given, sinks=sinks, backend=backend)
+    results, passes = backends.record(plan, *given, sinks=sinks, backend=backend, **limits)
     first, *rest = recordings = [_one(one, events, backend) for one, events in passes]
     if not rest:
         return results, first

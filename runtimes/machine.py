@@ -1,12 +1,17 @@
 """The machine that this process is on: its memory, and how its processes end."""
 
+import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
+from typing import Any
+
+PARENT_DEATH = 1  # an option of prctl
 
 
 class RankError(RuntimeError):
@@ -42,8 +47,17 @@ def memory_bytes() -> float:
 
 
 def end_with_parent() -> None:
-    """Has this process of `multiprocessing` killed as soon as the one that started it has ended."""
+    """Has this process of `multiprocessing` killed as soon as the one that started it has ended.
+
+    On Linux also where it is stopped: then the server ends, which forked it, and with it this one.
+    """
     parent = multiprocessing.parent_process()
+    server: Any = forkserver._forkserver
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGKILL, 0, 0, 0)
+        if held := server._forkserver_alive_fd:  # as long as it is open, the server lives
+            os.close(held)
+            server._forkserver_alive_fd = None
 
     def wait() -> None:
         if parent:

@@ -7,6 +7,7 @@ Example:
 """
 
 from dataclasses import asdict
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -16,13 +17,13 @@ from planner.errors import RingloomError
 from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.cli.options import TRACE, plans_of, source_options
-from ringloom.cli.output import Whole, show, working
+from ringloom.cli.output import Number, Whole, show, working
 from ringloom.comparison import asked
 from ringloom.recording import record
 from ringloom.views.tables import titled, verdict
 from ringloom.views.units import seconds, size
 from runtimes.arrays import draw, draw_sinks
-from runtimes.backends import BACKENDS, run
+from runtimes.backends import BACKENDS, executor, run
 from runtimes.validation import check
 
 LARGEST = 4 << 30  # bytes of one dense score matrix
@@ -36,10 +37,24 @@ LARGEST = 4 << 30  # bytes of one dense score matrix
 @click.option("--check", "checked", is_flag=True, help="Exit with 1 if dense attention differs.")
 @click.option("--seed", type=Whole(0), default=0, help="Seed of the random arrays.")
 @click.option("--trace", type=TRACE, help="Record the run: a Chrome trace, .json or .json.gz.")
+@click.option(
+    "--time-limit",
+    type=Number(0, min_open=True),
+    help="Seconds at most for a run of torch ranks.  [default: 300]",
+)
 def command(
-    source: str, backend: str, checked: bool, seed: int, trace: str | None, **given: Any
+    source: str,
+    backend: str,
+    checked: bool,
+    seed: int,
+    trace: str | None,
+    time_limit: float | None,
+    **given: Any,
 ) -> int:
     plans = plans_of(source, given)
+    if time_limit and backend != "torch":
+        raise RingloomError(f"--time-limit is for ranks of --backend torch, not for {backend}")
+    limits = {"timeout": time_limit} if time_limit else {}
     refuse_huge(plans.workload)
     document: dict[str, Any] = {"schedule": plans.name, "backend": backend}
     head = titled(plans.name, f": {asked(plans.workload, plans.pass_, plans.ranks)} on {backend}")
@@ -48,14 +63,14 @@ def command(
         document["trace"] = trace
     if checked:
         if trace:
-            run_random(plans, backend, seed, trace)
+            run_random(plans, backend, seed, trace, limits)
         with working("running and comparing with dense attention"):
-            result = check(plans, backend=backend, seed=seed)
+            result = check(plans, backend=partial(executor(backend), **limits), seed=seed)
         show(document | asdict(result), head, verdict(result), text=written)
         return int(not result.exact)
     began = perf_counter()
     with working("running"):
-        shapes = run_random(plans, backend, seed, trace)
+        shapes = run_random(plans, backend, seed, trace, limits)
     document |= {"seconds": perf_counter() - began, "shapes": shapes}
     results = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
     took = seconds(document["seconds"])
@@ -65,20 +80,21 @@ def command(
 
 
 def run_random(
-    plans: Plans, backend: str, seed: int, trace: str | None = None
+    plans: Plans, backend: str, seed: int, trace: str | None, limits: dict[str, float]
 ) -> dict[str, list[int]]:
     """Run a plan on random arrays of its workload; returns the shapes of the results.
 
-    The run is recorded, and the recording written to `trace`, where that is given.
+    The run is recorded, and the recording written to `trace`, where that is given. `limits`: of
+    the backend.
     """
     forward_only = plans.backward is None
     q, k, v, dout = draw(plans.workload, seed)
-    given: dict[str, Any] = {"dout": None if forward_only else dout, "backend": backend}
+    given: dict[str, Any] = {"dout": None if forward_only else dout}
     given["sinks"] = draw_sinks(plans.workload, seed)
     if trace is None:
-        outputs = run(plans, q, k, v, **given)
+        outputs = run(plans, q, k, v, backend=partial(executor(backend), **limits), **given)
     else:
-        outputs, recording = record(plans, q, k, v, **given)
+        outputs, recording = record(plans, q, k, v, backend=backend, **limits, **given)
         recording.save(trace)
     results = (outputs,) if forward_only else outputs
     names = ("out", "dq", "dk", "dv", "dsinks")

@@ -25,6 +25,7 @@ from planner.ir import Plan
 from planner.plans import Plans
 from runtimes.arrays import Array
 from runtimes.recording.events import Events, Kind, Recorded
+from runtimes.torch.faults import refuse_nan
 from runtimes.torch.launch import TIMEOUT, Launch, launched, wholes
 from runtimes.torch.rank import BODIES, Body, Parts
 
@@ -84,6 +85,7 @@ def execute(
     body = partial(watched, partial(BODIES[function], sinks=sinks))
     program, parts = launched(plans, arrays, body, launch, timeout)
     tables = [part.pop() for part in parts]
+    refuse_nan(arrays, parts)
     notes = [[Note(*row) for row in table.tolist()] for table in tables]
     log += [(plan, events_of(plan, notes)) for plan in plans]
     return wholes(program, function, parts)

@@ -1,14 +1,15 @@
 """The torch backend: a plan's emitted program on ranks, numpy arrays in, numpy arrays out.
 
 in_processes   one process per rank on this machine, by forkserver and over gloo; they meet through
-               a folder; a rank that fails or stalls ends the run: everybody is stopped, and its
-               traceback is in the error
+               a folder; a rank that fails or stalls ends the run: all ranks are ended, and the
+               error says how it failed and what the others waited for
 in_group       the ranks of the process group that is initialised already, as under torchrun
 """
 
-import faulthandler
 import multiprocessing
 import multiprocessing.connection
+import os
+import sys
 import tempfile
 import time
 import traceback
@@ -29,16 +30,25 @@ from planner.plans import Plans
 from runtimes.arrays import Array, dtype_of, load_arrays, save_arrays
 from runtimes.emitted import RESULTS, load, source_of
 from runtimes.machine import (
-    RankError,
     end_with_parent,
-    ended,
     memory_bytes,
     serve,
+)
+from runtimes.torch.faults import (
+    UNGUARDED,
+    error_file,
+    failure,
+    lateness,
+    parts_file,
+    refuse_nan,
+    stack_file,
+    watch,
 )
 from runtimes.torch.rank import BODIES, Body, Parts, to_numpy, to_torch
 
 Launch = Callable[[str, int, tuple[Array, ...], Body, float], list[Parts]]
 TIMEOUT = 300.0  # seconds
+SPARE = 60.0  # seconds that ranks wait longer than the process that began, and names, them
 PROCESS = 1 << 28  # bytes of memory that torch takes on a rank
 
 
@@ -53,10 +63,12 @@ def execute(
     """Runs plans: the backend `torch`, see `runtimes.backends`.
 
     `launch` says where ranks live: by default in the process group that is initialised, else in
-    processes. RankError when a rank fails or nothing is done after `timeout` seconds.
+    processes. Raises RankError, which names a rank, where one fails, returns NaN, or is not done
+    after `timeout` seconds.
     """
     body = partial(BODIES[function], sinks=sinks)
     program, parts = launched(plans, arrays, body, launch, timeout)
+    refuse_nan(arrays, parts)
     return wholes(program, function, parts)
 
 
@@ -96,15 +108,18 @@ def in_processes(
 ) -> list[Parts]:
     """Returns the results of `body` on every rank, one process each, exchanging over gloo.
 
-    Raises RingloomError for more ranks than this machine has memory for.
+    Raises RingloomError for more ranks than this machine has memory for, and where the main module
+    calls this when it is imported, as ranks do.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # being started itself
+        os._exit(UNGUARDED)
     if ranks * PROCESS > (memory := memory_bytes()):
         need, room = (f"{x / 2**30:.3g} GiB" for x in (ranks * PROCESS, memory))
         raise RingloomError(
             f"{ranks} processes of torch take {need}, this machine has {room}: the numpy backend "
             "runs any number of ranks in one"
         )
-    serve("torch", "torch.distributed", __name__)
+    serve("torch", "torch.distributed", "torch._dynamo", __name__)  # as operators import it
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory(prefix="ringloom-") as folder:
         for number, array in enumerate(arrays):
@@ -121,26 +136,23 @@ def in_processes(
             _wait(workers, Path(folder), timeout)
         finally:
             _stop(workers)
-        return [load_arrays(_parts(Path(folder), rank)) for rank in range(ranks)]
+        return [load_arrays(parts_file(Path(folder), rank)) for rank in range(ranks)]
 
 
 def _worker(
     folder: str, source: str, ranks: int, names: list[str], deadline: float, body: Body, rank: int
 ) -> None:
-    """One rank; an error goes to a file, and so does where it is shortly before the deadline."""
+    """One rank; an error goes to a file, and where it is when it is asked to another one."""
     end_with_parent()
     if not Path(folder).exists():  # the run ended while the server was still getting ready
         return
     timeout = max(0.1, deadline - time.monotonic())
-    with Path(folder, f"stack-{rank}.txt").open("w", encoding="utf-8") as stack:
-        faulthandler.dump_traceback_later(0.8 * timeout, file=stack)
+    with watch(stack_file(Path(folder), rank)):
         try:
             _live(Path(folder), source, rank, ranks, names, timeout, body)
         except BaseException:
-            Path(folder, f"error-{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
-            raise
-        finally:
-            faulthandler.cancel_dump_traceback_later()
+            error_file(Path(folder), rank).write_text(traceback.format_exc(), encoding="utf-8")
+            sys.exit(1)  # the process that began the ranks raises it
 
 
 def _live(
@@ -153,58 +165,32 @@ def _live(
         init_method=f"file://{folder}/meeting-point",
         rank=rank,
         world_size=ranks,
-        timeout=timedelta(seconds=timeout),
+        timeout=timedelta(seconds=timeout + SPARE),
     )
     arrays = [  # bfloat16 is none of numpy's own: it comes back as two bytes
         np.load(folder / f"input-{number}.npy", mmap_mode="c").view(dtype_of(name))
         for number, name in enumerate(names)
     ]
     parts = body(load(source, folder), dist.group.WORLD, arrays)
-    save_arrays(_parts(folder, rank), parts)
+    save_arrays(parts_file(folder, rank), parts)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _parts(folder: Path, rank: int) -> Path:
-    return folder / f"parts-{rank}.npz"
-
-
 def _wait(workers: list[BaseProcess], folder: Path, timeout: float) -> None:
-    """Wait for every rank; RankError as soon as one of them fails, or when time is up."""
+    """Waits for every rank; raises an error as soon as one of them fails, or when time is up."""
     end = time.monotonic() + timeout
     while alive := [worker for worker in workers if worker.is_alive()]:
-        left = end - time.monotonic()
-        if left <= 0:
-            stalled = [rank for rank, worker in enumerate(workers) if worker.is_alive()]
-            raise RankError(
-                f"ranks {stalled} are not done after {timeout:g} s"
-                + "".join(_stack(folder, rank) for rank in stalled)
-            )
+        if (left := end - time.monotonic()) <= 0:
+            raise lateness(workers, folder, timeout)
         multiprocessing.connection.wait([worker.sentinel for worker in alive], timeout=left)
         _raise_failure(workers, folder)
     _raise_failure(workers, folder)
 
 
-def _stack(folder: Path, rank: int) -> str:
-    """Returns the call stack of a stalled rank, "" if it left none."""
-    file = folder / f"stack-{rank}.txt"
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    return f"\nrank {rank}, innermost call first:\n{text}" if text else ""
-
-
 def _raise_failure(workers: list[BaseProcess], folder: Path) -> None:
-    ended_ranks = [(n, w.exitcode) for n, w in enumerate(workers) if w.exitcode is not None]
-    failed = [
-        (rank, code) for rank, code in ended_ranks if code or not _parts(folder, rank).exists()
-    ]
-    if not failed:
-        return
-    for rank, code in failed:  # a rank that just died broke the connections of the others
-        if not (folder / f"error-{rank}.txt").exists():
-            raise RankError(f"rank {rank} failed ({ended(code)}) and left no traceback")
-    first = min(folder.glob("error-*.txt"), key=lambda path: path.stat().st_mtime)
-    rank = int(first.stem.partition("-")[2])
-    raise RankError(f"rank {rank} failed:\n{first.read_text(encoding='utf-8')}")
+    if error := failure(workers, folder):
+        raise error
 
 
 def _stop(workers: list[BaseProcess]) -> None:

@@ -125,21 +125,22 @@ def test_a_rank_that_stalls_ends_the_run_in_time() -> None:
     with pytest.raises(RankError) as told:
         in_processes(source, 2, draw(SMALL, 0)[:3], sleeps, 5.0)
     assert str(told.value).startswith("ranks [0, 1] are not done after 5 s")
-    assert "rank 1, innermost call first" in str(told.value)
-    assert "in _worker" in str(told.value)
+    assert "rank 1 was in sleeps, line " in str(told.value)
     nobody_is_left()
 
 
 STALLING = """
-import sys, time
+import os, signal, sys, time
 from runtimes.torch.launch import in_processes
 
-def sleeps(program, group, arrays):
+def stalls(program, group, arrays):
     open(f"{sys.argv[1]}/{group.rank()}", "w").close()
+    if group.rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(600)
 
 if __name__ == "__main__":
-    in_processes("", 2, (), sleeps, 600.0)
+    in_processes("", 2, (), stalls, 600.0)
 """
 
 

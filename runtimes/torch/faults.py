@@ -1,0 +1,160 @@
+"""Faults of ranks that are processes: which rank ends a run, and what the others wait for.
+
+    watch(path)                    in a rank: have it write where it is when it is asked
+    failure(ranks, folder)         an error that names a rank that failed, or None
+    lateness(ranks, folder, time)  an error that names the ranks that are not done
+
+A rank that is asked by a signal writes its calls, also while it waits for a message. The error has
+the line of the program's pass in which it is.
+"""
+
+import faulthandler
+import linecache
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.errors import RingloomError
+from runtimes.arrays import Array
+from runtimes.machine import RankError, ended
+
+ASK = signal.SIGUSR1
+ANSWER, LOOK = 2.0, 0.02  # seconds in which a rank answers, and between looks
+UNGUARDED = 78  # exit code of a rank whose main module starts ranks when it is imported
+FRAME = re.compile(r'^ *File "(.+)", line (\d+),? in (\S+)', re.MULTILINE)
+PROGRAM = re.compile(r"(ringloom_program|emitted)_[0-9a-f]{16}\.py")
+PASSES = "backward", "forward"
+STOPPED = "Tt"  # states in /proc of processes that a signal or a debugger has stopped
+GUARD = (
+    "this script starts ranks when it is imported, and each rank imports it:"
+    ' put what starts them under `if __name__ == "__main__":`'
+)
+
+
+def watch(path: Path) -> Any:
+    """Has this process write its calls to a file when it is asked; returns the open file."""
+    file = path.open("w", encoding="utf-8")
+    faulthandler.register(ASK, file=file, all_threads=False)
+    return file
+
+
+def parts_file(folder: Path, rank: int) -> Path:
+    """Returns the file of the results of a rank."""
+    return folder / f"parts-{rank}.npz"
+
+
+def error_file(folder: Path, rank: int) -> Path:
+    """Returns the file of the traceback of a rank."""
+    return folder / f"error-{rank}.txt"
+
+
+def stack_file(folder: Path, rank: int) -> Path:
+    """Returns the file in which a rank says where it is."""
+    return folder / f"stack-{rank}.txt"
+
+
+def failure(ranks: Sequence[BaseProcess], folder: Path) -> Exception | None:
+    """Returns an error for a rank that has failed, and what the others wait for; None of none."""
+    codes = {n: process.exitcode for n, process in enumerate(ranks)}
+    failed = [
+        (rank, code)
+        for rank, code in codes.items()
+        if code is not None and (code or not parts_file(folder, rank).exists())
+    ]
+    silent = [(n, code) for n, code in failed if not error_file(folder, n).exists()]
+    if not failed:
+        return None
+    if silent:  # a rank that just died broke the connections of the others
+        rank, code = silent[0]
+        if code == UNGUARDED:
+            return RingloomError(GUARD)
+        said = f"rank {rank} failed ({ended(code)}) and left no traceback"
+    else:
+        first = min(folder.glob("error-*.txt"), key=lambda path: path.stat().st_mtime)
+        rank = int(first.stem.partition("-")[2])
+        said = f"rank {rank} failed:\n{first.read_text(encoding='utf-8').rstrip()}"
+    others = [n for n in codes if n != rank]
+    return RankError("\n".join([said, *places(ranks, others, folder, said)]))
+
+
+def lateness(ranks: Sequence[BaseProcess], folder: Path, seconds: float) -> RankError:
+    """Returns an error for ranks that are not done, and what each of them waits for."""
+    late = [rank for rank, process in enumerate(ranks) if process.is_alive()]
+    said = f"ranks {late} are not done after {seconds:g} s"
+    return RankError("\n".join([said, *places(ranks, late, folder, said)]))
+
+
+def places(
+    ranks: Sequence[BaseProcess], asked: Sequence[int], folder: Path, said: str
+) -> Iterator[str]:
+    """Yields a line for each of these ranks that has not ended well: where it is, or failed.
+
+    Nothing of ranks that failed with an error that was `said` already.
+    """
+    for rank in asked:
+        with suppress(OSError):
+            os.kill(ranks[rank].pid or 0, ASK)
+    end = time.monotonic() + ANSWER
+    for rank in asked:
+        if stopped(ranks[rank].pid):
+            yield f"rank {rank} is stopped by a signal"
+            continue
+        while ranks[rank].is_alive() and time.monotonic() < end:
+            if PROGRAM.search(text_of(stack_file(folder, rank))):
+                break
+            time.sleep(LOOK)  # it may be about to fail
+        error = text_of(error_file(folder, rank)).rstrip()
+        last = error.rpartition("\n")[2]
+        if error and last in said:
+            continue
+        if place := place_of(error or text_of(stack_file(folder, rank))):
+            yield f"rank {rank} was in {place}" + f": {last}" * bool(error)
+        elif ranks[rank].is_alive():
+            yield f"rank {rank} does not say where it is"
+
+
+def stopped(pid: int | None) -> bool:
+    """Returns True for a process that is stopped, where /proc says so."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in STOPPED
+    return False
+
+
+def text_of(path: Path) -> str:
+    """Returns the text of a file, "" where there is none."""
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def place_of(stack: str) -> str:
+    """Returns the line of a pass of the program in a stack, or else of the innermost call."""
+    frames = FRAME.findall(stack)
+    if stack.startswith("Traceback"):
+        frames.reverse()  # innermost first, as faulthandler has them
+    own = [frame for frame in frames if PROGRAM.fullmatch(Path(frame[0]).name)]
+    passes = [frame for frame in own if frame[2] in PASSES]
+    for path, line, function in (passes or own or frames)[:1]:
+        text = linecache.getline(path, int(line)).strip()
+        return f"{function}, line {line} of {Path(path).name}: {text}".rstrip(": ")
+    return ""
+
+
+def refuse_nan(arrays: Sequence[Array], parts: Sequence[Sequence[Array]]) -> None:
+    """Raises RankError where a rank returned NaN though no input has NaN or infinity."""
+    if not all(np.isfinite(x).all() for x in arrays):
+        return
+    for rank, results in enumerate(parts):
+        if wrong := [number for number, x in enumerate(results) if np.isnan(x).any()]:
+            raise RankError(
+                f"rank {rank} returned NaN in result {wrong[0]} of {len(results)}, of inputs"
+                " without NaN or infinity"
+            )
