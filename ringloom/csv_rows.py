@@ -4,6 +4,7 @@ cell(value)     what a CSV file may hold of a value, so that no spreadsheet comp
 """
 
 import csv
+import math
 from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 from planner import given
 from planner.disk import read
 from planner.errors import RingloomError, brief, printable, unknown
-from simulator.hardware.schema import LARGEST, SMALLEST
 
 LARGEST_FILE = 2**22  # bytes
 MOST_COLUMNS, MOST_CELLS = 256, 2**18
@@ -78,7 +78,7 @@ def maybe(where: str, record: Record, column: str) -> float | None:
 def positive(where: str, record: Record, column: str) -> float:
     """Returns a column as a positive number."""
     try:
-        return given.number("", given.decimal(record[column]), SMALLEST, LARGEST)
+        return given.number("", given.decimal(record[column]), math.ulp(0.0))
     except RingloomError:
         raise _unlike(where, record, column, "a positive number") from None
 
