@@ -29,7 +29,7 @@ class Sorted(NamedTuple):
 class Tensor(np.ndarray[Any, Any]):
     """An array with the methods of a tensor."""
 
-    device = "cpu"
+    device, is_cuda = "cpu", False
 
     def to(self, kind: Any, copy: bool = False) -> Any:
         """In another type; as it is on another device."""
