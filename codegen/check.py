@@ -162,10 +162,14 @@ class Machine(Registers):
 
     def attend(self, op: Attend, t: int, on: Flags) -> None:
         """Adds the weights of the pairs that meet."""
-        tables = {"q": self.read(op.q, t, on), "kv": self.read(op.kv, t, on)}
+        tables: dict[SideName, Ints] = {
+            "q": self.read(op.q, t, on),
+            "kv": self.read(op.kv, t, on),
+        }
         for side, table in tables.items():
             empty = on & (table < 0).all(axis=(1, 2))
             self.fail_where(empty, f"an attend reads {side} that have not come")
+        self.check_heads(on, tables)
         self.check_kind(op, t, on, tables)
         if tuple(s.register.of for s in op.sums) != ACCUMULATORS[self.program.pass_]:
             self.fail("an attend adds to sums of another pass")
@@ -176,7 +180,7 @@ class Machine(Registers):
             share[on] = shares[target.register.side].reshape(-1, *table.shape[1:])
             self.add(target, t, on, share)
 
-    def met(self, blocks: dict[str, Ints]) -> dict[str, Weights]:
+    def met(self, blocks: dict[SideName, Ints]) -> dict[SideName, Weights]:
         """The weights that pairs of blocks [n, a] and [n, b] add to either side."""
         q, kv = blocks["q"], blocks["kv"]
         rows, cols = (np.zeros(x.shape, np.uint64) for x in (q, kv))
@@ -189,7 +193,22 @@ class Machine(Registers):
             cols[part] = right * np.where(live, left[:, :, None], np.uint64(0)).sum(axis=1)
         return {"q": rows, "kv": cols}
 
-    def check_kind(self, op: Attend, t: int, on: Flags, tables: dict[str, Ints]) -> None:
+    def check_heads(self, on: Flags, tables: dict[SideName, Ints]) -> None:
+        """Fails unless a kernel, which shares out KV heads evenly, gets those of its queries."""
+        ends = dict[SideName, tuple[Ints, Ints]]()
+        for side, table in tables.items():
+            slices = self.sides[side].slices
+            first, last = (np.array([*(end(s) for s in slices)]) for end in (min, max))
+            slice_of = self.sides[side].slice[table]
+            here = table >= 0
+            low = np.where(here, first[slice_of], 1 << 30).min(axis=(1, 2))
+            ends[side] = low, np.where(here, last[slice_of], -1).max(axis=(1, 2)) + 1
+        (a, b), (c, d), group = ends["q"], ends["kv"], self.plan.workload.group
+        within = (d - c == 1) & (c * group <= a) & (b <= d * group)
+        wrong = ~within & ((a != c * group) | (b != d * group))
+        self.fail_where(on & wrong, "an attend reads other heads of keys than of queries")
+
+    def check_kind(self, op: Attend, t: int, on: Flags, tables: dict[SideName, Ints]) -> None:
         """Fails unless the mask leaves of each rectangle what its kernel call computes."""
         if op.kind == "tiles":
             if op.places is None:

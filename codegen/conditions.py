@@ -44,7 +44,10 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """low <= x <= high, cyclic where low > high; x: a coordinate of an axis that has `size`."""
+    """low <= x <= high, None is open; around the end of the axis, of `size`, where low > high.
+
+    x is a coordinate, or the rank.
+    """
 
     axis: int
     low: Expr | None
@@ -53,7 +56,13 @@ class Bound:
 
     def holds(self, t: int, coordinates: Ints) -> Flags:
         """As of `Steps`."""
-        return Guard(((self.axis, self.low, self.high),)).at(t, coordinates)
+        x, every = coordinates[:, self.axis], np.ones(len(coordinates), np.bool_)
+        above = x >= self.low.at(t, coordinates) if self.low else every
+        below = x <= self.high.at(t, coordinates) if self.high else every
+        if self.low is None or self.high is None:
+            return above & below
+        rises = self.low.at(t, coordinates) <= self.high.at(t, coordinates)
+        return np.where(rises, above & below, above | below)
 
 
 @dataclass(frozen=True, slots=True)

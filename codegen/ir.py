@@ -35,7 +35,7 @@ from typing import Literal, NamedTuple
 
 from codegen.conditions import Condition
 from planner.ir import TENSORS, Pass
-from planner.loops.form import Ends, Expr, Root
+from planner.loops.form import OWN, Ends, Expr, Root
 from planner.masks.mask import SideName
 
 AttendKind = Literal["full", "causal", "strict", "tiles"]
@@ -289,6 +289,16 @@ def slices(op: Op) -> tuple[Slice, ...]:
             return op.q, op.kv, *op.sums
         case Zero() | Choose() | For() | At():
             return ()
+
+
+def cuts(op: Op) -> tuple[tuple[Register, Ends], ...]:
+    """The pieces that an op takes of registers, and of the shards at places."""
+    named = [(part.register, part.pieces) for part in slices(op) if part.pieces]
+    if isinstance(op, Attend) and op.places:
+        sides: tuple[SideName, SideName] = ("q", "kv")
+        for side, place in zip(sides, op.places, strict=True):
+            named += [(Register(side, OWN), place.pieces)] if place.pieces else []
+    return tuple(named)
 
 
 def reads(op: Op) -> tuple[Register, ...]:

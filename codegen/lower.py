@@ -34,7 +34,7 @@ from codegen.ir import (
     SwapBack,
     Wait,
     Zero,
-    slices,
+    cuts,
     walk,
 )
 from codegen.lowered.keeping import Kept
@@ -312,10 +312,7 @@ def _whole(part: Slice) -> bool:
 def unit_of(ops: Sequence[Op], pieces: dict[Register, int]) -> int:
     """The pieces of which all slices are multiples."""
     numbers = [0]
-    for part in (part for op in walk(ops) for part in slices(op)):
-        if part.pieces:
-            low, high = part.pieces
-            register = Register(part.register.side, part.register.value)
-            numbers += [low.constant, high.constant + 1, low.step, high.step]
-            numbers += [*low.axes, *high.axes, pieces[register]]
+    for register, (low, high) in (cut for op in walk(ops) for cut in cuts(op)):
+        numbers += [low.constant, high.constant + 1, low.step, high.step]
+        numbers += [*low.axes, *high.axes, pieces[Register(register.side, register.value)]]
     return gcd(*numbers) or 1

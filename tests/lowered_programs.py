@@ -41,7 +41,8 @@ def masks(ranks: int) -> tuple[str, ...]:
 
 def workload(ranks: int, mask: str) -> Workload:
     """A small workload, of which each rank may get equally many heads."""
-    return Workload(seq=16 * ranks, heads=ranks, kv_heads=ranks, head_dim=4, mask=parse(mask))
+    sizes = {"seq": 16 * ranks, "heads": 2 * ranks, "kv_heads": ranks, "head_dim": 4}
+    return Workload(**sizes, mask=parse(mask), dtype="float64")
 
 
 def expansions(name: str, ranks: int, mask: str) -> list[Expansion]:

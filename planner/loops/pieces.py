@@ -127,21 +127,22 @@ class _Apart(Reading):
 
     def _meet(self, t: int, q: Value, kv: Value, attend: Attend) -> None:
         """Notes the records of two values; their rectangles as one where that is all there is."""
-        everyone = self.everyone
-        tables = (value.table.reshape(self.ranks, -1) for value in (q, kv))
-        whole = alive(self.kinds.tiles, Attend(everyone, *tables))
-        attends, complete, idle = attend, False, None
-        rows = whole.only(np.isin(whole.rank, attend.rank))
-        if np.array_equal(self._pairs(rows), self._pairs(attend)):
-            here = [(value.table >= 0).any(axis=(1, 2)) for value in (q, kv)]
-            idle = np.setdiff1d(np.flatnonzero(here[0] & here[1]), whole.rank)
-            attends, complete = rows, True
-        self.parts[t].append(attends)
+        whole = None if _has_slices(q) or _has_slices(kv) else self._whole(q, kv)
+        rows = whole.only(np.isin(whole.rank, attend.rank)) if whole else attend
+        complete = whole is not None and np.array_equal(self._pairs(rows), self._pairs(attend))
+        here = [(value.table >= 0).any(axis=(1, 2)) for value in (q, kv)]
+        idle = np.setdiff1d(np.flatnonzero(here[0] & here[1]), whole.rank) if whole else None
+        self.parts[t].append(rows if complete else attend)
         first = len(self.records)
-        self._attends(t, attends)
+        self._attends(t, self.parts[t][-1])
         self.records[first:] = [
             replace(record, complete=complete, idle=idle) for record in self.records[first:]
         ]
+
+    def _whole(self, q: Value, kv: Value) -> Attend:
+        """The rectangles of all that ranks have of two values."""
+        tables = (value.table.reshape(self.ranks, -1) for value in (q, kv))
+        return alive(self.kinds.tiles, Attend(self.everyone, *tables))
 
     def _pairs(self, attend: Attend) -> Ints:
         """One number for each rank and pair of blocks that a mask leaves, ascending."""
@@ -167,3 +168,8 @@ class _Apart(Reading):
         values, blocks = self.values[side], attend.q if side == "q" else attend.kv
         places = values.places(attend.rank, blocks).T
         return np.where(blocks < 0, -1, places >> values.bits)
+
+
+def _has_slices(value: Value) -> bool:
+    """True if a rank has several slices of heads of a value, which are attended one by one."""
+    return bool(((value.table >= 0).any(axis=1).sum(axis=1) > 1).any())

@@ -109,11 +109,13 @@ class Clusters:
         cut = any(i.kind not in (FULL, CAUSAL, STRICT) for i in self.items)
         if not cut or not all(i.complete for i in self.items):
             return []
-        whole = ((None, None),) * len(self.items[0].cuts)
-        return [
-            Cluster(run, [i for i in self.items if run[0] <= i.t <= run[-1]], whole, True)
-            for run in runs([*{i.t for i in self.items}])
-        ]
+        made = list[Cluster]()
+        for run in runs([*{i.t for i in self.items}]):
+            items = [i for i in self.items if run[0] <= i.t <= run[-1]]
+            if (slices := self._fits(items)) is None:
+                return []
+            made.append(Cluster(run, items, tuple((None, heads) for _, heads in slices), True))
+        return made
 
     def clusters(self, alike: bool, apart: bool) -> list[Cluster] | None:
         """A cluster per run of steps, of slices that are `alike`, of kinds that are told apart."""

@@ -1,0 +1,115 @@
+"""Attention added to accumulators: some queries, some keys, the sums that they change."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codegen.torch.parts.bands import tiles
+from codegen.torch.parts.kernels import attend, attend_backward
+from codegen.torch.parts.merge import merge
+from codegen.torch.parts.sums import add, zeros
+
+STEP = 1  # between the tokens of a piece
+
+
+# ---- Accumulators: partial attention is merged, partial gradients are added, both in place.
+
+every = slice(None)
+
+
+def merge_attention(
+    out: Any, queries: Any, kv: Any, causal: Any, rows: slice = every, cols: slice = every
+) -> None:
+    """Attend some queries to some keys, and merge the result into partial attention."""
+    (q,), (k, v) = tokens(queries, rows), tokens(kv, cols)
+    output, lse = tokens(out, rows)
+    merge(output, lse, *attend(q, k, v, causal))
+
+
+def add_gradients(
+    dq: Any,
+    dkv: Any,
+    queries: Any,
+    kv: Any,
+    causal: Any,
+    rows: slice = every,
+    cols: slice = every,
+) -> None:
+    """Add the gradients that some queries and some keys give each other."""
+    part: Any = *tokens(queries, rows), *tokens(kv, cols), causal
+    part = attend_backward(*part)
+    add([*tokens(dq, rows), *tokens(dkv, cols)], part)
+
+
+def merge_tiles(
+    out: Any,
+    queries: Any,
+    kv: Any,
+    at: Tensor,
+    kv_at: Tensor,
+    rows: slice = every,
+    cols: slice = every,
+) -> None:
+    """Attend what the mask leaves of tokens at these positions, by as many calls as it takes."""
+    out, queries, kv = tokens(out, rows), tokens(queries, rows), tokens(kv, cols)
+    for own, others, band in tiles(runs(at[rows]), runs(kv_at[cols])):
+        merge_attention(out, queries, kv, band, own, others)
+
+
+def add_tile_gradients(
+    dq: Any,
+    dkv: Any,
+    queries: Any,
+    kv: Any,
+    at: Tensor,
+    kv_at: Tensor,
+    rows: slice = every,
+    cols: slice = every,
+) -> None:
+    """Add the gradients of what the mask leaves of tokens at these positions."""
+    dq, queries = tokens(dq, rows), tokens(queries, rows)
+    dkv, kv = tokens(dkv, cols), tokens(kv, cols)
+    for own, others, band in tiles(runs(at[rows]), runs(kv_at[cols])):
+        add_gradients(dq, dkv, queries, kv, band, own, others)
+
+
+def runs(at: Tensor) -> tuple[range, ...]:
+    """Ascending positions as ranges of tokens that are STEP apart."""
+    ends = ((at.diff() != STEP).nonzero()[:, 0] + 1).tolist()
+    return tuple(range(int(x[0]), int(x[-1]) + 1, STEP) for x in at.tensor_split(ends))
+
+
+def tokens(tensors: Iterable[Tensor], where: Any) -> list[Tensor]:
+    """Some tokens of each tensor; of a slice, as views."""
+    return [x[:, :, where] for x in tensors]
+
+
+def heads(tensors: Iterable[Tensor], slices: int, number: int) -> list[Tensor]:
+    """One of so many slices of the heads of each tensor, as views."""
+    return [x.chunk(slices, 1)[number] for x in tensors]
+
+
+def zero_output(queries: list[Tensor]) -> list[Tensor]:
+    """Begin partial attention: output, and log-sum-exp [batch, heads, tokens, 1] of no keys."""
+    (out,) = zeros(queries[:1])
+    return [out, torch.full_like(out[..., :1], -torch.inf)]
+
+
+def clear(sums: Iterable[Tensor]) -> None:
+    """Zero partial gradients in place."""
+    for x in sums:
+        x *= 0
+
+
+def merge_all(out: list[Tensor], parts: list[Tensor], count: int) -> None:
+    """Merge the partial attention of several ranks, one after the other in `parts`."""
+    output, lse = out
+    for part in zip(*(x.chunk(count) for x in parts), strict=True):
+        merge(output, lse, *part)
+
+
+def narrow(sums: Iterable[Tensor], like: Tensor) -> list[Tensor]:
+    """Complete sums in the dtype of the inputs."""
+    return [x.to(like.dtype) for x in sums]

@@ -1,0 +1,154 @@
+"""Words   numbers and conditions of the IR as Python, the same for all targets.
+
+`rank` of one axis, `outer` and `inner` of two are the coordinates of a rank, `step` counts the
+steps of a loop. Numbers that follow no formula are data: a tuple with a name of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+import numpy as np
+
+from codegen.conditions import RANK, Bound, Condition, Every, Listed, Span, Steps, Test
+from planner.loops.form import Expr, Ints, Loops
+
+AXES = {
+    1: ("rank",),
+    2: ("outer", "inner"),
+    3: ("outer", "middle", "inner"),
+    4: ("first", "second", "third", "fourth"),
+}
+SIZES = {n: tuple(name.upper() for name in names) for n, names in AXES.items()} | {1: ("RANKS",)}
+Data = dict[str, tuple[int, ...]]  # by name
+
+
+@dataclass(frozen=True)
+class Words:
+    """The names of numbers in some steps: in one, or in all of a loop.
+
+    `axes` are the names of the coordinates of the rank that is meant, `rank` is its number.
+    """
+
+    mesh: tuple[int, ...]
+    steps: range
+    loop: bool
+    axes: tuple[str, ...]
+    rank: str = "rank"
+    data: Data = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)  # names that have been printed
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The names of the sizes of the axes."""
+        return SIZES[len(self.mesh)]
+
+    @property
+    def step(self) -> str:
+        """The step, by its name or its number."""
+        return "step" if self.loop else str(self.steps.start)
+
+    def of(self, axes: Sequence[str], rank: str) -> "Words":
+        """The same of another rank."""
+        return replace(self, axes=tuple(axes), rank=rank)
+
+    # ---- numbers
+
+    def number(self, e: Expr) -> str:
+        """rank - step + 1, (outer + 3) % 4, TABLE_1[rank]"""
+        constant, clock = e.constant, "step"
+        if not self.loop:
+            constant += e.step * ((self.steps.start - e.phase) // e.period)
+        elif e.period > 1:
+            clock = f"({sum_of([(1, 'step'), (-e.phase, '')])}) // {e.period}"
+            clock = f"({clock})"
+        elif e.phase:
+            constant -= e.step * e.phase
+        terms = [*zip(e.axes, self.axes, strict=False), (e.step * self.loop, clock), (constant, "")]
+        self.used.update(name for factor, name in terms if factor)
+        text = sum_of(terms)
+        if e.modulo:
+            text = f"({text}) % {e.modulo}"
+        return f"{self.named('TABLE', e.table)}[{text}]" if e.table else text
+
+    def named(self, title: str, values: tuple[int, ...]) -> str:
+        """The name of data."""
+        known = (name for name, data in self.data.items() if data == values)
+        name = next(known, f"{title}_{len(self.data) + 1}")
+        self.data[name] = values
+        return name
+
+    # ---- conditions
+
+    def condition(self, tests: Condition) -> str:
+        """All tests, joined by `and`; "" for none."""
+        return " and ".join(self.test(test) for test in tests)
+
+    def test(self, test: Test) -> str:
+        """One test, in brackets where that matters."""
+        self.used.update([self.rank] if isinstance(test, Span | Listed) else [])
+        match test:
+            case Steps():
+                return self.between("step", test.first, test.last)
+            case Every(first, every, width):
+                return f"({sum_of([(1, self.step), (-first, '')])}) % {every} < {width}"
+            case Bound():
+                return self.bound(test)
+            case Span(first, last):
+                begin, end = self.named("FIRST", first), self.named("LAST", last)
+                return f"{begin}[{self.rank}] <= {self.step} <= {end}[{self.rank}]"
+            case Listed(ranks):
+                return f"{self.rank} in {self.named('RANKS_OF', ranks)}"
+            case _:
+                assert_never(test)
+
+    def between(self, x: str, first: int | None, last: int | None) -> str:
+        """first <= x <= last; one comparison where the steps of the loop begin or end there."""
+        low = first if first is None or first > self.steps.start else None
+        high = last if last is None or last < self.steps.stop - 1 else None
+        if low is None and high is None:
+            return "True"
+        if low is None:
+            return f"{x} == {high}" if high == self.steps.start else f"{x} <= {high}"
+        if high is None:
+            return f"{x} == {low}" if low == self.steps.stop - 1 else f"{x} >= {low}"
+        return f"{x} == {low}" if low == high else f"{low} <= {x} <= {high}"
+
+    def bound(self, test: Bound) -> str:
+        """low <= x <= high; around the end of the axis where low > high."""
+        x = self.rank if test.axis == RANK else self.axes[test.axis]
+        self.used.add(x)
+        low, high = test.low, test.high
+        if low is None or high is None:
+            least = [f"{x} >= {self.number(low)}"] if low else []
+            most = [f"{x} <= {self.number(high)}"] if high else []
+            return (least or most or ["True"])[0]
+        if low == high:
+            return f"{x} == {self.number(low)}"
+        first, last = self.number(low), self.number(high)
+        rising = {bool(rise) for t in self.steps for rise in self.rises(low, high, t)}
+        if rising == {True}:
+            return f"{first} <= {x} <= {last}"
+        if rising == {False}:
+            return f"({x} >= {first} or {x} <= {last})"
+        return f"({first} <= {x}) + ({x} <= {last}) > ({first} <= {last})"
+
+    def rises(self, low: Expr, high: Expr, t: int) -> Ints:
+        """Where low <= high in a step: [ranks]."""
+        where = Loops(self.mesh, 0, ()).coordinates()
+        return np.asarray(low.at(t, where) <= high.at(t, where), np.intp)
+
+
+def sum_of(terms: Sequence[tuple[int, str]]) -> str:
+    """A sum of multiples of names, and of a number that has none; what is positive first."""
+    texts = list[tuple[int, str]]()
+    for factor, name in terms:
+        size = abs(factor)
+        if factor:
+            texts.append((factor, f"{size} * {name}" if name and size > 1 else name or str(size)))
+    texts.sort(key=lambda term: term[0] < 0)
+    if not texts:
+        return "0"
+    (sign, head), *rest = texts
+    tail = (f" {'-' if factor < 0 else '+'} {text}" for factor, text in rest)
+    return ("-" if sign < 0 else "") + head + "".join(tail)

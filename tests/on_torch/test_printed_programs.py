@@ -1,0 +1,44 @@
+"""Torch programs printed from the program IR, exact in torch itself."""
+
+import pytest
+
+from codegen.programs import program_of
+from codegen.torch.emission import written
+from lowered_programs import masks, workload
+from planner.planning import plan
+from planner.plans import Plans
+
+pytest.importorskip("torch")
+
+from rank_threads import assert_exact, load, self_check
+
+CASES = [
+    ("zigzag", 0),
+    ("striped", 0),
+    ("balanced", 0),
+    ("usp", 0),
+    ("ulysses", 1),
+    ("allgather", 0),
+    ("llama3", 0),
+    ("broadcast", 1),
+    ("double-ring", 0),
+    ("zigzag", 2),
+    ("burst", 4),
+    ("usp", 5),
+    ("tokenring", 3),
+]
+
+
+def plans(name: str, mask: str) -> Plans:
+    work = workload(4, mask)
+    return Plans.of(tuple(plan(name, work, 4, pass_=p) for p in ("forward", "backward")))
+
+
+@pytest.mark.parametrize(("name", "mask"), [(name, masks(4)[n]) for name, n in CASES])
+def test_printed_programs_are_exact(name: str, mask: str) -> None:
+    both = plans(name, mask)
+    assert_exact(load(written(program_of(both, "torch"))), both)
+
+
+def test_a_printed_program_checks_itself() -> None:
+    self_check(written(program_of(plans("zigzag", masks(4)[0]), "torch")))

@@ -1,0 +1,110 @@
+"""Torch programs printed from the program IR, run on all ranks with numpy in place of torch."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from codegen import dry_run
+from codegen.programs import Program, program_of
+from codegen.torch.emission import formatted, schedule, written
+from lowered_programs import SCHEDULES, masks, workload
+from planner.errors import PlanError
+from planner.planning import plan
+from planner.plans import Plans
+from repository import ROOT
+
+READERS = {"replace", "partition", "rpartition", "split", "rsplit", "find", "rfind"}
+READERS |= {"startswith", "endswith", "count", "removeprefix", "removesuffix", "match", "search"}
+ON_OPS = "ir", "conditions", "accumulators", "lower", "calls", "order", "places", "stale"
+ON_OPS += (
+    "passes",
+    "check",
+    "machine",
+    "messages",
+    "names",
+    "words",
+    "torch/printer",
+    "torch/operands",
+)
+
+
+def program(name: str, ranks: int, mask: str) -> Program:
+    """Both passes of a schedule."""
+    work = workload(ranks, mask)
+    passes = ("forward", "backward")
+    return program_of(Plans.of(tuple(plan(name, work, ranks, pass_=p) for p in passes)), "torch")
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_printed_programs_compute_attention(name: str) -> None:
+    exact = 0
+    for mask in masks(4)[:3]:
+        made = program(name, 4, mask)
+        try:
+            text = written(made)
+        except PlanError:
+            continue
+        dry_run.check(made, text)
+        exact += 1
+    assert exact >= 2 * (name != "head-chunks")  # whose ranks swap several slices each
+
+
+@pytest.mark.parametrize("ranks", [4, 5])
+@pytest.mark.parametrize("name", ["zigzag", "burst", "usp", "striped", "balanced"])
+def test_printed_programs_compute_attention_under_masks(name: str, ranks: int) -> None:
+    exact = 0
+    for mask in masks(ranks)[2:]:
+        made = program(name, ranks, mask)
+        try:
+            text = written(made)
+        except PlanError:
+            continue
+        dry_run.check(made, text)
+        exact += 1
+    assert exact >= 4
+
+
+def test_a_defect_in_a_printed_program_is_noticed() -> None:
+    made = program("zigzag", 4, "causal")
+    text = written(made)
+    for line in ("elif rank >= step:", "kv = wait(arriving_kv) or kv", "cols=slice(size)"):
+        assert line in text
+    with pytest.raises(PlanError, match="in a test"):
+        dry_run.check(made, text.replace("elif rank >= step:", "elif rank > step:"))
+
+
+def test_programs_are_as_long_at_more_ranks() -> None:
+    lines = [len(schedule(program("zigzag", ranks, "causal")).splitlines()) for ranks in (4, 9)]
+    assert lines[0] == lines[1]
+
+
+def test_a_program_is_formatted_and_compiles() -> None:
+    text = written(program("usp", 4, "causal"))
+    assert formatted(text) == text
+    compile(text, "program", "exec")
+
+
+def readers(tree: ast.AST) -> list[str]:
+    """Calls that take text apart, and regular expressions."""
+    made = list[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            made += [node.func.attr] * (node.func.attr in READERS)
+        if isinstance(node, ast.Import):
+            made += [alias.name for alias in node.names if alias.name == "re"]
+    return made
+
+
+@pytest.mark.parametrize("name", ON_OPS)
+def test_nothing_between_loops_and_text_reads_text(name: str) -> None:
+    source = (Path(ROOT) / "codegen" / f"{name}.py").read_text()
+    assert readers(ast.parse(source)) == []
+
+
+def test_the_search_for_readers_of_text_sees_one() -> None:
+    assert readers(ast.parse("import re\ny = x.startswith('a') or x.partition(' ')[0]")) == [
+        "re",
+        "startswith",
+        "partition",
+    ]
