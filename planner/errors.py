@@ -12,7 +12,7 @@ LONGEST_WORD = 200  # characters of what was given that a message repeats
 class RingloomError(ValueError):
     """Bad input of any kind: a plan, a file, a table of numbers, hardware, an address.
 
-    Its text is one line that any terminal can show, whatever was given.
+    Its text can be shown on any terminal, whatever was given.
     """
 
     def __init__(self, text: object = "") -> None:
@@ -26,15 +26,11 @@ class PlanError(RingloomError):
 class Reasons(PlanError):
     """A PlanError for several reasons, each on a line of its own."""
 
-    def __init__(self, text: object = "") -> None:
-        ValueError.__init__(self, "\n".join(map(shown, str(text).splitlines())))
-
 
 def shown(text: str) -> str:
-    """Returns a text as one line of a message: endless words cut, control characters escaped."""
+    """Returns a text that a message may show: endless words cut, control characters escaped."""
     endless = rf"\S{{{LONGEST_WORD + 1},}}"
-    cut = re.sub(endless, lambda word: f"{word[0][:120]}...{word[0][-40:]}", text)
-    return printable(" ".join(cut.split()) if {*"\n\r\t"} & {*cut} else cut)
+    return printable(re.sub(endless, lambda word: f"{word[0][:120]}...{word[0][-40:]}", text))
 
 
 def printable(text: str) -> str:

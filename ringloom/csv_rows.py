@@ -35,7 +35,7 @@ def records(path: Path, columns: Sequence[str] = ()) -> list[Record]:
     """
     names, rows = read(path, _parse, f"{path}: cannot be read", LARGEST_FILE)
     if missing := [name for name in columns if name not in names]:
-        known = ", ".join(names)[:200] or "none"
+        known = " ".join(", ".join(names)[:200].split()) or "none"
         raise RingloomError(f"{path}: no column {brief(missing[0])}; there are {known}")
     if not rows:
         raise RingloomError(f"{path}: no rows")

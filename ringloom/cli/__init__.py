@@ -141,7 +141,7 @@ def _tell(text: str, words: Sequence[str]) -> None:
     for part in sorted((p for p in parts if len(p) > LONGEST_WORD), key=len, reverse=True):
         for form in (part, repr(part)[1:-1]):
             text = text.replace(form, f"{form[:120]}...{form[-40:]}")
-    click.echo(f"ringloom: {shown(text)}", err=True)
+    click.echo(f"ringloom: {shown(' '.join(text.split()))}", err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -43,7 +43,8 @@ def run_command(words: list[str], folder: Path) -> str:
     if status == 2:
         assert printed == "", "an answer beside an error"
         assert said.startswith("ringloom: ") or "Usage" in said
-        raise RingloomError(said.removesuffix("\n").replace("\n  ", " "))
+        assert said.count("\n") == 1 or "none of these schedules" in said, "several lines"
+        raise RingloomError(" ".join(said.split()))
     assert status in (0, 1), f"exit status {status}"
     if "--json" in words and "--help" not in words and status == 0:
         assert isinstance(json.loads(printed), dict)

@@ -149,7 +149,7 @@ def content(written: str, random: Random) -> bytes:
                 written.encode("utf-16", "surrogatepass"),
                 b"\xef\xbb\xbf" + raw,
                 bytes(random.randrange(256) for _ in range(40)),
-                gzip.compress(raw),
+                gzip.compress(raw, 1, mtime=0),
             ]
         )
     return raw
