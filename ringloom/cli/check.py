@@ -35,7 +35,7 @@ from runtimes.machine import memory_bytes
 LARGEST = 1 << 28  # bytes of a program, whose tables may be long
 SHARE = 0.75  # of the machine's memory that ranks may take
 ARRAYS = 3  # times that the inputs and results of a case are in memory at least
-MARGIN = 0.95  # of the time in which ranks are to be done, so that they can be named
+NAMING = 5.0, 0.2  # seconds, and share of the time, that are left to name ranks that are not done
 
 
 @click.command()
@@ -82,7 +82,7 @@ def command(
         dynamic=claimed.dynamic,
         seed=secrets.randbits(32) if seed is None else seed,
         memory=room,
-        seconds=MARGIN * time_limit,
+        until=end - min(NAMING[0], NAMING[1] * time_limit),
     )
     with stages() as track:
         try:

@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.errors import shown
+from planner.errors import printable, shown
 from ringloom.views.tables import mark, plain_table, titled
 from ringloom.views.units import counted
 from runtimes.judging.case import Case
@@ -36,6 +36,8 @@ def judgement(case: Case, verdict: Verdict, own: bool | None) -> Group:
 
 
 def reason(text: str) -> str:
-    """The first line of a reason, and of a traceback the error that it ends with."""
-    first, _, rest = shown(text).strip().partition("\n")
-    return f"{first} {first_errors(rest)}" if rest else first
+    """The first line of a reason, of a traceback the error that it ends with, and other ranks."""
+    first, *rest = printable(text).strip().splitlines()
+    others = [line for line in rest if line.startswith("rank ")]
+    errors = first_errors("\n".join(line for line in rest if line not in others))
+    return "\n".join(map(shown, [f"{first} {errors}".strip(), *others]))

@@ -5,7 +5,7 @@
     on_torch    ranks that execute a torch program
     on_jax      a process that executes a JAX program
     verdict     results against dense attention
-    judge       the process that does all this
+    process     the process that does all this
 
 A file is executed in processes with limits of time and memory, which end as a whole. They answer
 with arrays; what is exact is decided in a process of our own and told through a pipe that they do
@@ -29,7 +29,7 @@ from runtimes.judging.verdict import Track, Verdict
 from runtimes.machine import ended
 from runtimes.process_tree import tree
 
-MAIN = "from runtimes.judging.judge import main; main()"
+MAIN = "from runtimes.judging.process import main; main()"
 LOOK = 0.2  # seconds between looks at the clock
 
 

@@ -26,7 +26,7 @@ class Case:
     """A program by its text, and how it is judged.
 
     `backward`: gradients are judged, too. `dynamic`: attention takes tables. `memory`: bytes of
-    all ranks together. `seconds`: until when the ranks are done.
+    all ranks together. `until`: the `time.monotonic` at which ranks are to be done.
     """
 
     source: str
@@ -37,7 +37,7 @@ class Case:
     dynamic: bool
     seed: int
     memory: int
-    seconds: float
+    until: float
 
     def rows(self) -> Array:
         """Returns the queries that are compared, ascending: all, or some of a long sequence."""

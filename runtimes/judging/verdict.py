@@ -11,6 +11,7 @@ from runtimes.judging.case import Case, Layout, misplacement
 from runtimes.reference import dense
 from runtimes.validation import EXACT, GRADIENTS, distance
 
+LISTED = 8  # results with NaN that are named
 BLOCK = 1 << 22  # scores of a head that dense attention holds at once
 Track = Callable[[str, int, int], None]  # of a stage: its name, what is done, and of how much
 
@@ -46,7 +47,7 @@ def compare(
         return Verdict(False, f"ranks have {[*map(len, parts)]} results, not {len(names) + 2}")
     truths = dense_results(case, inputs, track)
     sides = dict(zip(names, (q, q, kv, kv), strict=False))
-    rows, errors = case.rows(), dict[str, float]()
+    rows, errors, lost = case.rows(), dict[str, float](), list[str]()
     for number, (name, truth) in enumerate(zip(names, truths, strict=True)):
         shards = [one[number] for one in parts]
         result = joined(shards, sides.get(name), truth.shape)
@@ -56,10 +57,13 @@ def compare(
         if name == "forward":  # gradients of the other queries are 0
             result, truth = result[:, :, rows], truth[:, :, rows]
         errors[name] = distance(result, truth)
+        if np.isnan(errors[name]):
+            lost += [f"{name} of rank {n}" for n, x in enumerate(shards) if np.isnan(x).any()]
     limits = EXACT[case.work.dtype]
     tolerances = {name: limits[name != "forward"] for name in names}
     exact = all(errors[name] <= tolerances[name] for name in names)
-    return Verdict(exact, "", errors, tolerances, len(rows))
+    reason = f"NaN in {', '.join(lost[:LISTED])}{', ...' * (len(lost) > LISTED)}" if lost else ""
+    return Verdict(exact, reason, errors, tolerances, len(rows))
 
 
 def joined(shards: Sequence[Array], layout: Layout | None, shape: tuple[int, ...]) -> Array | None:

@@ -27,7 +27,7 @@ from runtimes.arrays import Array
 from runtimes.machine import RankError, ended
 
 ASK = signal.SIGUSR1
-ANSWER, LOOK = 2.0, 0.02  # seconds in which a rank answers, and between looks
+ANSWER, LOOK = 1.0, 0.02  # seconds in which a rank answers, and between looks
 UNGUARDED = 78  # exit code of a rank whose main module starts ranks when it is imported
 FRAME = re.compile(r'^ *File "(.+)", line (\d+),? in (\S+)', re.MULTILINE)
 PROGRAM = re.compile(r"(ringloom_program|emitted)_[0-9a-f]{16}\.py")
@@ -116,7 +116,8 @@ def places(
         if error and last in said:
             continue
         if place := place_of(error or text_of(stack_file(folder, rank))):
-            yield f"rank {rank} was in {place}" + f": {last}" * bool(error)
+            why = f" ({last.partition('. ')[0]})" if error else ""
+            yield f"rank {rank} was in {place}{why}"
         elif ranks[rank].is_alive():
             yield f"rank {rank} does not say where it is"
 

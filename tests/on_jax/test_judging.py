@@ -13,7 +13,7 @@ pytest.importorskip("jax")
 from process_trees import begun, wait_for
 from runtimes.judging.case import Case
 from runtimes.judging.claims import claims
-from runtimes.judging.judge import judged
+from runtimes.judging.process import judged
 from runtimes.judging.verdict import Verdict
 
 WORK = rl.Workload(seq=37, heads=4, kv_heads=2, head_dim=8, v_head_dim=4, sinks=True)

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from planner.errors import RingloomError
 pytest.importorskip("torch")
 
 from process_trees import begun, wait_for
+from ringloom.views.judgement import reason
 from runtimes.judging import case as cases
 from runtimes.judging.case import Case
 from runtimes.judging.claims import claims
-from runtimes.judging.judge import judged
+from runtimes.judging.process import judged
 from runtimes.judging.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -35,7 +37,7 @@ def case_of(source: str, seq: int | None = None, mask: str | None = None) -> Cas
     said = claims(source.encode())
     return Case(
         source, said.target, said.ranks, said.workload(seq, mask), said.backward, said.dynamic,
-        seed=7, memory=2**34, seconds=60.0,
+        seed=7, memory=2**34, until=time.monotonic() + 60.0,
     )  # fmt: skip
 
 
@@ -95,7 +97,14 @@ LYING = {
     "another scale": (ZIGZAG.replace('"scale": 0.35', '"scale": 0.25'), ""),
     "no attention": (doing("return q.clone().requires_grad_() * k.sum() * v.sum()"), ""),
     "a wrong gradient": (doing("return right(q, k, v.detach(), group=group) + 0 * v.sum()"), ""),
-    "NaN": (doing("return right(q, k, v, group=group) * float('nan')"), ""),
+    "NaN": (
+        doing("return right(q, k, v, group=group) * (float('nan') if dist.get_rank() else 1.0)"),
+        "NaN in forward of rank 1, dq of rank 1, dk of rank",
+    ),
+    "a killed rank": (
+        doing("if dist.get_rank():\n    os.kill(os.getpid(), 9)\nreturn right(q, k, v)"),
+        "rank 1 failed (signal 9: Killed) and left no traceback\nrank 0 was in forward, line ",
+    ),
     "a rank's error": (doing("return right(q, k, v, group=group) + dist.get_rank() * 1e-9"), ""),
     "another shape": (doing("return right(q, k, v, group=group)[:, :, :1] * 1.0"), "shape"),
     "no result": (doing("return None"), "Error"),
@@ -131,12 +140,29 @@ def test_whatever_else_a_program_does_it_is_not_exact(
     assert verdict.errors or said
 
 
-def test_a_program_that_never_ends_is_not_exact_and_its_ranks_are_named(tmp_path: Path) -> None:
-    case = replace(case_of(doing("while True: pass")), seconds=5.0)
+STALLING = {
+    "while True: pass": r"(?s).*rank 1 was in attention, line \d+ of .*: while True: pass",
+    "os.kill(os.getpid(), 19 * dist.get_rank())\nreturn right(q, k, v)": (
+        r"(?s).*rank 0 was in forward, line \d+ of .*\nrank 1 is stopped by a signal"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", STALLING)
+def test_a_program_that_never_ends_is_not_exact_and_its_ranks_are_named(
+    body: str, tmp_path: Path
+) -> None:
+    case = replace(case_of(doing(body)), until=time.monotonic() + 5.0)
     verdict = judge(case, tmp_path)
     assert not verdict.exact
     assert re.match(r"ranks \[0, 1\] are not done after [\d.]+ s", verdict.reason)
-    assert "in attention" in verdict.reason
+    assert re.match(STALLING[body], verdict.reason)
+
+
+def test_a_reason_on_the_terminal_has_the_error_and_a_line_for_each_other_rank() -> None:
+    traceback = 'Traceback (most recent call last):\n  File "x.py", line 1, in forward\n'
+    said = reason(f"rank 1 failed:\n{traceback}KeyError: 'x'\nrank 0 was in forward, line 9")
+    assert said == "rank 1 failed: KeyError: 'x'\nrank 0 was in forward, line 9"
 
 
 def test_a_length_that_a_program_does_not_take_is_refused(tmp_path: Path) -> None:

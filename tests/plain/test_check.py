@@ -251,7 +251,7 @@ def test_without_a_verdict_a_program_is_not_exact(
 ) -> None:
     monkeypatch.setattr(judging, "MAIN", ending)
     work = rl.Workload(seq=8, dtype="float64")
-    case = Case(PROGRAM, "torch", 2, work, True, False, seed=0, memory=2**33, seconds=1.0)
+    case = Case(PROGRAM, "torch", 2, work, True, False, seed=0, memory=2**33, until=1.0)
     verdict = judging.judge(case, seconds, lambda *_: None)
     assert not verdict.exact
     assert verdict.reason.endswith(said)

@@ -9,7 +9,6 @@ import os
 import pickle
 import sys
 import tempfile
-import time
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -47,7 +46,6 @@ def main() -> None:
 
 def judged(case: Case, folder: Path, track: Track) -> Verdict:
     """Returns the verdict on a program; raises RingloomError where it takes no such length."""
-    end = time.monotonic() + case.seconds
     track(f"importing {case.target}", 0, 0)
     runtime = import_module(f"runtimes.judging.on_{case.target}")
     if case.dynamic and case.target == "torch":
@@ -56,7 +54,7 @@ def judged(case: Case, folder: Path, track: Track) -> Verdict:
     inputs = case.inputs()
     track(f"attention of {case.work.seq} tokens on {case.ranks} ranks", 0, 0)
     try:
-        return compare(case, inputs, runtime.run(case, inputs, folder, end), track)
+        return compare(case, inputs, runtime.run(case, inputs, folder, case.until), track)
     except (RingloomError, MemoryError):
         raise
     except RankError as error:
