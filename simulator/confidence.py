@@ -28,7 +28,7 @@ from simulator.scenario import Scenario
 RESIDUALS = Path(__file__).parent / "hardware" / "residuals.csv"
 NINE = 1.645  # standard deviations: nine of ten errors are smaller
 SOURCES = 3  # that have to have measured a chip before its own rows count alone
-LARGE = 1 << 16  # rows beyond which constants are not moved one by one, a quarter of the time
+LARGE = 1 << 14  # rows beyond which constants are not moved one by one, a quarter of the time
 Interval = tuple[float, float]
 
 
