@@ -24,11 +24,11 @@ MOVES = {("Q",), ("DOUT",), ("KV",), ("Q", "DOUT", "STATS"), ("OUT",), ("DQ",), 
 PARTS = "passing", "merge", "kernels", "sums", "bands", "visitors"
 EVERY_RANK = {
     "on": "def exchange(x: Any, to: int, src: int, group: Any) -> Any:",
-    "started": "    return dist.batch_isend_irecv(ops), sent, lambda: received",
+    "started": "    return Message(dist.batch_isend_irecv(ops), sent, lambda: received)",
 }
 TIMED = {  # in some steps none is sent
-    "works": "    for work in message[0] if message else ():",
-    "brought": "    return message[2]() if message else []",
+    "works": "    for work in message.works if message else ():",
+    "brought": "    return message.result() if message else []",
 }
 ONE_RUN = {
     "tiles": "def tiles(own: range, others: range) -> list[Any]:",

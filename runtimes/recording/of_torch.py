@@ -153,6 +153,8 @@ SIZES: dict[str, Callable[..., int]] = {
     "all_to_all_single": lambda output, input, *_, group, **__: input.numel() // group.size(),
     "all_gather_into_tensor": lambda output, input, **_: input.numel(),
     "reduce_scatter_tensor": lambda output, input, **_: output.numel(),
+    "all_gather_single": lambda output, input, **_: input.numel(),
+    "reduce_scatter_single": lambda output, input, **_: output.numel(),
     "broadcast": lambda tensor, **_: tensor.numel(),
     "reduce": lambda tensor, **_: tensor.numel(),
 }

@@ -256,6 +256,9 @@ def reduce_scatter_tensor(
     return _started(work, async_op)
 
 
+all_gather_single, reduce_scatter_single = all_gather_into_tensor, reduce_scatter_tensor
+
+
 @_in_memory
 def all_reduce(
     tensor: Any, op: Any = real.ReduceOp.SUM, group: Any = None, async_op: bool = False

@@ -64,7 +64,7 @@ WRONG: list[tuple[Target, str, str, str]] = [  # the first such line of zigzag
     ("torch", WAITED, "wait(arriving_kv)", "give another out"),
     ("torch", WAITED, "pass", "does not wait"),
     ("torch", WAITED, f"kv[0] += step; {WAITED}", "changes while it is sent"),
-    ("torch", WAITED, "kv = arriving_kv[2]() if arriving_kv else kv", "does not wait"),
+    ("torch", WAITED, "kv = arriving_kv.result() if arriving_kv else kv", "does not wait"),
     ("torch", "merge(*results, *attend", "merge(*zeros(results), *attend", "give another dk"),
     ("torch", "add(dkv, wait", "add(dq, wait", "give another dq"),
     ("torch", "dkv = zeros([k, v])\n        if", "if", "changes while it is sent"),

@@ -85,6 +85,7 @@ def attention(
         raise ValueError(f"sinks are {given}, not [heads]")  # sinks
     fit = jnp.where(check_tables(tables), 1, jnp.nan)  # given
     local, spec = partial(on_device, axis=axis), PartitionSpec(batch_axis, head_axis, axis)
+    # No check of which axes values vary over: it knows no rule for the kernels that are called.
     run = partial(jax.shard_map, local, mesh=mesh, out_specs=spec, check_vma=False)
     return run(in_specs=(spec, spec, spec, PartitionSpec(head_axis)))(q, k, v, sinks)  # sinks
     return run(in_specs=(spec, spec, spec, PartitionSpec()))(q, k, v, tables) * fit  # given

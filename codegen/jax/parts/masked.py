@@ -118,7 +118,11 @@ def merge(out, lse, part, part_lse):
 
 
 def with_output(queries):
-    """Queries that travelled without `out`, with a vector whose product with dout is the same."""
+    """Visiting queries (q, dout, lse, delta) with an `out` for kernels that take it.
+
+    They compute delta, the sum of dout * out along a row, of it and read it for nothing else: any
+    `out` with the same sum gives the same gradients. This one is along dout.
+    """
     q, dout, lse, delta = queries
     largest = jnp.abs(dout).max(-1, keepdims=True).astype(delta.dtype)
     largest = largest.clip(jnp.finfo(delta.dtype).tiny)

@@ -17,30 +17,30 @@ RANKS = SEQ = V_HEAD_DIM = 1
 
 
 def meet(out, lse, q, kv, causal=False):
-    """Output and log-sum-exp of queries that have met some more keys."""
+    """Merge partial attention of queries to visiting keys."""
     return merge(out, lse, *attend(q, kv, causal))
 
 
 def meet_part(out, lse, q, kv, rows=slice(None), cols=slice(None), causal=False):
-    """Output and log-sum-exp of queries, some of which have met some more keys."""
+    """Merge partial attention of some rows of queries to some columns of keys."""
     part = attend(q[:, :, rows], [x[:, :, cols] for x in kv], causal)
     merged = merge(out[:, :, rows], lse[:, :, rows], *part)
     return with_rows(out, rows, merged[0]), with_rows(lse, rows, merged[1])
 
 
 def meet_masked(out, lse, q, kv, at, kv_at):
-    """Output and log-sum-exp of queries that have met some more keys, both at these positions."""
+    """Merge partial attention under the mask of queries and keys at these positions."""
     return merge(out, lse, *attend_masked(q, kv, at, kv_at, allowed))
 
 
 def meet_backward(dq, dkv, queries, kv, causal=False):
-    """Gradients of queries, and of keys and values, with those of one more rectangle."""
+    """Add the gradients of queries and visiting keys and values."""
     dq_part, part = attend_backward(queries, kv, causal)
     return dq + dq_part, tuple(map(jnp.add, dkv, part))
 
 
 def meet_part_backward(dq, dkv, queries, kv, rows=slice(None), cols=slice(None), causal=False):
-    """Gradients with those of some of the queries, and of keys and values."""
+    """Add the gradients of some rows of queries and some columns of keys and values."""
     queries, kv = [x[:, :, rows] for x in queries], [x[:, :, cols] for x in kv]
     dq_part, part = attend_backward(queries, kv, causal)
     dkv = tuple(with_rows(x, cols, x[:, :, cols] + y) for x, y in zip(dkv, part, strict=True))
@@ -53,7 +53,7 @@ def with_rows(x, rows, new):
 
 
 def meet_masked_backward(dq, dkv, queries, kv, at, kv_at):
-    """Gradients with those of one more rectangle of queries and keys at these positions."""
+    """Add the gradients under the mask of queries and keys at these positions."""
     dq_part, part = attend_masked_backward(queries, kv, at, kv_at, allowed)
     return dq + dq_part, tuple(map(jnp.add, dkv, part))
 
@@ -69,7 +69,7 @@ def keys_of(rank):
 
 
 def over_tiles(meet, sums, q, kv, ends, diagonal=True):
-    """Sums of queries whose n-th piece has met ends[n] pieces of the keys, and half of the next."""
+    """Accumulate tiles: of piece n of the queries, ends[n] pieces of keys and the diagonal."""
     size = sums[0].shape[2] // len(ends)
     for n, end in enumerate(ends):
         if diagonal:
@@ -79,14 +79,14 @@ def over_tiles(meet, sums, q, kv, ends, diagonal=True):
 
 
 def meet_tile(out, lse, q, kv, row, col, size, causal=False):
-    """Output and log-sum-exp of queries, a piece of which has met one more piece of the keys."""
+    """Merge partial attention of one piece of the queries to one piece of the keys."""
     old, old_lse, rows = (piece(x, row, size) for x in (out, lse, q))
     met = merge(old, old_lse, *attend(rows, [piece(x, col, size) for x in kv], causal))
     return put(out, row, met[0]), put(lse, row, met[1])
 
 
 def meet_tile_backward(dq, dkv, queries, kv, row, col, size, causal=False):
-    """Gradients of queries, and of keys and values, with those of one more pair of pieces."""
+    """Add the gradients of one piece of the queries and one piece of keys and values."""
     *queries, old = (piece(x, row, size) for x in (*queries, dq))
     k, v, *old_dkv = (piece(x, col, size) for x in (*kv, *dkv))
     dq_part, part = attend_backward(queries, (k, v), causal)
@@ -105,14 +105,14 @@ def put(x, number, new):
 
 
 def nothing(q):
-    """Output and log-sum-exp of queries that have met no keys."""
+    """Zero output, and log-sum-exp of -inf: attention to no keys."""
     out = jnp.zeros(q.shape, wide(q))  # equal
     out = jnp.zeros((*q.shape[:-1], V_HEAD_DIM), wide(q))  # unequal
     return out, jnp.full_like(out[..., :1], -jnp.inf)
 
 
 def zeros(arrays):
-    """Sums that nothing has been added to, in the type of partial sums."""
+    """Zero accumulators like some arrays, in the type of partial sums."""
     return jax.tree.map(lambda x: jnp.zeros(x.shape, wide(x)), arrays)
 
 

@@ -19,7 +19,13 @@ HEADING = """\
 # [from, tensor, block, finished], rectangles [query blocks, key blocks, kernel calls], and copies
 # that it needs no more; a block is [rank, rows of the shard, heads]."""
 
-INTERPRETER = "operators", "tables/table", "visitors", "merge"  # the parts that run tables
+INTERPRETER = (
+    "operators",
+    "tables/table",
+    "passing",
+    "visitors",
+    "merge",
+)  # the parts that run tables
 
 
 def text(program: Program) -> list[str | Part]:

@@ -1,4 +1,4 @@
-"""Running sums: how they begin, and how shares are added to them."""
+"""Accumulators of gradients: zeros at first, to which shares are added."""
 
 from collections.abc import Iterable
 
@@ -9,11 +9,11 @@ from codegen.torch.parts.merge import wide
 
 
 def zeros(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Running sums of nothing, in the shape of some tensors."""
+    """Zero accumulators like some tensors, in the type of partial results."""
     return [torch.zeros_like(x, dtype=wide(x)) for x in tensors]
 
 
 def add(totals: Iterable[Tensor], shares: Iterable[Tensor]) -> None:
-    """Add shares to running sums, in place; where none came, nothing."""
+    """Add shares to accumulators, in place; where none came, nothing."""
     for total, share in zip(totals, shares, strict=False):
         total += share

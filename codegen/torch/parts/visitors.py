@@ -1,4 +1,4 @@
-"""The backward pass of queries to which only STATS = (lse, delta) came, and not their output."""
+"""Visiting queries that bring STATS = (lse, delta), for kernels that take an output instead."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,11 @@ from torch import Tensor
 
 
 def with_output(queries: Iterable[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(dout, q, out, lse) of (dout, q, lse, delta); of out only the sum of dout * out counts."""
+    """(dout, q, out, lse) of visiting queries (dout, q, lse, delta).
+
+    Kernels take `out` to compute delta, the sum of dout * out along a row, and read it for nothing
+    else: any `out` with the same sum gives the same gradients. This one is along dout.
+    """
     dout, q, lse, delta = queries
     largest = torch.linalg.vector_norm(dout, torch.inf, -1, True, dtype=delta.dtype)
     unit = dout / largest  # no square of it is too small

@@ -11,6 +11,7 @@ from codegen.torch.parts.agree import agree
 from codegen.torch.parts.kernels import attend, attend_backward
 from codegen.torch.parts.merge import merge, wide
 from codegen.torch.parts.operators import operator
+from codegen.torch.parts.passing import initialise
 from codegen.torch.parts.sinks import sink_gradient, sunk
 from codegen.torch.parts.visitors import with_output
 
@@ -112,6 +113,7 @@ def run(memory: Memory, name: str, attend_tiles: Callable[..., None]) -> None:
     Messages leave as a step began, attends add to sums, and then what arrives is added.
     """
     group = memory.group
+    initialise(group, memory.shards["Q"][0])  # some ranks have no message in the first step
     for sends, receives, attends, drops in memory.tables[name][memory.rank]:
         leaving = [(to, memory.take(tensor, n, done)) for to, tensor, n, done in sends]
         arriving = [(source, memory.room(tensor, n, done)) for source, tensor, n, done in receives]
@@ -139,7 +141,7 @@ def index(rows: Any = (), heads: Any = ()) -> tuple[slice, ...]:
 
 
 def nothing(tensor: str, *likes: Tensor) -> Values:
-    """Sums of nothing: zeros, and a log-sum-exp of -inf."""
+    """Zero accumulators; for OUT with a log-sum-exp of -inf."""
     like = likes[0].new_empty((*likes[0].shape[:3], V_HEAD_DIM))  # unequal
     likes = (like,) if tensor == "OUT" else likes  # unequal
     zeros = tuple(torch.zeros_like(x, dtype=wide(x)) for x in likes)
