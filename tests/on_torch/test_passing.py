@@ -1,4 +1,4 @@
-"""What emitted torch programs ask of torch.distributed, and what their self-check allows."""
+"""Collectives that emitted torch programs call, and errors that their self-check allows."""
 
 from typing import Any
 
