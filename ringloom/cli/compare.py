@@ -42,9 +42,9 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
         f"verified: every plan, at its full length of {lengths(comparison.work)}",
     ]
     tried, skipped = comparison.split_tried, comparison.split_skipped
-    if tried or skipped:
-        said = f"{tried} tried, listed where that saves a tenth; {skipped} were not: it could not"
-        notes.append(f"--trim blocks: {said}, or time was over")
+    if tried:
+        said = f"simulated for {tried} of {tried + skipped} schedules"
+        notes.append(f"--trim blocks: {said}, listed where it saves 10% or more")
     if checked and any(row.exact is not None for row in rows):
         notes.append("ran: executed numerically, in float64 with narrow heads; ok is within 1e-12")
     elif checked:
