@@ -336,7 +336,7 @@ def test_the_critical_path_of_a_pair_goes_on_in_the_backward_pass(ringloom: Comm
         (["--no-overlap", "--share", "0.1"], "--share needs overlap"),
         (
             ["--buffers", "0"],
-            "--buffers: buffers must be a whole number from 1 up, or plan, not '0'",
+            "buffers must be a whole number from 1 up, or plan, not 0",
         ),
         (["--buffers", "1", "--mask", "full"], "stuck in step 1: rank"),
         (["--topology", "tours:2x2"], "; did you mean torus?"),

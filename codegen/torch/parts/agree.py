@@ -24,7 +24,7 @@ def agree(group: Any, q: Tensor, k: Tensor, about: str, wrong: str, seq: int) ->
     On CPUs ranks compare every call; on GPUs the first, and a rank compares its call again when
     it changes: if only one rank's does, it raises RuntimeError after the timeout of the group.
     """
-    wrong = wrong or wrong_length(q.shape[2], seq)
+    wrong = wrong or wrong_length(q.shape[2], seq)  # bound
     call = wrong or (
         f"{q.dtype} on {q.device.type}, batch {q.shape[0]}, heads {q.shape[1]}:{k.shape[1]}, "
         f"{RANKS * q.shape[2]} tokens, "  # free
