@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def judge(source: str, folder: Path, mask: str | None = None) -> Verdict:
     work = said.workload(None, mask)
     case = Case(
         source, said.target, said.ranks, work, said.backward, said.dynamic,
-        seed=7, memory=2**34, seconds=120.0,
+        seed=7, memory=2**34, until=time.monotonic() + 120,
     )  # fmt: skip
     return judged(case, folder, lambda *_: None)
 
