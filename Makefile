@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 HTA    := .venv-hta
 # What readers and CI call, each in an environment of its own; the quick ones first.
-FRESH  := demo lint types docs test-pythons test-hta try-docs test-browser bench test-tpu test
+FRESH  := demo lint types docs test-pythons test-hta try-docs test-browser bench fuzz test-tpu test
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

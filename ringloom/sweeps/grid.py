@@ -128,6 +128,8 @@ def axis(key: str, given: Any) -> dict[Any, Any]:
             meaning = READERS[key](value)
         except (TypeError, AttributeError):
             raise RingloomError(f"{key} cannot be {brief(value)}") from None
+        except RingloomError as error:
+            raise RingloomError(f"{key}: {error}") from None
         label = meaning if isinstance(meaning, int) else name(key, label, LONGEST_LABEL)
         if label in pairs:
             raise RingloomError(f"{key} has {brief(label)} twice")

@@ -76,6 +76,6 @@ def test_positions_are_compared_again_for_tables_of_the_same_steps_and_other_tok
     assert one.shards["q"][0].tolist() != other.shards["q"][0].tolist()
     asked = huggingface.Adapter(program, None, False)
     at = program.positions(0, one)[None]
-    asked.refuse_other_positions(None, at, 0, 26, one)
+    asked.refuse_other_positions(None, at, 0, 26, one, "a model")
     with pytest.raises(RingloomError, match="position_ids of rank 0 are"):
-        asked.refuse_other_positions(None, at, 0, 26, other)
+        asked.refuse_other_positions(None, at, 0, 26, other, "a model")

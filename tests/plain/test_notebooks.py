@@ -97,7 +97,7 @@ scenarios = st.builds(
 
 @given(
     st.one_of(
-        *(masks(seq, seq, depth=3) for seq in (33, 2**20)),
+        *(masks(seq, seq, depth=3, ended=False) for seq in (33, 2**20)),
         *(any_workloads(), any_workloads(longest=2**20), scenarios),
         range_sets(2**20).map(lambda ranges: rl.Block(ascending(ranges), range(4), 0)),
     )

@@ -93,11 +93,15 @@ def trees(draw: st.DrawFn, kv_seq: int) -> Tree:
     return Tree(lengths, tuple(parents))
 
 
-def masks(seq: int, kv_seq: int, depth: int = 2) -> st.SearchStrategy[Mask]:
-    """Every mask that fits the lengths, `&` and `|` nested up to `depth`."""
+def masks(seq: int, kv_seq: int, depth: int = 2, ended: bool = True) -> st.SearchStrategy[Mask]:
+    """Every mask that fits the lengths, `&` and `|` nested up to `depth`.
+
+    `ended`: chunks know where the keys end, as in a workload.
+    """
     number, size = st.integers(0, kv_seq + 2), st.integers(1, kv_seq + 2)
     side = st.none() | number
-    ended = methodcaller("up_to", kv_seq + 3)
+    end = methodcaller("up_to", kv_seq + 3)
+    chunked = [st.builds(mask, size) for mask in (Chunks, BlockCausal)]
     numbered = [mask for mask in MASKS.values() if {f.type for f in fields(mask)} <= {int, "int"}]
     leaves: st.SearchStrategy[Mask] = st.one_of(
         *(st.builds(mask, *[number] * len(fields(mask))) for mask in numbered),
@@ -105,14 +109,14 @@ def masks(seq: int, kv_seq: int, depth: int = 2) -> st.SearchStrategy[Mask]:
         documents(seq, kv_seq),
         blocks(kv_seq),
         # Ends beyond the keys: the region is compared with the expression there, too.
-        *(st.builds(mask, size).map(ended) for mask in (Chunks, BlockCausal)),
+        *(chunks.map(end) if ended else chunks for chunks in chunked),
         slices(seq, kv_seq),
         varlen(seq, kv_seq),
         trees(kv_seq),
     )
     if not depth:
         return leaves
-    inner = masks(seq, kv_seq, depth - 1)
+    inner = masks(seq, kv_seq, depth - 1, ended)
     pairs = st.tuples(inner, inner)
     return leaves | pairs.map(lambda p: p[0] & p[1]) | pairs.map(lambda p: p[0] | p[1])
 
