@@ -14,6 +14,8 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from codegen.checking.machine import ProgramError, Registers, Weights
+from codegen.checking.messages import Arrival, arrivals, ordered
 from codegen.conditions import Flags, holds
 from codegen.ir import (
     At,
@@ -32,8 +34,6 @@ from codegen.ir import (
     Wait,
     Zero,
 )
-from codegen.machine import ProgramError, Registers, Weights
-from codegen.messages import Arrival, arrivals, ordered
 from planner.analysis.tiles import tiles
 from planner.ir import ACCUMULATORS
 from planner.ir import Attend as Rectangle

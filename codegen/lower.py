@@ -11,8 +11,6 @@ from math import gcd
 
 import numpy as np
 
-from codegen.accumulators import Accumulation, Delivery, accumulate, destination, source
-from codegen.calls import attends
 from codegen.conditions import Condition, Every, Steps, condition, holds
 from codegen.ir import (
     At,
@@ -37,9 +35,11 @@ from codegen.ir import (
     cuts,
     walk,
 )
-from codegen.lowered.keeping import Kept
-from codegen.order import sorts
-from codegen.stale import refuse_stale
+from codegen.lowering.accumulators import Accumulation, Delivery, accumulate, destination, source
+from codegen.lowering.calls import attends
+from codegen.lowering.keeping import Kept
+from codegen.lowering.order import sorts
+from codegen.lowering.stale import refuse_stale
 from planner.errors import PlanError
 from planner.loops import form
 from planner.loops.expand import Expansion

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from codegen.check import check
 from codegen.ir import Program, Register
 from codegen.lower import lower
-from codegen.lowered.keeping import kept
+from codegen.lowering.keeping import kept
 from codegen.passes import optimized
 from planner.errors import PlanError
 from planner.loops.expand import Expansion

@@ -13,11 +13,11 @@ from codegen.jax.pieces import Slices, tiling
 from codegen.jax.runs import Op
 from codegen.jax.values import values
 from codegen.lowered.conditions import Domain
-from codegen.lowered.keeping import Kept
 from codegen.lowered.owners import owner
 from codegen.lowered.shares import Shares
 from codegen.lowered.variables import Value
 from codegen.lowered.walk import Cell, Walk, seen
+from codegen.lowering.keeping import Kept
 from codegen.programs import Program
 from codegen.text import Names
 from planner.errors import PlanError

@@ -7,8 +7,8 @@ from codegen.jax.hops import Hops, stepwise
 from codegen.jax.passes import Pass
 from codegen.jax.runs import WORD, lines, runs
 from codegen.lowered.conditions import AXES, SIZES
-from codegen.lowered.keeping import kept
 from codegen.lowered.walk import settled
+from codegen.lowering.keeping import kept
 from codegen.programs import Program
 from codegen.reflow import reflow
 from codegen.text import Data, Names, listed

@@ -10,7 +10,7 @@ from codegen.header import constants, docstring
 from codegen.ir import Register
 from codegen.layout_text import layout_text
 from codegen.lower import lower
-from codegen.lowered.keeping import kept
+from codegen.lowering.keeping import kept
 from codegen.masks import mask_function
 from codegen.passes import optimized
 from codegen.programs import Program

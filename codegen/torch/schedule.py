@@ -9,7 +9,7 @@ import numpy as np
 
 from codegen.assemble import Part, parts_of
 from codegen.lowered.conditions import SIZES
-from codegen.lowered.keeping import Kept, kept
+from codegen.lowering.keeping import Kept, kept
 from codegen.reflow import reflow
 from codegen.text import Data, listed
 from codegen.torch.origins import in_order, single_runs, step_of

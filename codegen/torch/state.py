@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from codegen.lowered.conditions import AXES, SIZES
-from codegen.lowered.keeping import Kept
 from codegen.lowered.walk import Cell, walk
+from codegen.lowering.keeping import Kept
 from codegen.reflow import WIDTH
 from codegen.text import Data
 from codegen.torch.frames import frames

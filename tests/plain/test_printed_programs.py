@@ -16,17 +16,11 @@ from repository import ROOT
 
 READERS = {"replace", "partition", "rpartition", "split", "rsplit", "find", "rfind"}
 READERS |= {"startswith", "endswith", "count", "removeprefix", "removesuffix", "match", "search"}
-ON_OPS = "ir", "conditions", "accumulators", "lower", "calls", "order", "places", "stale"
-ON_OPS += (
-    "passes",
-    "check",
-    "machine",
-    "messages",
-    "names",
-    "words",
-    "torch/printer",
-    "torch/operands",
+ON_OPS = "ir", "conditions", "lower", "passes", "check", "names", "words"
+ON_OPS += tuple(
+    f"lowering/{name}" for name in ("accumulators", "calls", "order", "places", "stale")
 )
+ON_OPS += "checking/machine", "checking/messages", "torch/printer", "torch/operands"
 
 
 def program(name: str, ranks: int, mask: str) -> Program:

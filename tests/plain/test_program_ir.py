@@ -12,7 +12,7 @@ from codegen.check import ProgramError, check
 from codegen.conditions import Bound, Condition, Every, Listed, Span, Steps, holds, simplified
 from codegen.ir import At, Attend, Choose, For, Op, Post, Register, Wait, Zero, reads, walk, writes
 from codegen.lower import lower
-from codegen.lowered.keeping import kept
+from codegen.lowering.keeping import kept
 from codegen.passes import PASSES, fused, optimized
 from lowered_programs import SCHEDULES, expansions, lowers, masks, programs
 from planner.errors import PlanError

@@ -5,9 +5,9 @@ from typing import assert_never
 
 import numpy as np
 
+from codegen.checking.machine import Held, Registers
 from codegen.conditions import Flags, holds
 from codegen.ir import Gather, Hop, Message, Reduce, Swap, SwapBack
-from codegen.machine import Held, Registers
 from planner.loops.form import Ints, Root
 from planner.masks.mask import SideName
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from codegen.accumulators import Call
 from codegen.conditions import Condition, Flags, Steps, condition, holds
 from codegen.ir import Attend, AttendKind, Choose, Op, Place, Register, Slice
-from codegen.places import Seen, place_of
+from codegen.lowering.accumulators import Call
+from codegen.lowering.places import Seen, place_of
 from planner.analysis.tiles import LIVE, tiles
 from planner.errors import PlanError
 from planner.loops.expand import Expansion

@@ -1,0 +1,1 @@
+"""All ranks at once, as the check runs a program on them."""

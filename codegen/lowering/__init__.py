@@ -1,0 +1,1 @@
+"""Parts of the lowering: where sums live, which attends are calls, whose tokens a value is."""
