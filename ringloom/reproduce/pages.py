@@ -10,7 +10,7 @@ from ringloom.reproduce.papers.striped import CONSTANTS
 from ringloom.reproduce.tables import Table
 from ringloom.views.tables import faint, plain_table, titled
 
-ARITHMETIC = "arithmetic on the paper's own numbers, which predicts nothing"
+ARITHMETIC = "arithmetic of the paper's own numbers"
 HEADS = "", "rows", "arithmetic", "alike", "mean", "worst", "rank"
 WIDE = 1e6  # numbers from here on are printed in powers of ten
 

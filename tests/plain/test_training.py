@@ -160,9 +160,16 @@ def test_states_take_12_bytes_per_parameter_over_all_devices() -> None:
     assert need.working == 2 * 2 * 1024 * 2 * 4096  # 2bsh in 16 bit, in 32 bit with its gradient
 
 
+def test_a_ring_shares_the_sequence_among_all_devices() -> None:
+    one, two = (training_need("ring", LLAMA, Cluster("", n, 1, 2), n * 1024) for n in (4, 8))
+    assert one[1:] == two[1:]
+    assert one.checkpoints == 4 * 1024 * (4096 * 32 + 32000)
+    assert one.working == 2 * 4 * 6 * 1024 * 4096  # 6 blocks of c h, with their gradients
+
+
 def test_context_grows_with_memory_and_falls_with_the_model() -> None:
     small, large = (Cluster("", 8, gb * 1e9, 8) for gb in (40, 80))
-    for scheme in SCHEMES[:-1]:
+    for scheme in SCHEMES:
         assert longest_context(scheme, LLAMA, small) <= longest_context(scheme, LLAMA, large)
         context = longest_context(scheme, LLAMA, large)
         assert sum(training_need(scheme, LLAMA, large, context)) <= large.memory

@@ -107,24 +107,27 @@ class Need(NamedTuple):
 
 
 def training_need(scheme: str, model: Model, cluster: Cluster, seq: int) -> Need:
-    """Bytes per device to train one sequence without ring attention, everything in 32 bit.
+    """Bytes per device to train one sequence, everything in 32 bit.
 
     Assumed: weights and optimiser states shared by all devices; a checkpoint at each layer's
     input, and the logits, shared by the tensor-parallel group; the layer that is being worked on
     with its gradients, of which only the scores are shared by that group (heads are split, the
-    blockwise computation is not).
+    blockwise computation is not). A ring shares the sequence among all devices, and so all of it.
     """
-    halves = layer(scheme, 1, seq, model.width, model.heads, 0)
-    scale = KINDS * FULL / 2  # from 16 bit
+    ring = scheme == "ring"
+    block = seq // cluster.devices if ring else 0
+    halves = layer(scheme, 1, seq, model.width, model.heads, block)
+    scale = KINDS * FULL / (1 if ring else 2)  # from elements, or from 16 bit
+    sharing = cluster.devices if ring else cluster.tensor
     return Need(
         STATES * model.parameters / cluster.devices,
-        FULL * seq * (model.width * model.layers + model.vocab) / cluster.tensor,
+        FULL * seq * (model.width * model.layers + model.vocab) / sharing,
         scale * max(halves.ffn, halves.attention / (cluster.tensor if scheme == "vanilla" else 1)),
     )
 
 
 def longest_context(scheme: str, model: Model, cluster: Cluster) -> int:
-    """The largest power of two of tokens that fits, at least 256, without ring attention."""
+    """The largest power of two of tokens that fits, at least 256."""
     seq = 256
     while sum(training_need(scheme, model, cluster, 2 * seq)) <= cluster.memory:
         seq *= 2
