@@ -22,9 +22,8 @@ SHORT = """
   third of it; the largest errors are those of the faster calls, on 2k and 4k tokens.
 * A backward call on H100 takes 90 us beside its work, on sequences short and long: one constant,
   fitted to both charts. The charts of FlashAttention-2 show no such time.
-* Rings of eight H800 take 6 to 11% longer with a backward pass than predicted: nearly a millisecond
-  per step more than kernels, additions and the share of the chip explain, as if transfers of
-  gradients were not hidden.
+* Rings of eight H800 take 2 to 5% longer with a backward pass than predicted. Their gradients are
+  added as partial outputs are merged, by several kernels: one number for both, fitted to outputs.
 * All-gather and USP over more than one node take 4 to 8% longer than predicted, zigzag about 4%
   less.
 * Whole schedules were measured by two sources, one on H100 and one on H800.

@@ -43,8 +43,7 @@ class SlowPrices:
         other = work.batch * wide * (what.elements(work) + what.scalars)
         kernel = DTYPES[work.dtype] * what.elements(work) + wide * what.scalars
         read = other if arriving else work.batch * kernel
-        again = self.machine["attention.merge"] if tensor == "OUT" else 1.0
-        again *= self.machine["attention.gradients"] if tensor != "OUT" and not arriving else 1.0
+        again = self.machine["attention.merge"]
         return again * (2 * other + read) / self.machine["memory.bandwidth"]
 
     def price(self, tensor: str, block: int, arriving: bool) -> float:

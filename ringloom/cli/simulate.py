@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from planner.analysis.messages import travelling_sums
 from ringloom.cli.options import (
     TRACE,
     hardware_option,
@@ -47,6 +48,16 @@ def path_picture(name: str, legs: tuple[Leg, ...]) -> Table:
     return plain_table(f"{name}: {', '.join(shares)}", "from", "takes", rows=shown)
 
 
+def sum_in_words(tensor: str, widths: dict[int, int]) -> str:
+    """A sum and its messages: DKV in 32 bit (56 messages), finished in 16 bit (8)."""
+    widest = max(widths)
+    parts = [
+        f"{'finished ' * (width < widest)}in {width} bit ({count} message{'s' * (count > 1)})"
+        for width, count in widths.items()
+    ]
+    return f"{tensor} {', '.join(parts)}"
+
+
 @click.command()
 @source_options()
 @hardware_option
@@ -74,9 +85,11 @@ def command(
         for one, begin in result.in_turn()
         if (t := one.timeline) and t.rows is not None  # those of a large plan are not kept
     }
+    sums = {name: widths for one in plans for name, widths in travelling_sums(one).items()}
     document = {
         "schedule": plans.name,
         **result.as_row(),
+        "travelling_sums": sums,
         "interval_s": [low, high],
         "uncalibrated": rests,
         "engine": result.engine,
@@ -90,6 +103,8 @@ def command(
     pictures.append(f"90% prediction interval: {seconds(low)} to {seconds(high)}")
     if rests:
         pictures.append(f"rests on uncalibrated constants: {', '.join(rests)}")
+    if sums:
+        pictures.append(f"sums travel: {'; '.join(starmap(sum_in_words, sums.items()))}")
     pictures += starmap(path_picture, paths.items())
     written = None
     if trace_file:

@@ -20,8 +20,6 @@ from planner.ir import TENSORS
 from planner.workload import DTYPES
 from simulator.hardware.schema import OPTIONAL, RATIO, SECONDS, Unit
 
-SHARE = Unit("share of a kernel", most=1.0, zero=True)
-
 Event = Literal["attend", "add", "merge", "prologue"]
 Seconds = Callable[..., Any]
 TERMS = dict[str, tuple[Event, Seconds]]()  # the event that a term makes dearer, by its seconds
@@ -60,32 +58,27 @@ def row_sums(costs: Any) -> NDArray[np.float64]:
     return summed
 
 
-@term("add", "attention.gradients", SHARE, default=1.0)
+@term("add")
 def add_result(costs: Any, tensor: str) -> float:
-    """Read a partial result as the kernel wrote it, read and write the accumulator.
-
-    The constant is for gradients: 0 where attention kernels themselves add to accumulators.
-    """
+    """Read a partial result as the kernel wrote it, read and write the accumulator."""
     work, kind = costs.plan.workload, TENSORS[tensor]
     narrow = kind.elements(work) * DTYPES[work.dtype]
     narrow += kind.scalars * max(4, DTYPES[work.dtype])
-    apart = 1.0 if kind.scalars else costs.hardware.option("attention.gradients")
-    return float(apart * _traffic(costs, tensor, work.batch * narrow))
+    return _traffic(costs, tensor, work.batch * narrow)
 
 
 @term("merge", "attention.merge", RATIO, default=1.0)
 def merge_arrival(costs: Any, tensor: str) -> float:
-    """Traffic of merging two partial outputs, relative to a fused kernel."""
+    """Traffic of merging two partial results, relative to a fused kernel."""
     return _traffic(costs, tensor, TENSORS[tensor].bytes_per_token(costs.plan.workload))
 
 
 def _traffic(costs: Any, tensor: str, read: int) -> float:
     """Return seconds in which the memory reads a part and an accumulator and writes the latter.
 
-    Partial outputs, which several kernels merge where nothing fuses them, take
-    `attention.merge` times that.
+    Where nothing fuses them several kernels do that, and take `attention.merge` times as long.
     """
     wide = TENSORS[tensor].bytes_per_token(costs.plan.workload)
-    again = costs.hardware.option("attention.merge") if TENSORS[tensor].scalars else 1.0
+    again = costs.hardware.option("attention.merge")
     seconds: float = again * (2 * wide + read) / costs.hardware["memory.bandwidth"]
     return seconds

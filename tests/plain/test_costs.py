@@ -1,5 +1,6 @@
 """Costs: kernel calls counted as programs make them, and priced as kernels are measured."""
 
+from dataclasses import replace
 from itertools import combinations, islice, product
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from plain.test_simulator_reference import plans
+from planner.analysis.messages import travelling_sums
 from planner.analysis.tiles import tiles
 from planner.ir import Attend, Pass, Plan
 from planner.kernel_calls import Call
@@ -17,6 +19,7 @@ from planner.workload import Workload
 from simulator.costs.kernels import Kernels, causal_pairs
 from simulator.costs.prices import Costs
 from simulator.costs.rectangles import Rectangles
+from simulator.costs.terms import Event
 from simulator.hardware import Hardware, hardware, presets
 from simulator.prediction import simulate
 
@@ -286,8 +289,27 @@ def test_merging_by_several_kernels_takes_as_many_times_the_traffic() -> None:
         Costs(plan("ring", work, 8), H100.changed({"attention.merge": m})) for m in (1, 4)
     )
     np.testing.assert_allclose(more.per_block("add")["OUT"], 4 * once.per_block("add")["OUT"])
-    back = [Costs(plan("ring", work, 8, pass_="backward"), c.hardware) for c in (once, more)]
-    np.testing.assert_array_equal(back[0].per_block("add")["DQ"], back[1].per_block("add")["DQ"])
+
+
+@pytest.mark.parametrize("event", ["add", "merge"])
+@pytest.mark.parametrize("tensor", ["DQ", "DKV"])
+def test_gradients_are_added_by_several_kernels_too(tensor: str, event: Event) -> None:
+    """A part is read, 16 bit from a kernel and 32 from a message, and a sum read and written."""
+    one = plan("ring", Workload(seq=2**16, heads=8, mask=Full()), 8, pass_="backward")
+    token = {"DQ": 128, "DKV": 256}[tensor] * (8 + {"add": 2, "merge": 4}[event])
+    seconds = 4.2 * 2**13 * 8 * token / H100["memory.bandwidth"]
+    assert Costs(one, H100).per_block(event)[tensor][0] == pytest.approx(seconds)
+
+
+def test_each_travelling_sum_has_its_width_until_it_is_finished() -> None:
+    work = Workload(seq=2**16, heads=8, mask=Full())
+    widths = {
+        name: travelling_sums(plan(name, work, 8, pass_="backward")) for name in ("ring", "ulysses")
+    }
+    assert widths["ring"] == {"DKV": {32: 56, 16: 8}}
+    assert widths["ulysses"] == {"DQ": {16: 56}, "DKV": {16: 56}}
+    double = replace(work, dtype="float64")
+    assert travelling_sums(plan("ring", double, 8, pass_="backward")) == {"DKV": {64: 64}}
 
 
 @pytest.mark.parametrize("heads", [2, 64])

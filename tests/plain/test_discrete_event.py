@@ -312,7 +312,9 @@ def test_the_critical_path_of_a_pair_goes_on_in_the_backward_pass(ringloom: Comm
     legs = (answer := ringloom.json(*both))["critical_path"]
     assert all(a["end_s"] == pytest.approx(b["start_s"]) for a, b in pairwise(legs))
     assert legs[-1]["end_s"] == pytest.approx(answer["makespan_s"])
+    assert answer["travelling_sums"] == {"DKV": {"32": 12, "16": 4}}
     shown = ringloom(*both)
+    assert "DKV in 32 bit (12 messages), finished in 16 bit (4 messages)" in " ".join(shown.split())
     assert shown.index("critical path, forward: ") < shown.index("critical path, backward: ")
 
 

