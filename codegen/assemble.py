@@ -1,7 +1,10 @@
-"""assemble(docstring, texts, keep)   one formatted file out of texts: printed ones and parts.
+"""assemble(docstring, texts, keep, choices)   one file out of texts: printed ones and parts.
 
     Part("torch/parts/kernels")           codegen/torch/parts/kernels.py, read and not imported
     assemble(docstring, [constants, layout, schedule, Part(...), ...], keep=("attention", "main"))
+
+What of a part is there for some programs only stands under an `if` of capital names, the choices
+of the program, which `codegen.folding` makes: `if WINDOWS:` ... `else:` ...
 
 Every text is a module: imports, then definitions (functions, classes, assignments). Texts come in
 the order of the program. Kept are the definitions named in `keep` and what these use, transitively
@@ -24,11 +27,12 @@ import ast
 import builtins
 import re
 import symtable
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from codegen.folding import folded
 from codegen.imports import Import, written
 
 CODEGEN = Path(__file__).parent
@@ -89,8 +93,8 @@ class Part:
     name: str
     printed: tuple[tuple[str, str], ...] = ()
 
-    def text(self, marks: frozenset[str]) -> str:
-        """Its source for a program of these marks."""
+    def text(self, marks: frozenset[str], choices: Mapping[str, bool] | None = None) -> str:
+        """Its source for a program of these marks and choices."""
         kept, outside, printed = list[str](), WIDEST, dict(self.printed)
         for line in (CODEGEN / f"{self.name}.py").read_text(encoding="utf-8").splitlines():
             indent = len(line) - len(line.lstrip())
@@ -104,7 +108,8 @@ class Part:
             text = marked[1] if marked else line
             outside = WIDEST if holds or not text.endswith(":") else indent
             kept += [text] * holds
-        return "\n".join(kept) + "\n"
+        text = "\n".join(kept) + "\n"
+        return folded(text, choices) if choices else text
 
 
 PACKED = Part("packed")  # before the first data
@@ -120,13 +125,14 @@ def assemble(
     texts: Sequence[str | Part],
     keep: Sequence[str],
     marks: frozenset[str] = frozenset(),
+    choices: Mapping[str, bool] | None = None,
 ) -> str:
     """The program: docstring, imports, and what `keep` needs of the texts, in their order.
 
-    `marks`: those of lines of parts that the program has.
+    `choices`: those of parts, by name. `marks`: those of lines of parts that the program has.
     """
     modules = [
-        module(x.text(marks), above=True) if isinstance(x, Part) else module(x)
+        module(x.text(marks, choices), above=True) if isinstance(x, Part) else module(x)
         for x in (IMPORTS, *texts)
     ]
     given = {line for imports, _ in modules for line in imports}

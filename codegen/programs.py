@@ -23,6 +23,21 @@ PLATFORMS = ("all", "tpu", "gpu", "cpu")
 Choice = TypeVar("Choice", bound=str)
 
 
+MARKS = {
+    "WINDOWS": ("windows", "plain"),
+    "BACKWARD": ("backward", ""),
+    "SIGNED": ("signed", ""),
+    "UNEQUAL": ("unequal", "equal"),
+    "SINKS": ("sinks", "sinkless"),
+    "DYNAMIC": ("given", "bound"),
+    "ANY_HEADS": ("whole", "heads"),
+    "GROUPED": ("grouped", "ungrouped"),
+    "ANY_LENGTH": ("free", "fixed"),
+    "LOOPS": ("regular", "tabled"),
+    "ALL_PLATFORMS": ("portable", "single"),
+    "KEEPING": ("keeping", "fresh"),
+    "STATS": ("stats", "statless"),
+}  # of comments that parts still have in place of choices
 CHECKED = 128  # queries per rank that a self-check has where any length goes
 
 
@@ -124,29 +139,32 @@ class Program:
         return self.work.v_head_dim != self.work.head_dim
 
     @property
-    def marks(self) -> frozenset[str]:
-        """The marks of the lines of parts that it has."""
+    def choices(self) -> dict[str, bool]:
+        """The choices that it makes in parts, by their capital names."""
         work, backward = self.work, self.backward
         reach = work.kv_seq - min(0, work.offset)  # no two positions are further apart
-        windows = any(low > -reach for *_, low, _ in boxes(work, free=False))
         sent = {t for _, move in backward.moves() for t in move.tensors} if backward else set()
         by_tables = self.dynamic or (self.loops is None and self.target == "jax")
-        either = {
-            ("windows", "plain"): self.dynamic or windows,
-            ("backward", ""): backward is not None or self.any_plan,
-            ("signed", ""): self.signed,
-            ("unequal", "equal"): self.unequal,
-            ("sinks", "sinkless"): work.sinks,
-            ("given", "bound"): self.dynamic,
-            ("whole", "heads"): self.any_heads,
-            ("grouped", "ungrouped"): self.any_heads or self.dynamic or work.heads != work.kv_heads,
-            ("free", "fixed"): self.free,
-            ("regular", "tabled"): self.loops is not None,
-            ("portable", "single"): self.platform == "all",
-            ("keeping", "fresh"): self.dynamic or bool(backward and backward.start),
-            ("stats", "statless"): by_tables or "STATS" in sent,
+        return {
+            "WINDOWS": self.dynamic or any(low > -reach for *_, low, _ in boxes(work, free=False)),
+            "BACKWARD": backward is not None or self.any_plan,
+            "SIGNED": self.signed,
+            "UNEQUAL": self.unequal,
+            "SINKS": work.sinks,
+            "DYNAMIC": self.dynamic,
+            "ANY_HEADS": self.any_heads,
+            "GROUPED": self.any_heads or self.dynamic or work.heads != work.kv_heads,
+            "ANY_LENGTH": self.free,
+            "LOOPS": self.loops is not None,
+            "ALL_PLATFORMS": self.platform == "all",
+            "KEEPING": self.dynamic or bool(backward and backward.start),
+            "STATS": by_tables or "STATS" in sent,
         }
-        return frozenset(pair[not holds] for pair, holds in either.items())
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """The marks of the lines of parts that it has."""
+        return frozenset(MARKS[name][not holds] for name, holds in self.choices.items())
 
     def as_tables(self, reason: str) -> "Program":
         """The same as a table program, because its loops cannot be printed."""

@@ -55,8 +55,16 @@ def written(program: Program, schedule: Sequence[str | Part]) -> str:
     marks = program.marks | {"held"} if held else program.marks
     marks |= {"every" if every(program) == 1 else "some"}
     marks |= {"apart" if keys else "alike", "unpadded" if program.layout.equal else "padded"}
+    choices = program.choices | {
+        "HELD": held,
+        "SAMPLED": every(program) > 1,
+        "APART": keys,
+        "PADDED": not program.layout.equal,
+    }
     keep = [*KEEP, *["kv_positions"] * keys, *dynamic.KEEP * program.dynamic]
-    return assemble(docstring(program, dynamic.USAGE * program.dynamic), texts, keep, marks)
+    return assemble(
+        docstring(program, dynamic.USAGE * program.dynamic), texts, keep, marks, choices
+    )
 
 
 def function(program: Program) -> list[Part]:

@@ -47,7 +47,9 @@ def written(program: Program, loops: str = "") -> str:
     texts += parts_of("torch", check, "checks/check", **seen(program, 4 if whole else 8))
     keep = [*KEEP, *["kv_positions"] * apart]
     marks |= {"apart" if apart else "alike"}
-    return assemble(docstring(program), texts, keep, program.marks | marks)
+    return assemble(
+        docstring(program), texts, keep, program.marks | marks, program.choices | {"APART": apart}
+    )
 
 
 def seen(program: Program, margin: int) -> dict[str, str]:

@@ -102,4 +102,6 @@ def written(program: Program) -> str:
         "keys",
         "apart" if apart else "alike",
     }
-    return formatted(assemble(docstring(program), texts, keep, marks))
+    return formatted(
+        assemble(docstring(program), texts, keep, marks, program.choices | {"APART": apart})
+    )

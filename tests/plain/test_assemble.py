@@ -6,6 +6,7 @@ import pytest
 
 from codegen import assemble as assembly
 from codegen.assemble import Part, assemble, used
+from codegen.folding import folded
 from codegen.imports import Import, written
 from ruff_check import assert_as_ruff_has_it
 
@@ -105,6 +106,99 @@ def attend(q):
     )
     left = both.replace("    first = 0  # windows\n    if q:  # windows\n        first = 1\n\n", "")
     assert Part("marked").text(frozenset({"plain", "backward"})) == left
+
+
+CHOICES = '''"""A part with choices, for ×."""
+
+if WINDOWS:  # said of both
+    # Of windows.
+    from math import inf
+else:
+
+    def inf():
+        return 1
+
+
+def attend(q, k=1):
+    x = "×" if WINDOWS else (q, k)
+    y = (q + k) if WINDOWS and q else k if not WINDOWS else q
+    if q:
+        x = 1
+        # the end of a branch
+    elif WINDOWS:
+        # Rows at a time.
+        x = """
+    a"""
+
+    elif FREE and not q:  # free
+        x = 3
+    else:
+        x = 4
+    if not WINDOWS:
+        return 1
+    elif k and (q or FREE):
+        return 2
+    for i in q:
+        if FREE or (WINDOWS and i):
+            if i:
+                return i  # deep
+        else:
+            return 5
+    if FREE and WINDOWS:
+        x += 1
+    return x
+'''
+BOTH = '''"""A part with choices, for ×."""
+
+# Of windows.
+from math import inf
+
+
+def attend(q, k=1):
+    x = "×"
+    y = (q + k) if q else q
+    if q:
+        x = 1
+        # the end of a branch
+    else:
+        # Rows at a time.
+        x = """
+    a"""
+
+    if k:
+        return 2
+    for i in q:
+        if i:
+            return i  # deep
+    x += 1
+    return x
+'''
+NEITHER = '''"""A part with choices, for ×."""
+
+
+def inf():
+    return 1
+
+
+def attend(q, k=1):
+    x = (q, k)
+    y = k
+    if q:
+        x = 1
+        # the end of a branch
+    else:
+        x = 4
+    return 1
+    for i in q:
+        return 5
+    return x
+'''
+
+
+@pytest.mark.parametrize(("windows", "free", "left"), [(True, True, BOTH), (False, False, NEITHER)])
+def test_choices_leave_the_branch_that_a_program_has(windows: bool, free: bool, left: str) -> None:
+    text = folded(CHOICES, {"WINDOWS": windows, "FREE": free})
+    assert text == left
 
 
 GIVEN = "RANKS = 8\nSCALE = 0.5\n"
