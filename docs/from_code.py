@@ -101,7 +101,8 @@ def reproduction() -> Lines:
     yield from ("# Published numbers beside ours", "")
     yield from (
         "What `ringloom reproduce all` prints. *Alike* are rows that are printed alike with the",
-        "paper's decimals; *mean* and *worst* are relative errors, *rank* Spearman's correlation.",
+        "paper's decimals; *mean* and *worst* are relative errors, or points where percentages are",
+        "compared; *rank* is Spearman's correlation.",
         f"*Arithmetic* are rows of {in_terminal.ARITHMETIC}: they show that its",
         "numbers were copied right, and are not compared.",
         "",
@@ -117,9 +118,8 @@ def reproduction() -> Lines:
 
 def _compared(line: Line) -> tuple[str, ...]:
     published, ours = (in_terminal.number(v, line.digits) for v in (line.published, line.ours))
-    error = "" if line.error is None else f"{line.error:+.1%}"
     note = "; ".join(filter(None, (line.note, "arithmetic" if line.arithmetic else "")))
-    return line.what, published, ours, "=" if line.equal else error, note
+    return line.what, published, ours, in_terminal.deviation(line), note
 
 
 PAGES: dict[str, Callable[[], Lines]] = {

@@ -7,7 +7,7 @@ from rich.table import Table as Drawing
 
 from ringloom.reproduce.fitting import Fit
 from ringloom.reproduce.papers.striped import CONSTANTS
-from ringloom.reproduce.tables import Table
+from ringloom.reproduce.tables import Line, Table
 from ringloom.views.tables import faint, plain_table, titled
 
 ARITHMETIC = "arithmetic of the paper's own numbers"
@@ -36,9 +36,8 @@ def drawing(table: Table) -> Drawing:
     """published, ours, error, note: a row per line."""
     lines = list[tuple[str, ...]]()
     for line in table.lines:
-        error = "" if line.error is None else f"{line.error:+.1%}"
         both = (number(value, line.digits) for value in (line.published, line.ours))
-        lines.append((line.what, *both, "=" if line.equal else error, line.note))
+        lines.append((line.what, *both, deviation(line), line.note))
     heads = "", "published", "ours", "error", ""
     return plain_table(*heads, rows=lines, numbers=slice(1, 4))
 
@@ -50,10 +49,22 @@ def number(value: float | None, digits: int) -> str:
     return f"{value:.3g}" if abs(value) >= WIDE else f"{value:.{digits}f}"
 
 
+def deviation(line: Line) -> str:
+    """Returns the error of a line as it is printed, "=" where both print alike."""
+    if line.equal or line.error is None:
+        return "=" if line.equal else ""
+    return _error(line.error, line.points, "+.1f")
+
+
+def _error(error: float, points: bool, digits: str) -> str:
+    return f"{100 * error:{digits}}{' points' if points else '%'}"
+
+
 def agreement(table: Table) -> tuple[str, ...]:
     """Returns the cells of a row of `HEADS`, "-" where nothing is compared."""
     summary, given = table.summary, sum(line.arithmetic for line in table.lines)
-    errors = ("-" if e is None else f"{e:.1%}" for e in (summary.mean_error, summary.worst_error))
+    sizes = summary.mean_error, summary.worst_error
+    errors = ("-" if e is None else _error(e, table.points, ".1f") for e in sizes)
     rank = "-" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
     alike = str(summary.equal) if summary.compared else "-"
     return table.title, str(summary.rows), str(given or ""), alike, *errors, rank
@@ -64,7 +75,9 @@ def in_words(table: Table) -> str:
     summary, parts = table.summary, list[str]()
     if summary.mean_error is not None and summary.worst_error is not None:
         parts.append(f"{summary.equal} of {summary.compared} printed alike")
-        parts.append(f"error {summary.mean_error:.2%} mean, {summary.worst_error:.2%} worst")
+        sizes = summary.mean_error, summary.worst_error
+        mean, worst = (_error(size, table.points, ".2f") for size in sizes)
+        parts.append(f"error {mean} mean, {worst} worst")
     if summary.rank_correlation is not None:
         parts.append(f"rank correlation {summary.rank_correlation:.3f}")
     if rows := [line for line in table.lines if line.arithmetic]:

@@ -14,7 +14,8 @@ class Line:
 
     `digits` are the decimals that the paper prints, and so those that can be compared. A line is
     `arithmetic` if ours follows from the paper's own numbers or formulas, without a plan or a
-    model: it shows that they were copied right, and predicts nothing.
+    model: it shows that they were copied right, and predicts nothing. Numbers in `points` are
+    percentages, whose error is their difference: 1% against 3% is off by 2 points.
     """
 
     what: str
@@ -23,10 +24,13 @@ class Line:
     digits: int = 2
     note: str = ""
     arithmetic: bool = False
+    points: bool = False
 
     @property
     def error(self) -> float | None:
-        """ours / published - 1, or None where either is missing."""
+        """ours / published - 1, in points ours - published; None where either is missing."""
+        if self.points and self.published is not None and self.ours is not None:
+            return (self.ours - self.published) / 100
         if self.published is None or self.ours is None or not self.published:
             return None if self.published is None or self.ours != self.published else 0.0
         return self.ours / self.published - 1
@@ -40,13 +44,13 @@ class Line:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        names = "what", "published", "ours", "error", "equal", "note", "arithmetic"
+        names = "what", "published", "ours", "error", "equal", "note", "arithmetic", "points"
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Agreement of a table: relative errors, rows printed alike, Spearman's correlation.
+    """Agreement of a table: errors, rows printed alike, Spearman's correlation.
 
     Arithmetic is not compared: `rows` counts it, nothing else does.
     """
@@ -68,8 +72,14 @@ class Table:
     note: str = ""
 
     @property
+    def points(self) -> bool:
+        """True where errors that are compared are in percentage points: all are, or none."""
+        (points,) = {line.points for line in self.lines if not line.arithmetic} or {False}
+        return points
+
+    @property
     def summary(self) -> Summary:
-        """Mean and worst absolute relative error, and the rank correlation of the two columns."""
+        """Mean and worst absolute error, and the rank correlation of the two columns."""
         compared = [line for line in self.lines if line.error is not None and not line.arithmetic]
         both = [
             (line.error, line.published, line.ours)
@@ -90,6 +100,7 @@ class Table:
         """Plain values for JSON."""
         return {
             "title": self.title,
+            "points": self.points,
             "rows": [line.as_dict() for line in self.lines],
             "summary": asdict(self.summary),
             "note": self.note,

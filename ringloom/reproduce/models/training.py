@@ -28,6 +28,7 @@ from simulator.scenario import Scenario
 Way = Literal["hop", "collective", "all-to-all"]
 WIDTH = 2  # bytes of a 16-bit weight or activation
 ADAM = 2 * 16 + 2 + 4  # bytes moved per weight: master and two moments read and written, gradient
+STATES = 2 + 2 + 12  # bytes kept per weight: it and its gradient, in 32 bit a master and moments
 SCORE_PASSES = {"forward": 8, "backward": 10}  # of materialised scores through memory (RSA)
 
 
@@ -186,6 +187,29 @@ def sharding_seconds(setting: Setting) -> float:
         return 0.0
     moved = 3 * WIDTH * setting.model.parameters * (setting.ranks - 1) / setting.ranks
     return moved / bandwidth(setting.hardware, setting.ranks, "collective")
+
+
+def memory(setting: Setting) -> float:
+    """Bytes per GPU: weights and their states, checkpoints, logits, and the layer at work.
+
+    Everything is shared by all ranks. The layer at work keeps Q, K, V, the output and what is
+    inside its FFN, with gradients; RSA also the scores of its tokens, masked or not.
+    """
+    model, tokens = setting.model, setting.seq / setting.ranks
+    layer = tokens * (2 * (model.heads + model.kv_heads) * model.head_dim + 3 * model.ff)
+    if setting.system == "rsa":
+        layer += tokens * setting.seq * model.heads
+    kept = tokens * model.width * model.layers * (2 if setting.rematerialise else 1)
+    states = STATES * model.parameters / setting.ranks
+    return states + WIDTH * (kept + 2 * layer + 2 * tokens * model.vocab)
+
+
+def longest_sequence(setting: Setting) -> int:
+    """The largest power of two of tokens, at least a thousand, that fits in memory."""
+    seq = 1024
+    while memory(replace(setting, seq=2 * seq)) <= setting.hardware["memory.capacity"]:
+        seq *= 2
+    return seq
 
 
 def bandwidth(on: Hardware, ranks: int, way: Way) -> float:
