@@ -1,20 +1,20 @@
-"""steps(plan)   what each rank does in each step, as nested lists of names and small integers.
+"""tables(forward, backward, parts)   what each rank does in each pass, as lists for interpreters.
 
-    tables     [steps of rank 0, steps of rank 1 ...]
-    step       [sends, receives, rectangles, drops]
-    send       [to, tensor, block, finished]        a receive: [from, tensor, block, finished]
-    rectangle  [query blocks, key blocks, [call ...]]
-    call       [band, rows, columns, heads, KV heads]    [first, end] or [first, end, step] each,
-               [] for all; the last ones are left out where they are all
-    band       False: every row sees every column; True: causal; [lo, hi]: row r sees r + lo..r + hi
-    drop       [tensor, block]    a copy that was read for the last time
+    tables    {"QUERIES": blocks, "KEYS": blocks, "KEPT": [places of rank 0, places of rank 1 ...],
+               "FORWARD": [steps of rank 0, steps of rank 1 ...], "BACKWARD": the same, or []}
+    block     [owner, [first row, end] in its shard, [first head, end] if these are not all]
+    step      [sends, receives, attends, drops]     in this order; equally many steps on all ranks
+    send      [to, tensor, block, finished]         a receive: [from, tensor, block, finished]
+    attend    [query blocks, key blocks, parts]
+    drop      [tensor, block]                       a copy that was read for the last time
+    place     [tensor, block]                       what the forward pass leaves to the backward one
 
-A sum is finished (1) if nothing will be added to it. Rows, columns and heads count from the first
-one of the rectangle's blocks, laid one after the other.
+A sum is finished (1) if nothing will be added to it. `parts` makes of a rectangle of blocks what a
+target runs: kernel calls in torch, live tiles in JAX. What is sent leaves before a rank attends,
+and what it receives is there afterwards.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,26 @@ from planner.analysis.liveness import lifetimes
 from planner.analysis.messages import reaches_owner
 from planner.errors import PlanError
 from planner.ir import INPUTS, Plan
-from planner.kernel_calls import rectangle_calls
-from planner.partitions import Side, shifted
+from planner.partitions import Side
 
 Lists = list[Any]
+Tables = dict[str, Lists]
 Arrays = dict[str, NDArray[Any]]
+Parts = Callable[[tuple[int, ...], tuple[int, ...]], Lists]
 LEFT = ("Q", "KV", "OUT")  # what a forward pass can leave on other ranks
+
+
+def tables(forward: Plan, backward: Plan | None, parts: Callable[[Plan], Parts]) -> Tables:
+    """The tables of both passes; PlanError for initial copies that no program can have."""
+    refuse(forward, backward)
+    sides, work, keeps = forward.partition, forward.workload, kept(backward, forward.ranks)
+    return {
+        "QUERIES": blocks(sides.q, work.heads),
+        "KEYS": blocks(sides.kv, work.kv_heads),
+        "KEPT": keeps,
+        "FORWARD": steps(forward, keeps, parts(forward)),
+        "BACKWARD": steps(backward, keeps, parts(backward)) if backward else [],
+    }
 
 
 def refuse(forward: Plan, backward: Plan | None) -> None:
@@ -45,7 +59,7 @@ def refuse(forward: Plan, backward: Plan | None) -> None:
 
 
 def kept(backward: Plan | None, ranks: int) -> Lists:
-    """[tensor, block] of all that each rank keeps of the forward pass."""
+    """The places of all that each rank keeps of the forward pass, beside its own blocks."""
     copies: Lists = [[] for _ in range(ranks)]
     for held in backward.start if backward else ():
         for block, rank in zip(*(x.tolist() for x in held.flat()), strict=True):
@@ -54,7 +68,7 @@ def kept(backward: Plan | None, ranks: int) -> Lists:
 
 
 def blocks(side: Side, heads: int) -> Lists:
-    """[owner, [first row, end] in its shard, [first head, end] if not all of them]."""
+    """Where each block is in the shard of its owner."""
     shards: list[dict[int, Lists]] = [{} for _ in range(max(side.owners.tolist(), default=0) + 1)]
     made = list[Lists]()
     for block, chunk, size in zip(
@@ -68,8 +82,8 @@ def blocks(side: Side, heads: int) -> Lists:
     return made
 
 
-def steps(plan: Plan, keeps: Lists) -> Lists:
-    """The steps of each rank; `keeps`: copies that must stay, [tensor, block] of each rank."""
+def steps(plan: Plan, keeps: Lists, parts: Parts) -> Lists:
+    """The steps of each rank; `keeps`: the places of copies that must stay, of each rank."""
     table: Lists = [[[[], [], [], []] for _ in plan.steps] for _ in range(plan.ranks)]
     for number, move in plan.moves():
         columns = move.src.tolist(), move.dst.tolist(), move.blocks.tolist()
@@ -78,18 +92,17 @@ def steps(plan: Plan, keeps: Lists) -> Lists:
             for tensor, block in ((t, b) for t in move.tensors for b in row if b >= 0):
                 table[src][number][0].append([dst, tensor, block, done])
                 table[dst][number][1].append([src, tensor, block, done])
-    cut = cutter(plan)
     for number, attend in plan.attends():
         for rank, q, kv in zip(
             attend.rank.tolist(), attend.q.tolist(), attend.kv.tolist(), strict=True
         ):
             queries, keys = by_position(plan.partition.q, q), by_position(plan.partition.kv, kv)
-            table[rank][number][2].append([[*queries], [*keys], cut(queries, keys)])
+            table[rank][number][2].append([[*queries], [*keys], parts(queries, keys)])
     for tensor in INPUTS[plan.pass_]:
         for rank, block, step in last_reads(plan, tensor):
             if [tensor, block] not in keeps[rank]:
                 table[rank][step][3].append([tensor, block])
-    return [[step for step in rank if any(step)] for rank in table]
+    return table
 
 
 def by_position(side: Side, numbers: Iterable[int]) -> tuple[int, ...]:
@@ -105,60 +118,3 @@ def last_reads(plan: Plan, tensor: str) -> Iterator[tuple[int, int, int]]:
         last = np.maximum(last, lifetimes(plan, "STATS")[1])
     for rank, block in np.argwhere(received >= 0).tolist():
         yield rank, block, int(max(received[rank, block], last[rank, block]))
-
-
-def cutter(plan: Plan) -> Callable[[tuple[int, ...], tuple[int, ...]], Lists]:
-    """A function that cuts the rectangle of some query and key blocks into kernel calls."""
-    work, sides = plan.workload, plan.partition
-    mask = work.mask.region().pieces
-
-    def cut(queries: tuple[int, ...], keys: tuple[int, ...]) -> Lists:
-        q, kv = [sides.q.blocks[n] for n in queries], [sides.kv.blocks[n] for n in keys]
-        rows = [shifted(block.positions, work.offset) for block in q]
-        columns = [block.positions for block in kv]
-        heads = shared_heads(q[0].heads, kv[0].heads, work.group)
-        size = sum(block.size for block in q), sum(block.size for block in kv)
-        return [
-            short(band, [part(at, size[0]), part(to, size[1]), *pair])
-            for at, to, band in rectangle_calls(rows, columns, mask, masks=False)
-            for pair in heads
-        ]
-
-    return cut
-
-
-def shared_heads(q: range, kv: range, group: int) -> list[tuple[list[int], list[int]]]:
-    """Heads that query blocks and key blocks share, as many per KV head; [] where it is all.
-
-    Kernels take as many query heads for each KV head, so a group that a slice begins or ends in
-    goes on its own.
-    """
-    first, last = max(q.start, kv.start * group), min(q.stop, kv.stop * group)
-    begun = min(last, -(-first // group) * group)  # where the first whole group begins
-    cuts = (first, begun, max(begun, last // group * group), last)
-    return [
-        (
-            _ends(a - q.start, b - q.start, len(q)),
-            _ends(a // group - kv.start, -(-b // group) - kv.start, len(kv)),
-        )
-        for a, b in pairwise(cuts)
-        if a < b
-    ]
-
-
-def part(rows: range, size: int) -> list[int]:
-    """Rows as first, end and, if it is not 1, step; [] for everything."""
-    if rows.step == 1:
-        return _ends(rows.start, rows.stop, size)
-    return [rows.start, rows.stop, rows.step]
-
-
-def _ends(first: int, end: int, size: int) -> list[int]:
-    return [] if (first, end) == (0, size) else [first, end]
-
-
-def short(band: Any, parts: list[list[int]]) -> Lists:
-    """A call without the last parts that are everything."""
-    while parts and not parts[-1]:
-        parts.pop()
-    return [[*band] if isinstance(band, tuple) else band, *parts]

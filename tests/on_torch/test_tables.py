@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from codegen.layout import layout_of
 from codegen.programs import Program
-from codegen.steps import last_reads, shared_heads, steps
+from codegen.steps import last_reads
 from codegen.torch import write
 from codegen.torch.by_tables import dynamic
+from codegen.torch.by_tables.calls import shared_heads
+from codegen.torch.by_tables.table import tables_of
 from command_line import CommandLine
 from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
@@ -76,7 +78,9 @@ def test_calls_take_as_many_query_heads_for_each_kv_head() -> None:
 
 def test_long_windows_are_cut_into_strips() -> None:
     work = Workload(seq=2600, mask=Window(40, 7), **HEADS)
-    (_, _, calls), *_ = steps(plan("ring", work, 1), [[]])[0][0][2]
+    ((((_, _, calls),),),) = [
+        [s[2] for s in r] for r in tables_of(program_of(plan("ring", work, 1)))["FORWARD"]
+    ]
     count = np.zeros((2600, 2600), np.int64)
     for band, rows, cols in calls:
         ahead = np.arange(*cols) - cols[0] - (np.arange(*rows) - rows[0])[:, None]

@@ -8,7 +8,7 @@ from codegen.assemble import Part, assemble, parts_of
 from codegen.header import constants, docstring
 from codegen.masks import boxes
 from codegen.programs import Program
-from codegen.steps import Arrays, refuse
+from codegen.steps import Arrays
 from codegen.torch.by_tables import table
 from planner.partitions import Side
 
@@ -36,7 +36,7 @@ def write(program: Program) -> str:
 
 
 def tables(program: Program) -> Arrays:
-    """The tables of a plan as arrays by name; PlanError as `refuse`.
+    """The tables of a plan as arrays by name; PlanError as `codegen.steps.tables`.
 
     sizes              format, passes, ranks, seq, kv_seq, heads, kv_heads, head_dim
     scale              what scores are multiplied by
@@ -44,7 +44,6 @@ def tables(program: Program) -> Arrays:
     q_order, q_sizes   positions rank after rank, and how many each rank has; kv_ the same of keys
     steps              JSON of `codegen.steps`, in bytes
     """
-    refuse(program.forward, program.backward)
     work, sides = program.work, program.forward.partition
     sizes = (program.ranks, work.seq, work.kv_seq, work.heads, work.kv_heads, work.head_dim)
     text = json.dumps(table.tables_of(program), separators=(",", ":"))

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from codegen.torch.parts.tables.table import forms, forward, group_of
+from codegen.torch.parts.tables.memory import forms
+from codegen.torch.parts.tables.table import forward, group_of
 
 RANKS, HEADS, KV_HEADS, HEAD_DIM, FORMAT = 1, 1, 1, 1, 2
 PLAN: dict[str, Any] = {}

@@ -12,6 +12,7 @@ from codegen.torch.parts.merge import merge
 from codegen.torch.parts.sums import add, zeros
 
 STEP = 1  # between the tokens of a piece
+V_HEAD_DIM = 1
 
 
 # ---- Accumulators: partial attention is merged, partial gradients are added, both in place.
@@ -94,6 +95,7 @@ def heads(tensors: Iterable[Tensor], slices: int, number: int) -> list[Tensor]:
 def zero_output(queries: list[Tensor]) -> list[Tensor]:
     """Begin partial attention: output, and log-sum-exp [batch, heads, tokens, 1] of no keys."""
     (out,) = zeros(queries[:1])
+    out = out.new_zeros((*out.shape[:3], V_HEAD_DIM))  # unequal
     return [out, torch.full_like(out[..., :1], -torch.inf)]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -38,11 +39,32 @@ def exchange(
     x: list[Tensor], to: int, source: int, group: Any, sends: bool = True, comes: bool = True
 ) -> Message:
     """If `sends`, give tensors to one rank; if `comes`, receive the like from another."""
-    sent = [t.contiguous() for t in x] if sends else []
-    received = [t.new_empty(t.shape) for t in x] if comes else []
-    ops = [dist.P2POp(dist.isend, t, group=group, group_peer=to) for t in sent]
-    ops += [dist.P2POp(dist.irecv, t, group=group, group_peer=source) for t in received]
-    return Message(dist.batch_isend_irecv(ops) if ops else [], sent, lambda: received)
+    sent = [(t.contiguous(), to) for t in x] if sends else []
+    received = [(t.new_empty(t.shape), source) for t in x] if comes else []
+    return start(sent, received, group)
+
+
+def start(
+    sent: list[tuple[Tensor, int]], received: list[tuple[Tensor, int]], group: Any
+) -> Message:
+    """Give each tensor to a rank, and receive others in the place of some, all in one message."""
+    calls = *((dist.isend, *x) for x in sent), *((dist.irecv, *x) for x in received)
+    ops = [dist.P2POp(way, t, group=group, group_peer=n) for way, t, n in calls]
+    works = dist.batch_isend_irecv(ops) if ops else []
+    return Message(works, [t for t, _ in sent], lambda: [t for t, _ in received])
+
+
+def initialise(group: Any, x: Tensor) -> None:
+    """Let all ranks of a group make its first call, before messages that leave some of them out.
+
+    In NCCL that call makes the connections, and it is undefined if ranks are missing.
+    """
+    if x.is_cuda and group not in initialised:
+        dist.all_reduce(x.new_zeros(1), group=group)
+        initialised.add(group)
+
+
+initialised = WeakSet[Any]()
 
 
 def gather(x: list[Tensor], group: Any) -> Message:
