@@ -15,7 +15,7 @@ from planner.ir import TENSORS, Pass, Plan
 from planner.masks import Full
 from planner.planning import REGULAR, plan
 from planner.workload import Workload
-from ringloom.reproduce.formulas import interpolation
+from ringloom.reproduce.formulas import interpolation, symbolic
 from ringloom.reproduce.formulas.counts import cells_speedup, critical_pairs, idle
 from ringloom.reproduce.formulas.interpolation import P, c
 from ringloom.reproduce.formulas.symbolic import (
@@ -206,6 +206,22 @@ def test_striping_wins_from_the_length_that_is_solved(ranks: int, extra: Fractio
         assert (striped == ring) == (ranks * tiles * 16 == solved)
 
 
+def test_tiles_move_what_a_loop_over_them_loads_and_pay_from_the_memory_that_is_solved() -> None:
+    tokens, dim, memory = 512, 16, 4096
+    rows, moved = memory // (4 * dim), 0
+    for _ in range(0, tokens, rows):
+        moved += 2 * rows * dim  # a tile of K and V
+        moved += sum(3 * rows * dim for _ in range(0, tokens, rows))  # Q, the output there and back
+    size = {symbolic.c: tokens, symbolic.d: dim, symbolic.M: memory}
+    assert symbolic.tiled().subs(size) == moved
+    assert symbolic.untiled().subs(size) > moved
+    turn = symbolic.tiling_memory()
+    assert turn == 3 * symbolic.d**2
+    for factor, pays in ((2, True), (sympy.Rational(1, 2), False)):
+        long = {symbolic.c: 2**20, symbolic.d: dim, symbolic.M: factor * turn.subs(symbolic.d, dim)}
+        assert bool(symbolic.tiled().subs(long) < symbolic.untiled().subs(long)) == pays
+
+
 @pytest.mark.parametrize("head_dim", [16, 128])
 def test_queries_travel_backward_until_groups_are_large_enough(head_dim: int) -> None:
     measured = grouping(in_bytes=True)
@@ -244,7 +260,7 @@ def test_json_formulas_are_expressions_that_sympy_reads(ringloom: CommandLine) -
     said = sympy.sympify(document["formulas"]["pairs"])
     values = {"P": 8, "c": 4, "h": 2}
     assert said.subs({s: values[s.name] for s in said.free_symbols}) == 8 * 10 * 2
-    assert len(document["crossovers"]) == len(crossovers()) == 4
+    assert len(document["crossovers"]) == len(crossovers()) == 5
 
 
 def test_a_schedule_without_formulas_is_refused(ringloom: CommandLine) -> None:

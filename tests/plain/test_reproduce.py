@@ -282,8 +282,9 @@ def test_burst_traffic_is_counted_from_its_plan() -> None:
     assert figures["burst forward, BZNd"].ours == 2
     assert figures["burst backward, BZNd"].ours == 3
     assert figures["burst backward, BZN"].ours == 2
-    assert figures["our ring backward, BZNd"].ours == 4
-    assert figures["our ring backward, BZNd"].published == 6
+    ring = figures["our ring backward, BZNd"]
+    assert (ring.ours, ring.published, ring.error) == (4, None, None)  # RSA's 6 is no ring of ours
+    assert burst.counted_traffic().summary.worst_error == 0
 
 
 def test_hops_are_one_less_than_the_ranks_for_copies_and_all_for_what_returns() -> None:
@@ -299,11 +300,22 @@ def test_every_cell_of_the_cost_table_comes_from_the_models() -> None:
 
 
 def test_claims_are_predicted_with_errors_beside_them() -> None:
-    saved, many, *few = burst.claims().lines
-    assert saved.ours == pytest.approx(40, rel=0.1)
-    assert many.error == pytest.approx(0.31, abs=0.02)  # we promise a third more than they got
-    assert [line.error for line in few] == pytest.approx([-0.09, -0.23], abs=0.02)
-    assert all(line.error is not None for line in burst.claims().lines)
+    """Of the paper's two speedups on 32 GPUs, 1.37 and nearly 2.0, ours is between."""
+    saved, abstract, section, few = burst.claims().lines
+    assert saved.ours == pytest.approx(40, abs=5)
+    assert (abstract.published, section.published, few.published) == (1.37, 2.0, 2.0)
+    assert abstract.ours == section.ours
+    assert abstract.error > 0 > section.error
+    assert abs(section.error) < 0.2
+    assert abs(few.error) < 0.2
+
+
+def test_speedups_of_several_nodes_rest_on_the_stated_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [burst.gain(ranks, 131072) for ranks in (8, 32)]
+    monkeypatch.setattr(burst, "PORT", burst.PORT / 10)
+    after = [burst.gain(ranks, 131072) for ranks in (8, 32)]
+    assert after[0] == before[0]
+    assert after[1] != before[1]
 
 
 # Charts

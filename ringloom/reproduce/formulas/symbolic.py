@@ -115,7 +115,7 @@ def about(schedule: str) -> str:
 
 
 F, B = sympy.symbols("F B", positive=True)
-a, m, mu = sympy.symbols("a m mu", positive=True)
+a, m, mu, M = sympy.symbols("a m mu M", positive=True)
 EXTRA = "mu is the extra share of time that a tile takes in a block that the mask cuts"
 
 
@@ -125,6 +125,10 @@ def crossovers() -> Mapping[str, tuple[Expr, str]]:
         "smallest block that hides the ring": (
             hiding_block(),
             "tokens c at F flop/s and B bytes/s one way; F / B for g = h, e = 2",
+        ),
+        "memory of a chip from which tiles pay": (
+            tiling_memory(),
+            "elements M above which tiles of M / 4d tokens save more than they read again",
         ),
         "length from which striping wins": (
             striping_length(),
@@ -144,6 +148,29 @@ def hiding_block() -> Expr:
     transfer = c * _width("KV", True) / B
     (block,) = sympy.solve(compute - transfer, c)
     return block
+
+
+def untiled() -> Expr:
+    """Elements per head that a block of c x c tokens moves if its scores pass through memory.
+
+    Q, K, V and the output once, scores written and read, and weights, too (BurstAttention, 3.1).
+    """
+    return 4 * c * d + 4 * c**2
+
+
+def tiled() -> Expr:
+    """Elements per head that it moves in tiles of M / 4d tokens, as FlashAttention does.
+
+    Each tile of K and V is read once, and past it go all of Q and, there and back, the output.
+    """
+    return 2 * c * d + 3 * c * d * (c / (M / (4 * d)))
+
+
+def tiling_memory() -> Expr:
+    """M at which both move equally much, of long blocks: three tiles of d x d elements."""
+    long = sympy.limit((untiled() - tiled()) / c**2, c, sympy.oo)
+    (memory,) = sympy.solve(long, M)
+    return memory
 
 
 def striping_length() -> Expr:
