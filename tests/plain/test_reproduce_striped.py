@@ -64,6 +64,22 @@ def test_coarse_tiles_skip_only_what_is_wholly_masked() -> None:
     assert coarse_tiles("striped", 8192, 2, (2048, 4096)) == (4, 4, 4)
 
 
+def test_the_skipped_shares_are_the_papers_and_not_half() -> None:
+    figures = striped.skipped()
+    assert [round(line.ours, 1) for line in figures.lines] == [33.3, 25, 0, 25]
+    assert figures.points
+    assert all(line.equal for line in figures.lines if line.published is not None)
+
+
+def test_work_that_is_skipped_is_shown_with_the_papers_own_rows_alone(
+    tmp_path: Path, ringloom: CommandLine
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{HEAD}A100,1B,1,2,8192,1.22,0.94\n")
+    assert "work that is skipped" in ringloom("reproduce", "striped")
+    assert "work that is skipped" not in ringloom("reproduce", "striped", "--rows", str(path))
+
+
 def test_heads_of_100_cost_as_much_as_heads_of_128_where_lanes_are_128_wide() -> None:
     mesh, wide = Mesh(MODELS["3B"], 2, 8, 262144), MODELS["3B"]
     padded = Mesh(replace(wide, head_dim=128), 2, 8, 262144)

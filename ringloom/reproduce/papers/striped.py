@@ -237,6 +237,23 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     return [tms, *(_speedups(*chip) for chip in _by_chip(rows).items())]
 
 
+def skipped() -> Table:
+    """The share of a causal block's coarse tiles that kernels skip (Striped Attention, 2.2.1)."""
+    a100, tpu = ((chips()[name].tile_q, chips()[name].tile_kv) for name in ("A100", "TPUv4"))
+    lines = list[Line]()
+    for what, block, tile, published in (
+        ("tiles of 512", 1536, (512, 512), 33),
+        ("TPU", 4096, tpu, 25),
+        ("A100", 4096, a100, 0),
+        ("A100", 8192, a100, None),
+    ):
+        count = coarse_tiles("striped", 2 * block, 2, tile)
+        share = 100 * (1 - count.live / count.visited)
+        lines.append(Line(f"{what}, block of {block} (%)", published, share, 0, points=True))
+    note = "tiles counted in plans of 2 ranks; half of the pairs is masked"
+    return Table("Striped Attention: work that is skipped", lines, note)
+
+
 def _by_chip(rows: Sequence[Row]) -> dict[str, list[Row]]:
     names = dict.fromkeys(row.hardware for row in rows)
     return {name: [row for row in rows if row.hardware == name] for name in names}
