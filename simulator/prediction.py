@@ -169,7 +169,7 @@ def _priced(
         scenario = replace(scenario, topology=place)
     torus = scenario.topology is not None or chips.option("node.axes")
     for one in plans:
-        if torus and not scenario.links:  # with cut links no tree may be left
+        if torus:
             one = relayed(one, scenario.routes(chips, one.ranks).topology)
         yield Costs(one, chips), scenario
 

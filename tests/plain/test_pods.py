@@ -103,3 +103,21 @@ def test_no_plan_on_a_pod_is_below_its_bound(name: str, ranks: int) -> None:
         result = simulate(one, machine.changed({"intra.bandwidth": 1e8}))
         assert result.bound_ratio is None or result.bound_ratio > 1 - 1e-9
         assert math.isfinite(result.makespan)
+
+
+@pytest.mark.parametrize("name", GATHERS[:2])
+@pytest.mark.parametrize("machine", [V4, hardware("tpu-v5p")], ids=["v4", "v5p"])
+def test_naming_a_link_changes_its_bandwidth_and_nothing_else(name: str, machine: Hardware) -> None:
+    """Blocks are passed on along the same trees; without them, a gather took a third longer."""
+    one = plan(name, Workload(seq=2**16, heads=64), 8)
+    usual = simulate(one, machine).makespan
+    times = [simulate(one, machine, links={(0, 1): f}).makespan for f in (1.0, 0.999, 0.5, 0.1)]
+    assert times[0] == usual
+    assert times[1] == pytest.approx(usual, rel=0.002)
+    assert times == sorted(times)
+    assert times[-1] > 1.05 * usual
+
+
+def test_trees_go_round_a_link_that_is_cut() -> None:
+    one = plan("allgather", Workload(seq=2**16, heads=64), 8)
+    assert simulate(one, V4, links={(0, 1): 0.0}).makespan > simulate(one, V4).makespan
