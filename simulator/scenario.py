@@ -156,7 +156,7 @@ class Scenario(OneLine):
         """Return the hardware with what the scenario says of its kernels."""
         if self.launch is None:
             return hardware
-        keys = [key for key in hardware.constants if key in LAUNCHES]
+        keys = [LAUNCHES[0], *(key for key in hardware.constants if key in LAUNCHES)]
         return hardware.changed(dict.fromkeys(keys, self.launch), "the scenario")
 
     def room(self, plan: Plan) -> dict[str, int] | None:

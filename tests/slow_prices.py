@@ -60,29 +60,6 @@ class SlowPrices:
     def heads(self, q: Block, kv: Block) -> int:
         return len({h for h in q.heads if h // self.plan.workload.group in kv.heads})
 
-    def whole(self, qs: list[Block], kvs: list[Block]) -> float:
-        """One kernel per q block that skips the tiles in which nothing is allowed.
-
-        Blocks that are shorter than a tile are computed by one kernel together.
-        """
-        (rows, columns), work = self.machine.tile, self.plan.workload
-        keys, joined = sum(kv.size for kv in kvs), sum(q.size for q in qs if q.size < rows)
-        heights = [q.size for q in qs if q.size >= rows] + [joined] * (joined > 0)
-        pairs, heads = 0.0, self.heads(qs[0], kvs[0])
-        for q in qs:
-            high = rows if q.size >= rows else q.size * self.height(joined, heads) / max(joined, 1)
-            for kv in kvs:
-                allowed = work.allowed(merge(q.positions), merge(kv.positions))
-                tiles = sum(
-                    allowed[i : i + rows, j : j + columns].any()
-                    for i in range(0, allowed.shape[0], rows)
-                    for j in range(0, allowed.shape[1], columns)
-                )
-                pairs += tiles * high * columns
-        blocks = sum(self.blocks(height, keys, heads) for height in heights)
-        moved = sum(self.moved(height, keys, heads) for height in heights)
-        return self.total(len(heights), pairs, blocks, moved, heads)
-
     def moved(self, rows: int, columns: int, heads: int) -> float:
         """Seconds for q, out, lse or q, dout, dq, lse, delta, and k and v, or both twice.
 
@@ -135,7 +112,7 @@ class SlowPrices:
         seconds = max(seconds, moved)
         return float(max(self.machine["attention.host"] * calls, launches + seconds))
 
-    def split(self, qs: list[Block], kvs: list[Block]) -> float:
+    def kernels(self, qs: list[Block], kvs: list[Block]) -> float:
         """The calls of an emitted program, and the merging of their results."""
         calls = program_calls(self.plan, qs, kvs)
         rows = [row for call in calls for row in call.rows]

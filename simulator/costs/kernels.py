@@ -82,14 +82,12 @@ class Kernels:
         self._skips = hardware.skips(self.tile, pass_)
         self._short = int(hardware.option("attention.short_tile_q")) or self.tile[0]
         self._flash = bool(self._at_once) and pass_ == "forward" and DTYPES[work.dtype] == 2
-        # Programs cut rectangles into calls; if not, kernels skip what masks hide.
-        self.splits = bool(hardware.option("attention.split"))
 
     @property
     def form(self) -> tuple[object, ...]:
         """Everything that the counts of calls depend on, beside the workload."""
         tiles = self.tile, self._short, self._flash
-        return *tiles, self._skips, self.splits, self._mask, self._causal
+        return *tiles, self._skips, self._mask, self._causal
 
     def blocks(self, rows: Any, columns: Any, heads: Any) -> Any:
         """Count the blocks per head of calls for some query heads."""

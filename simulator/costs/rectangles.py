@@ -1,14 +1,12 @@
 """The kernel calls of a plan's rectangles: how many, how much work, how much merged in between.
 
 Rectangles are cut into calls as programs cut them (see `planner.kernel_calls`); those that are
-alike but for a shift, under a mask that only looks at distances, are cut once. Where kernels skip
-whatever a mask hides, or rectangles are so many that cutting each would take minutes, a rectangle
-counts as one call per q block that computes the kernel tiles which its mask touches, or one of all
-q blocks that are shorter than a tile.
+alike but for a shift, under a mask that only looks at distances, are cut once. Where rectangles are
+so many that cutting each would take minutes, those left are not cut: each counts as one full call
+of as many pairs as its mask allows.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +17,6 @@ from planner.ir import Attend, Plan
 from planner.kernel_calls import Call, rectangle_calls
 from planner.masks.areas import sizes
 from planner.partitions import Ints, Ranges, shifted
-from simulator.costs.kernel_tiles import kernel_tiles
 from simulator.costs.kernels import Kernels
 from simulator.costs.shapes import Shapes
 
@@ -57,24 +54,12 @@ class Rectangles:
         self._interleaved = [_interleave(*hulls) for hulls in self._hulls]
         self._cuts = dict[tuple[int, bytes], Cut]()  # equal ones count as work once
 
-    @cached_property  # zigzag on 64 ranks without `split` takes 2.7 times as long without
-    def touched(self) -> Numbers:
-        """Kernel tiles per head that the mask touches: [q chunks + 1, kv chunks + 1].
-
-        The last row and column, 0, are what chunk -1 finds.
-        """
-        counts = kernel_tiles(self._workload, self._partition, self._kernels.tile)
-        return np.pad(counts, (0, 1))
-
     def of(self, node: Attend) -> Floats:
         """Return the `Cut` of each row, by columns: float64 [7, rows].
 
         Rows that are equal but for a shift to the one that was cut before them are not cut again.
-        Where kernels skip what masks hide nothing is cut.
         """
         heads = self.tiles.heads(node)
-        if not self._kernels.splits:
-            return self._skipping(heads, *self._chunks(node.q, node.kv))
         sides = zip(self._sizes, (node.q, node.kv), strict=True)
         rows, columns = (sizes.take(blocks.T).sum(axis=0) for sizes, blocks in sides)
         cuts, kernels = np.zeros((7, len(node))), self._kernels
@@ -124,7 +109,7 @@ class Rectangles:
         rows, columns, boxes = self._rectangle(q, kv)
         self._work += int(self._tokens[0][q].sum()) * (len(boxes) + 1)
         if self._work > WORK:
-            return Cut(*self._skipping(np.array([heads]), q[None], kv[None])[:, 0])
+            return self._uncut(heads, q, kv)
         calls = rectangle_calls(rows, columns, boxes)
         work = sum(self._kernels.pairs(call, heads) for call in calls)
         again = _again([call.rows for call in calls]), _again([call.columns for call in calls])
@@ -133,25 +118,11 @@ class Rectangles:
         blocks = self._kernels.blocks(spans[0], spans[1], heads).sum()
         return Cut(len(calls), work, blocks, queries, keys, *again)
 
-    def _skipping(self, heads: Numbers, q: Ints, kv: Ints) -> Floats:
-        """Return the `Cut` of rectangles [n, a] x [n, b] of chunks: [7, n].
-
-        Each q chunk is a call over the row's kv chunks, which computes the tiles that are touched;
-        those of fewer queries than a tile are one call together.
-        """
-        kernels, (tq, tk) = self._kernels, self._kernels.tile
-        height, width = self._tokens[0][q], self._tokens[1][kv].sum(axis=1)
-        tall, short = height >= tq, np.where(height < tq, height, 0)
-        joined = short.sum(axis=1)
-        padded = kernels.height(joined, heads) / np.maximum(joined, 1)
-        touched = self.touched[q[:, :, None], kv[:, None, :]].sum(axis=2) * tk
-        pairs = (touched * np.where(tall, tq, short * padded[:, None])).sum(axis=1)
-        each = kernels.blocks(height, width[:, None], heads[:, None])
-        blocks = np.where(joined, kernels.blocks(joined, width, heads), 0)
-        blocks = blocks + np.where(tall, each, 0).sum(axis=1)
-        count = tall.sum(axis=1) + (joined > 0)
-        traffic, none = kernels.traffic(height.sum(axis=1), count * width), np.zeros(len(q))
-        return np.array([count, pairs, blocks, *traffic, none, none])
+    def _uncut(self, heads: int, q: Ints, kv: Ints) -> Cut:
+        pairs = float(self.tiles.areas[np.ix_(q, kv)].sum())
+        size = self._tokens[0][q].sum(), self._tokens[1][kv].sum()
+        traffic = self._kernels.traffic(*size)
+        return Cut(1, pairs, self._kernels.blocks(*size, heads), *traffic, 0, 0)
 
     def _rectangle(self, q: Ints, kv: Ints) -> tuple[list[Ranges], list[Ranges], Numbers]:
         """Return the positions of both sides, and the mask's pieces that they may meet."""

@@ -40,15 +40,6 @@ class Shapes:
         sides = _shapes(partition.q.chunks, work.offset), _shapes(partition.kv.chunks, 0)
         return Shapes(*sides, alike)
 
-    def keys(self, q: Ints, kv: Ints) -> Ints:
-        """Return a number for each tile (q chunk, kv chunk), equal for equal tiles: [tiles]."""
-        (shape, base), (other, origin) = self.q, self.kv
-        if not self.alike:
-            return q * len(other) + kv
-        kind = shape[q] * (other.max(initial=0) + 1) + other[kv]
-        keys: Ints = (kind << 33) + (origin[kv] - base[q] + (1 << 32))
-        return keys
-
     def rows(self, q: Index, kv: Index) -> Ints:
         """Return numbers [n, w], equal for rectangles of equal chunks: q [n, a], kv [n, b], or -1.
 

@@ -246,8 +246,6 @@ def measured_hardware(
         values[own + "traffic"] *= bandwidth
         source = f"{note}; {fitted}"
         constants |= {key: Constant(value, source, True) for key, value in values.items()}
-    programs = "emitted programs call kernels that know full and causal"
-    constants["attention.split"] = Constant(1, programs, True)
     for side, size in zip(("q", "kv"), tile, strict=True):
         constants[f"attention.tile_{side}"] = Constant(size, "tile that the fit assumed", True)
     return Hardware(name, constants)

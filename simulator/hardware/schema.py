@@ -15,10 +15,9 @@ attention.head_half           head_dim at which scores cost as much as products 
                               and `backward` are shares of the peak at head_dim 128
 attention.blocks              kernel blocks that the chip runs at once, such as one per SM
 attention.host                seconds in which the host prepares a call, so that none takes less
+attention.launch              seconds of each call beside its work
 attention.narrow_tile_q       queries of a kernel tile for head_dim up to 64, where they differ
 attention.short_tile_q        queries of a kernel tile for calls of fewer than a tile, likewise
-attention.split               1: programs cut rectangles into full, causal and masked calls;
-                              0: one kernel per q block skips what masks hide
 attention.skip_q, skip_kv     kernel tiles that causal calls skip, where they differ from `tile`
 attention.causal              seconds per pair of a causal call, relative to a full one
 attention.mask                seconds per pair to make an explicit mask, once for all heads; 0 where
@@ -74,7 +73,6 @@ UNITS: dict[str, Unit] = {
     **{f"peak.{kind}": FLOPS for kind in ("bfloat16", "float16", "tf32", "float32", "float64")},
     "attention.forward": SHARE,
     "attention.backward": SHARE,
-    "attention.launch": SECONDS,
     "attention.tile_q": TOKENS,
     "attention.tile_kv": TOKENS,
     "memory.bandwidth": Unit("bytes/s"),
@@ -88,12 +86,12 @@ UNITS: dict[str, Unit] = {
 RATIO = Unit("ratio", least=1.0)
 PART = Unit("share of chip", most=0.95, zero=True)
 TIMES = Unit("times the traffic", zero=True)
-SWITCH = Unit("0 or 1", most=1, whole=True, zero=True)
 # What a file may leave out, and what then holds; of tokens 0: as the tile.
 # The backward pass may have its own; without, it is as in the forward pass.
 OWN: dict[str, tuple[Unit, float]] = {
     "traffic": (TIMES, 0.0),
     "host": (SECONDS, 0.0),
+    "launch": (SECONDS, 0.0),
     "head_half": (Unit("head_dim", zero=True), 0.0),
     "skip_q": (TOKENS, 0.0),
     "skip_kv": (TOKENS, 0.0),
@@ -103,11 +101,9 @@ OWN: dict[str, tuple[Unit, float]] = {
 OPTIONAL = {
     **{f"attention.{name}": kind for name, kind in OWN.items()},
     **{f"attention.backward_{name}": kind for name, kind in OWN.items()},
-    "attention.backward_launch": (SECONDS, 0.0),
     "attention.blocks": (Unit("blocks", whole=True, zero=True), 0.0),
     "attention.narrow_tile_q": (TOKENS, 0.0),
     "attention.short_tile_q": (TOKENS, 0.0),
-    "attention.split": (SWITCH, 0.0),
     "node.axes": (Unit("axes", most=6, whole=True, zero=True), 0.0),
     "node.wrap": (Unit("ranks", least=1, whole=True), 1.0),
     "intra.sm_share": (PART, 0.0),

@@ -136,7 +136,6 @@ KNOWN = {
     "attention.mask": 3e-9,
     "attention.skip_q": 64,  # as any that divides skip_kv: the keys then decide
     "attention.skip_kv": 512,
-    "attention.split": 1,
 }
 PEAKS = {"bfloat16": 4e11, "float16": 1e11, "tf32": 1.5e11, "float32": 1.5e11, "float64": 7e10}
 RATES = {"memory.bandwidth": 1e10, "attention.merge": 1.7, "intra.bandwidth": 2e9}

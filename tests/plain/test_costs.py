@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from plain.test_simulator_reference import plans
+from planner.analysis.balance import loads
 from planner.analysis.messages import travelling_sums
 from planner.analysis.tiles import tiles
 from planner.ir import Attend, Pass, Plan
@@ -314,7 +315,7 @@ def test_each_travelling_sum_has_its_width_until_it_is_finished() -> None:
 
 @pytest.mark.parametrize("heads", [2, 64])
 @pytest.mark.parametrize("name", ["zigzag", "usp:ulysses=2:ring=2"])
-def test_rectangles_too_many_to_cut_cost_as_kernels_that_skip(
+def test_rectangles_too_many_to_cut_cost_the_pairs_that_their_mask_allows(
     name: str, heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mask = Documents((10_000, 2800, 30_000, 8400)) & Window(5000)
@@ -340,7 +341,7 @@ def test_a_rectangle_is_cut_the_same_whatever_was_cut_before(mask: Mask, layout:
         np.testing.assert_array_equal(known.of(node), np.concatenate(alone, axis=1))
 
 
-def test_a_rectangle_too_large_to_cut_is_a_call_per_q_block_that_reads_all_of_its_keys(
+def test_a_rectangle_too_large_to_cut_is_one_call_of_the_pairs_that_its_mask_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("simulator.costs.rectangles.WORK", -1)
@@ -348,11 +349,10 @@ def test_a_rectangle_too_large_to_cut_is_a_call_per_q_block_that_reads_all_of_it
     costs = Costs(plan("allgather:layout=zigzag", work, 4), H100)
     (attend,) = (node for _, node in costs.plan.attends() if node.kv.shape[1] > 2)
     (row,) = np.flatnonzero(attend.rank == 1)
-    (tq, tk), q, kv = costs.kernels.tile, attend.q[row], attend.kv[row][attend.kv[row] >= 0]
-    assert (len(q), len(kv)) == (2, 6)  # blocks of 512 tokens
-    pairs = int(costs.rectangles.touched[np.ix_(q, kv)].sum()) * tq * tk
-    traffic = 2 * 512 * (2 * 128 * 2 + 4), 2 * 6 * 512 * 2 * 128 * 2
-    assert costs.rectangles.of(attend)[:, row].tolist() == [2, pairs, 1024 / tq, *traffic, 0, 0]
+    pairs = loads(costs.plan)[0, 1] // 2  # of a head
+    assert ((attend.q[row] >= 0).sum(), (attend.kv[row] >= 0).sum()) == (2, 6)  # of 512 tokens
+    traffic = 2 * 512 * (2 * 128 * 2 + 4), 6 * 512 * 2 * 128 * 2
+    assert costs.rectangles.of(attend)[:, row].tolist() == [1, pairs, 1024 / 128, *traffic, 0, 0]
 
 
 @pytest.mark.parametrize("mask", [Causal(), Window(3000), Documents((50_000, 15_536))], ids=str)

@@ -214,7 +214,7 @@ def test_what_is_timed_alone_is_what_is_predicted(name: str, scenario: Scenario)
     skips = {f"attention.{p}skip_{side}": 64.0 for p in ("", "backward_") for side in ("q", "kv")}
     usual = H100.changed(skips)
     changes = {"attention.causal": 1.3, "attention.mask": 1e-9, "attention.tile_q": 64.0}
-    changes |= {"attention.split": 0.0, "attention.skip_q": 256.0, "intra.bandwidth": 1e9}
+    changes |= {"attention.skip_q": 256.0, "intra.bandwidth": 1e9}
     for key, value in changes.items():
         for machine in (usual, usual.changed({key: value})):
             assert seconds_of(pair, machine, scenario) == simulate(pair, machine, scenario).makespan

@@ -36,7 +36,6 @@ SLOW = {  # a chip and links slow enough for small workloads to matter on all of
     "attention.tile_q": st.integers(1, 9),
     "attention.tile_kv": st.integers(1, 9),
     "attention.short_tile_q": st.integers(1, 9),
-    "attention.split": st.integers(0, 1),
     "attention.skip_q": st.integers(1, 5),
     "attention.skip_kv": st.integers(1, 5),
     **dict.fromkeys(("attention.traffic", "attention.backward_traffic"), st.sampled_from([0, 0.6])),
@@ -178,7 +177,7 @@ class Reference(SlowPrices):
             start = max(free, *(arrival for _, arrival in inputs))
             waits = [arrival - max(free, offered) for offered, arrival in inputs]
             q, kv = ([getattr(self.plan.partition, s).blocks[b] for b in sides[s]] for s in sides)
-            seconds = (self.split if self.machine["attention.split"] else self.whole)(q, kv)
+            seconds = self.kernels(q, kv)
             seconds += self.taken.pop(rank, 0.0)
             self.rows += 1
             for tensor in ACCUMULATORS[self.plan.pass_]:

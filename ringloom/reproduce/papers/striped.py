@@ -36,7 +36,6 @@ from ringloom.reproduce.fitting import Fit, fit
 from ringloom.reproduce.formulas.counts import critical_pairs
 from ringloom.reproduce.models.transformers import Model
 from ringloom.reproduce.tables import Line, Table
-from simulator.costs.kernel_tiles import kernel_tiles
 
 Floats = NDArray[np.float64]
 COLUMNS = ("hardware", "model", "model_parallel", "sequence_parallel", "n_seq")
@@ -123,22 +122,26 @@ class Count(NamedTuple):
 def coarse_tiles(schedule: str, seq: int, ranks: int, tile: tuple[int, int]) -> Count:
     """Count the tiles of the slowest rank of each round."""
     plan = planned(schedule, seq, ranks)
-    live = kernel_tiles(plan.workload, plan.partition, tile)
-    rounds = [_slowest(plan, attend, tile, live) for _, attend in plan.attends()]
+    rounds = [_slowest(plan, attend, tile) for _, attend in plan.attends()]
     return Count(*(sum(column) for column in zip(*rounds, strict=True)))
 
 
-def _slowest(plan: Plan, attend: Attend, tile: tuple[int, int], table: NDArray[np.int64]) -> Count:
-    q, kv = attend.q[:, 0], attend.kv[:, 0]
-    live = table[q, kv]
-    rank = int(live.argmax())
-    tall, wide = (
-        int(side.sizes[block[rank]])
-        for side, block in zip((plan.partition.q, plan.partition.kv), (q, kv), strict=True)
-    )
-    whole = tiles(plan).areas[q[rank], kv[rank]] == tall * wide
-    most = int(live[rank])
+def _slowest(plan: Plan, attend: Attend, tile: tuple[int, int]) -> Count:
+    q, kv = attend.q[:, 0].tolist(), attend.kv[:, 0].tolist()
+    sides = [[chunk[0] for chunk in side.chunks] for side in (plan.partition.q, plan.partition.kv)]
+    live = [_touched(sides[0][a], sides[1][b], tile) for a, b in zip(q, kv, strict=True)]
+    most = max(live)
+    at, to = q[live.index(most)], kv[live.index(most)]
+    tall, wide = len(sides[0][at]), len(sides[1][to])
+    whole = tiles(plan).areas[at, to] == tall * wide
     return Count(most, -(-tall // tile[0]) * -(-wide // tile[1]), 0 if whole else most)
+
+
+def _touched(q: range, kv: range, tile: tuple[int, int]) -> int:
+    """Count the tiles with a key that their last query sees, for queries and keys in order."""
+    last = np.append(np.arange(q.start, q.stop, q.step)[tile[0] - 1 : -1 : tile[0]], q[-1])
+    seen = np.clip((last - kv.start) // kv.step + 1, 0, len(kv))
+    return int((-(-seen // tile[1])).sum())
 
 
 def terms(schedule: str, mesh: Mesh, chip: Chip) -> Floats:
