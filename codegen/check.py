@@ -132,7 +132,8 @@ class Machine(Registers):
         self.arrivals[message.handle] = arrivals(self, message, t)
         self.posted[message.handle] = message
         if message.source.register.accumulates:
-            self.leaving[message.handle] = message.source.register
+            sending = self.arrivals[message.handle].sent
+            self.leaving[message.handle] = message.source.register, sending
 
     def wait(self, op: Wait, t: int, on: Flags) -> None:
         """Binds what came, or adds it."""

@@ -5,7 +5,7 @@ first, which are added where inputs are still what they were when the sums were 
 a name of its own before anything arrives, and accumulators that begin in a loop, come before it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import pairwise
 from math import gcd
 
@@ -135,12 +135,12 @@ class _Lowering:
         added = [r for c in calls for r in c.sums] + [w.into.register for w in waits if w.adds]
         taken = [m.source for s, m in messages if s.sums and _whole(m.source)]
         gone = dict.fromkeys(part.register for part in taken)
-        kept = self.accumulation.kept
+        kept = {r for r in gone if self._stays(r, steps)}
         anew = [r for r in gone if len(steps) > 1 or r in added or r in kept]
         begun = [r for r in dict.fromkeys((*gone, *added)) if r not in self.defined]
         before = [*names, *self._aliases(later, waits, begun), *map(self._zero, begun)]
         body += [Post(message) for _, message in messages]
-        body += self._begun_anew(messages, anew)
+        body += self._begun_anew(messages, anew, kept)
         body += attends(self.rows, calls, steps)
         waits.sort(key=lambda wait: not wait.into.register.accumulates)
         body += waits
@@ -276,14 +276,21 @@ class _Lowering:
         own, value = Register(sums.side, OWN), Register(sums.side, sums.value)
         return Zero(sums, own if self.shapes[value] == self.shapes[own] else value)
 
+    def _stays(self, sums: Register, steps: range) -> bool:
+        """True if sums that leave in some of the steps stay in others, or on some ranks."""
+        return sums in self.accumulation.kept or bool({*steps} & {*self.accumulation.idle[sums]})
+
     def _begun_anew(
-        self, messages: Sequence[tuple[Moving, Message]], anew: Sequence[Register]
+        self,
+        messages: Sequence[tuple[Moving, Message]],
+        anew: Sequence[Register],
+        kept: Set[Register],
     ) -> list[Op]:
         """New accumulators for sums that have left; of those that some ranks keep, for others."""
         made = list[Op]()
         for register in anew:
             zero = self._zero(register)
-            if register not in self.accumulation.kept:
+            if register not in kept:
                 made.append(zero)
                 continue
             taking = [m for _, m in messages if m.source == Slice(register)]

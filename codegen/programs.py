@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict, TypeVar, Unpack
 
+from codegen import ir
+from codegen.check import ProgramError, check
 from codegen.layout import Layout, layout_of
+from codegen.lower import lower
+from codegen.lowering.keeping import kept
 from codegen.masks import boxes
+from codegen.passes import optimized
 from planner.errors import PlanError, unknown
 from planner.ir import Plan
 from planner.loops import recovered
 from planner.loops.expand import Expansion
-from planner.loops.form import Attend, Loops
+from planner.loops.form import Attend, Ints, Loops
+from planner.loops.pieces import recovered_by_piece
 from planner.plans import AnyPlans, Plans
 from planner.workload import Workload
 
@@ -60,8 +66,8 @@ class Options(TypedDict, total=False):
 class Program:
     """One program to be written.
 
-    `passes` has the loops of each, and is None for a table program; then `irregular` says why.
-    The other fields are those of `Options`.
+    `passes` has the loops of each pass and `lowered` what they are lowered to, checked. Both are
+    None for a table program; then `irregular` says why. The other fields are those of `Options`.
     """
 
     target: Target
@@ -69,6 +75,7 @@ class Program:
     backward: Plan | None
     layout: Layout
     passes: tuple[Expansion, ...] | None
+    lowered: tuple[ir.Program, ...] | None = None
     irregular: str = ""
     dynamic: bool = False
     platform: str = "all"
@@ -109,7 +116,20 @@ class Program:
         """
         statements = [s for form in self.loops or () for s in form.statements]
         strict = any(isinstance(s, Attend) and s.kind == "strict" for s in statements)
+        if self.lowered is not None:
+            ops = [op for one in self.lowered for op in ir.walk(one.ops)]
+            strict = any(isinstance(op, ir.Attend) and op.kind == "strict" for op in ops)
         return max(self.layout.multiple, self.ranks * (1 + strict))
+
+    @property
+    def step(self) -> int:
+        """The distance between the tokens of a piece; PlanError unless it is the same in all."""
+        sides = self.forward.partition
+        runs = [run for side in (sides.q, sides.kv) for chunk in side.chunks for run in chunk]
+        step, *others = {run.step for run in runs if len(run) > 1} or {1}
+        if others:
+            raise PlanError("tokens of different pieces lie at different distances")
+        return step
 
     @property
     def checked(self) -> int:
@@ -168,14 +188,29 @@ class Program:
 
     def as_tables(self, reason: str) -> "Program":
         """The same as a table program, because its loops cannot be printed."""
-        return replace(self, passes=None, irregular=reason)
+        return replace(self, passes=None, lowered=None, irregular=reason)
+
+
+def lowered(passes: Sequence[Expansion]) -> tuple[ir.Program, ...]:
+    """The programs that the loops of each pass are lowered to, checked.
+
+    Raises PlanError where there is no op for them, and ProgramError for a defect of the lowering.
+    """
+    if len({rows.loops.mesh for rows in passes if len(rows.loops.mesh) > 1}) > 1:
+        raise PlanError("the two passes arrange the ranks in different meshes")
+    keeping, held, made = kept(passes), dict[ir.Register, Ints](), list[ir.Program]()
+    for rows in passes:
+        made.append(optimized(lower(rows, keeping)))
+        held = check(made[-1], rows, held)
+    return tuple(made)
 
 
 def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Program:
     """The program of verified plans, as loops where all passes are regular.
 
     Raises PlanError for an unknown target or platform, for a lone backward plan, for a pair that
-    does not belong together, and for options that change nothing beside the others.
+    does not belong together, and for options that change nothing beside the others; ProgramError
+    where loops are lowered to something else than their plan.
     """
     plans, target = Plans.of(given), _one_of(target, "target", TARGETS)
     dynamic = options.get("dynamic")
@@ -187,14 +222,20 @@ def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Prog
         raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
     if backward and forward.partition != backward.partition:
         raise PlanError("the forward and the backward plan differ in their partitions")
+    passes, ops, reason = None, None, "its tables are an argument"
     try:
-        if dynamic:
-            raise PlanError("its tables are an argument")
-        passes: tuple[Expansion, ...] | None = tuple(recovered(plan) for plan in plans)
-        reason = ""
+        if target == "jax" and not dynamic:  # it prints loops
+            passes = tuple(recovered(plan) for plan in plans)
+        elif not dynamic:
+            passes = tuple(recovered_by_piece(plan) for plan in plans)
+            ops = lowered(passes)
+    except ProgramError:
+        raise
     except PlanError as error:
-        passes, reason = None, str(error).removeprefix("irregular: ")
-    return Program(target, forward, backward, layout_of(forward), passes, reason, **options)
+        passes = None
+        reason = str(error).removeprefix("irregular: ")
+    layout = layout_of(forward)
+    return Program(target, forward, backward, layout, passes, ops, reason, **options)
 
 
 def _refuse_idle(target: Target, options: Options) -> None:

@@ -48,14 +48,14 @@ class Index:
 
 @dataclass(eq=False)
 class Registers:
-    """The registers of all ranks; `leaving` are sums in messages that are under way."""
+    """The registers of all ranks; `leaving` are sums under way, and the ranks that send them."""
 
     where: Ints  # coordinates of all ranks
     mesh: tuple[int, ...]
     sides: dict[SideName, Side]
     inputs: dict[Register, Ints] = field(default_factory=dict)
     sums: dict[Register, Weights] = field(default_factory=dict)
-    leaving: dict[str, Register] = field(default_factory=dict)
+    leaving: dict[str, tuple[Register, Flags]] = field(default_factory=dict)
     op: Op | None = None
     step: int = 0
 
@@ -117,8 +117,9 @@ class Registers:
     def add(self, part: Slice, t: int, on: Flags, share: Weights) -> None:
         """Adds a share [ranks, w, v] to a slice of sums."""
         index, sums = self.index(part, t, on), self.weights(part.register)
-        if part.register in self.leaving.values():
-            self.fail(f"{part.register} change while they are sent")
+        self.fail_where(
+            on & self.sent(part.register), f"{part.register} change while they are sent"
+        )
         share = np.where(on[:, None, None], share, np.uint64(0))
         if index.on.shape != share.shape:
             self.fail(f"sums of {index.on.shape[1:]} get shares of {share.shape[1:]}")
@@ -128,8 +129,9 @@ class Registers:
 
     def clear(self, part: Slice, t: int, on: Flags) -> None:
         """Zeroes a slice of sums."""
-        if part.register in self.leaving.values():
-            self.fail(f"{part.register} change while they are sent")
+        self.fail_where(
+            on & self.sent(part.register), f"{part.register} change while they are sent"
+        )
         index, sums = self.index(part, t, on), self.weights(part.register)
         sums[index.places(on)] = 0
 
@@ -141,7 +143,15 @@ class Registers:
                 self.fail(f"{register} have different shapes on different ranks")
             new = np.where(on[:, None, None], new, old)
         self.sums[register] = new
-        self.leaving = {handle: r for handle, r in self.leaving.items() if r != register}
+        for handle, (sums, ranks) in self.leaving.items():
+            self.leaving[handle] = sums, ranks & ~on if sums == register else ranks
+
+    def sent(self, register: Register) -> Flags:
+        """The ranks whose sums are under way."""
+        made = np.zeros(len(self.where), np.bool_)
+        for sums, ranks in self.leaving.values():
+            made |= ranks & (sums == register)
+        return made
 
     def bind(self, register: Register, on: Flags, blocks: Ints) -> None:
         """Gives inputs new blocks on ranks that are on; elsewhere they stay what they are."""

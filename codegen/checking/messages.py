@@ -14,10 +14,14 @@ from planner.masks.mask import SideName
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """Blocks, or weights, that a message brings [ranks, pieces, heads], and to which ranks."""
+    """Blocks, or weights, that a message brings [ranks, pieces, heads], and to which ranks.
+
+    `sent`: which ranks give theirs.
+    """
 
     on: Flags
     what: Held
+    sent: Flags
 
 
 def arrivals(registers: Registers, message: Message, t: int) -> Arrival:
@@ -38,11 +42,11 @@ def arrivals(registers: Registers, message: Message, t: int) -> Arrival:
 def _content(registers: Registers, message: Message, t: int, on: Flags) -> Arrival:
     """The content of the message of each rank, if it sends one."""
     if message.source.register.accumulates:
-        return Arrival(on, registers.take(message.source, t, on))
+        return Arrival(on, registers.take(message.source, t, on), on)
     blocks = registers.read(message.source, t, on)
     empty = on & (blocks < 0).all(axis=(1, 2))
     registers.fail_where(empty, "a rank sends what has not come")
-    return Arrival(on, blocks)
+    return Arrival(on, blocks, on)
 
 
 def _hop(registers: Registers, message: Message, route: Hop, t: int) -> Arrival:
@@ -62,7 +66,7 @@ def _hop(registers: Registers, message: Message, route: Hop, t: int) -> Arrival:
     )
     comes[to[sends]], source[to[sends]] = True, ranks[sends]
     content = _content(registers, message, t, sends)
-    return Arrival(comes, content.what[source])
+    return Arrival(comes, content.what[source], sends)
 
 
 def _members(registers: Registers, axis: int) -> Ints:
@@ -83,7 +87,8 @@ def _runs(registers: Registers, message: Message, t: int) -> bool:
 
 
 def _nothing(registers: Registers) -> Arrival:
-    return Arrival(np.zeros(len(registers.where), np.bool_), np.zeros((0, 0, 0), np.intp))
+    none = np.zeros(len(registers.where), np.bool_)
+    return Arrival(none, np.zeros((0, 0, 0), np.intp), none)
 
 
 def _root(registers: Registers, message: Message, route: Root, t: int) -> Arrival:
@@ -96,9 +101,9 @@ def _root(registers: Registers, message: Message, route: Root, t: int) -> Arriva
     source = np.take_along_axis(members, root[:, None], axis=1)[:, 0]
     is_root, every = source == where[:, -1], np.ones(len(where), np.bool_)
     if not message.source.register.accumulates:
-        return Arrival(every, _content(registers, message, t, is_root).what[source])
+        return Arrival(every, _content(registers, message, t, is_root).what[source], is_root)
     weights = registers.take(message.source, t, every)
-    return Arrival(is_root, weights[members].sum(axis=1))
+    return Arrival(is_root, weights[members].sum(axis=1), every)
 
 
 def _gathered(registers: Registers, message: Message, route: Gather | Swap, t: int) -> Arrival:
@@ -114,7 +119,7 @@ def _gathered(registers: Registers, message: Message, route: Gather | Swap, t: i
     if route.sort:
         order = _order(registers, register.side, came)
         came = np.take_along_axis(came, order[:, :, None], axis=1)
-    return Arrival(every, came)
+    return Arrival(every, came, every)
 
 
 def _share(registers: Registers, route: Swap, heads: int) -> Ints:
@@ -153,8 +158,9 @@ def _reduced(registers: Registers, message: Message, route: Reduce | SwapBack, t
     place = registers.where[:, route.axis]
     for_us = parts[members, place[:, None]]  # [ranks, members, pieces, heads]
     if isinstance(route, Reduce):
-        return Arrival(every, for_us.sum(axis=1))
-    return Arrival(every, np.moveaxis(for_us, 1, 2).reshape(ranks, for_us.shape[2], -1))
+        return Arrival(every, for_us.sum(axis=1), every)
+    came = np.moveaxis(for_us, 1, 2).reshape(ranks, for_us.shape[2], -1)
+    return Arrival(every, came, every)
 
 
 def ordered(chunks: Ints) -> Ints:

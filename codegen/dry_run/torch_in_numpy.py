@@ -43,6 +43,10 @@ class Tensor(np.ndarray[Any, Any]):
         """A copy."""
         return self.copy()
 
+    def new_zeros(self, shape: Any, dtype: Any = None) -> Any:
+        """Zeros."""
+        return tensor(np.zeros(shape, dtype or self.dtype))
+
     def new_empty(self, *shape: Any) -> Any:
         """A tensor of NaN, of the same type."""
         return tensor(np.full(shape[0] if len(shape) == 1 else shape, np.nan, self.dtype))

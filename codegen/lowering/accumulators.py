@@ -5,6 +5,7 @@ that a rank owns stay with it, unless all ranks send theirs in the next step: so
 computes for itself travels only where it would travel with other sums anyway.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,13 +44,14 @@ class Accumulation:
     """The attends of a pass with what they add to, and the messages of sums that carry any.
 
     `deliveries` are these with the steps in which they carry sums, `kept` sums that some ranks
-    keep where others send theirs.
+    keep where others send theirs; `idle` are the steps in which sums that are there do not leave.
     """
 
     rows: Expansion
     calls: tuple[Call, ...]
     deliveries: dict[Delivery, When]
     kept: frozenset[Register]
+    idle: dict[Register, list[int]]
 
     @cached_property
     def added(self) -> frozenset[Register]:
@@ -85,7 +87,7 @@ def accumulate(rows: Expansion) -> Accumulation:
     whens = {
         s: replace(s.when, first=steps[0], last=steps[-1]) for s, steps in presence.carrying.items()
     }
-    return Accumulation(rows, tuple(calls), whens, frozenset(presence.kept))
+    return Accumulation(rows, tuple(calls), whens, frozenset(presence.kept), presence.idle)
 
 
 def _refuse_several(s: Delivery) -> None:
@@ -182,6 +184,7 @@ class _Presence:
         self.ranks, self.born = dict[Register, Flags](), dict[Register, int | None]()
         self.carrying = dict[Delivery, list[int]]()
         self.kept = set[Register]()  # some ranks send these, others keep theirs
+        self.idle = defaultdict[Register, list[int]](list)
         for t in range(rows.loops.steps):
             self._step(t)
         if left := [r for r, on in self.ranks.items() if r.value != OWN and on.any()]:
@@ -191,6 +194,10 @@ class _Presence:
         """Messages leave, attends add, then messages arrive."""
         running = [s for s in self.deliveries if s.when.on(t)]
         leaving = [s for s in running if self._has(source(s).register)]
+        taken = {source(s).register for s in leaving}
+        for register in self.ranks:
+            if self._has(register) and register not in taken:
+                self.idle[register].append(t)
         for s in leaving:
             self.carrying.setdefault(s, []).append(t)
         for s in leaving:

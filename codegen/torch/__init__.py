@@ -1,6 +1,9 @@
 """Torch programs: one attention function, printed from loops or by tables, and its check."""
 
-from codegen import dry_run
+import subprocess
+
+from ruff.__main__ import find_ruff_bin  # type: ignore[import-untyped]
+
 from codegen.assemble import PACKED, Part, assemble, parts_of
 from codegen.header import constants, docstring
 from codegen.layout_text import layout_text
@@ -9,36 +12,37 @@ from codegen.programs import Program
 from codegen.reflow import WIDTH, reflow
 from codegen.torch.by_tables import dynamic, table
 from codegen.torch.by_tables.dynamic import tables
-from codegen.torch.schedule import parts_called, print_loops
+from codegen.torch.schedule import schedule
 from planner.errors import PlanError
 
 __all__ = ["tables", "write"]
+CALLED = "vocabulary/messages", "vocabulary/accumulation", "bands", "visitors", "merge"
 KERNELS = "kernels", "sums"
 KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
+OPS = frozenset({"regular", "many", "several", "keys"})  # marks of what passes call
 
 
 def write(program: Program) -> str:
-    """The text of a program."""
+    """The text of a program: its lowered passes where they can be printed, else tables."""
     if program.dynamic:
         return dynamic.write(program)
-    if program.passes is not None:
+    layout = layout_text(program.layout, "torch", program.free)
+    apart = "def kv_positions" in layout
+    if program.lowered is not None:
         try:
-            text = written(program, print_loops(program.passes, program.free))
-            dry_run.check(program, text)
-            return text
+            return formatted(written(program, layout, apart, schedule(program, apart)))
         except PlanError as error:
             program = program.as_tables(str(error))
-    return written(program)
+            layout = layout_text(program.layout, "torch", program.free)
+    return written(program, layout, apart)
 
 
-def written(program: Program, loops: str = "") -> str:
-    """A program that is bound to its plan, from printed loops or by tables."""
-    layout = layout_text(program.layout, "torch", program.free)
+def written(program: Program, layout: str, apart: bool, passes: str = "") -> str:
+    """A program that is bound to its plan, from printed passes or by tables."""
     texts: list[str | Part] = [constants(program), PACKED, layout]
-    parts, marks = parts_called(program.plans, program.loops or (), loops)
-    texts += [*parts_of("torch", "operators"), loops, *parts] if loops else table.text(program)
-    texts += parts_of("torch", *KERNELS) if not loops else []
-    apart = "def kv_positions" in layout
+    texts += [*parts_of("torch", "operators"), passes] if passes else table.text(program)
+    texts += parts_of("torch", *CALLED) if passes else []
+    texts += parts_of("torch", *KERNELS)
     texts += table.operators(program, shapes(program, apart))
     texts += [mask_function(program.work, "torch")]
     special = program.unequal or program.work.sinks
@@ -46,10 +50,16 @@ def written(program: Program, loops: str = "") -> str:
     check = "checks/check_whole" if whole else "checks/check_rows"
     texts += parts_of("torch", check, "checks/check", **seen(program, 4 if whole else 8))
     keep = [*KEEP, *["kv_positions"] * apart]
-    marks |= {"apart" if apart else "alike"}
-    return assemble(
-        docstring(program), texts, keep, program.marks | marks, program.choices | {"APART": apart}
-    )
+    marks = program.marks | {"apart" if apart else "alike"} | (OPS if passes else set())
+    choices = program.choices | {"APART": apart}
+    return assemble(docstring(program), texts, keep, marks, choices)
+
+
+def formatted(text: str) -> str:
+    """A program whose long lines are broken."""
+    command = [find_ruff_bin(), "format", "--line-length", "100", "-"]
+    run = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    return run.stdout
 
 
 def seen(program: Program, margin: int) -> dict[str, str]:

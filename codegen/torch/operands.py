@@ -1,10 +1,10 @@
 """Operands   registers, slices and positions as torch expressions: what calls are given."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from codegen.ir import Place, Program, Register, Slice
+from codegen.ir import Place, Program, Register, Slice, Swap, Wait, walk
 from codegen.names import Names, named
 from codegen.words import AXES, SIZES, Data, Words
 from planner.errors import PlanError
@@ -18,12 +18,14 @@ STATS = ("Q", "DOUT", "STATS")
 class Form:
     """The form of a program: `free` of its length, with keys `apart` from queries.
 
-    `slices` are those of the heads of queries; `data` gets the numbers that have names.
+    `slices` are those of the heads of each side, 0 where they are of several sizes; `data` gets
+    the numbers that have names.
     """
 
     free: bool
     apart: bool
-    slices: int
+    sinks: bool
+    slices: Mapping[SideName, int]
     data: Data = field(default_factory=dict)
 
 
@@ -67,12 +69,20 @@ class Operands:
         """Some pieces and heads of a register."""
         text = self.whole(part.register, tensors)
         if part.heads:
-            low, high = part.heads
-            if low != high:
-                raise PlanError("several slices of heads travel, or are attended, at once")
-            text = f"heads({text}, {self.form.slices}, {self.words.number(low)})"
+            text = self.heads(text, part)
         where = self.tokens(part)
         return f"tokens({text}, {where})" if where else text
+
+    def heads(self, text: str, part: Slice) -> str:
+        """One slice of the heads of tensors."""
+        assert part.heads
+        low, high = part.heads
+        count = self.form.slices[part.register.side]
+        if low != high:
+            raise PlanError("several slices of heads travel, or are attended, at once")
+        if not count:
+            raise PlanError("slices of heads of several sizes travel, or are attended")
+        return f"heads({text}, {count}, {self.words.number(low)})"
 
     def tokens(self, part: Slice) -> str:
         """The tokens of a slice, "" for all."""
@@ -131,14 +141,9 @@ class Operands:
             return self.part(whole)
         if q.register.value == OWN and not self.keeps:
             text = "[dout, q, out, lse]"
-            return f"heads({text}, {self.form.slices}, {self.head(q)})" if q.heads else text
+            return self.heads(text, q) if q.heads else text
         name = self.part(whole, ("DOUT",))
         return f"[*{name}, q, out, lse]" if self.keeps else f"[*with_output({name})]"
-
-    def head(self, part: Slice) -> str:
-        """The slice of heads of a part."""
-        assert part.heads
-        return self.words.number(part.heads[0])
 
     def positions(self, place: Place, side: SideName) -> str:
         """The positions of the tokens at a place, in the order of the sequence."""
@@ -161,3 +166,20 @@ class Operands:
         given = f"{self.joined(coordinates)}{', seq' * self.form.free}"
         cut = f"[{where}]" if where else ""
         return f"{function}({given}){cut}{''.join(loops)}"
+
+
+def kept_along(program: Program) -> int:
+    """The axis along which came what a forward pass leaves, queries first, for the backward pass.
+
+    Raises PlanError unless swaps brought it.
+    """
+    axes = {
+        op.message.route.axis
+        for op in walk(program.ops)
+        if isinstance(op, Wait)
+        and op.into.register in program.kept
+        and isinstance(op.message.route, Swap)
+    }
+    if [register.of for register in program.kept] != ["q", "kv"] or len(axes) != 1:
+        raise PlanError("the backward pass begins with copies that no all-to-all brought")
+    return axes.pop()

@@ -31,21 +31,18 @@ from codegen.ir import (
     Zero,
     walk,
 )
-from codegen.torch.operands import STATS, Form, Operands
+from codegen.torch.operands import STATS, Form, Operands, kept_along
 from planner.errors import PlanError
 from planner.loops.form import OWN, Expr, Root
 
 Lines = list[str]
+GIVEN = "q: Tensor, k: Tensor, v: Tensor", "name: str, about: str, wrong: str, seq: int"
 HEADS = {
     "forward": [
-        "def forward(",
-        "    q: Tensor, k: Tensor, v: Tensor, name: str, about: str, wrong: str, seq: int",
-        ") -> list[Tensor]:",
         '    """Output and log-sum-exp of the local queries."""',
         "    agree(group_named(name), q, k, about, wrong, seq)",
     ],
     "backward": [
-        "def backward(dout: Tensor, saved: list[Tensor], name: str) -> list[Tensor]:",
         '    """Gradients of the local queries, keys and values."""',
     ],
 }
@@ -61,13 +58,21 @@ class _Printer(Operands):
 
     def function(self) -> Lines:
         """The whole function, with its decorator."""
-        body = [*self.lines(self.program.ops), self.ending()]
+        body = [*self.lines(self.program.ops), *self.ending()]
         return [
             f'@operator("attention{"_backward" * self.backward}")',
             "@no_type_check",
+            self.head(),
             *HEADS[self.program.pass_],
             *(f"    {line}" for line in (*self.opening(), *body)),
         ]
+
+    def head(self) -> str:
+        """The line with its name and what it is given."""
+        if self.backward:
+            return "def backward(dout: Tensor, saved: list[Tensor], name: str) -> list[Tensor]:"
+        given = ", sinks: Tensor, ".join(GIVEN) if self.form.sinks else ", ".join(GIVEN)
+        return f"def forward({given}) -> list[Tensor]:"
 
     def lines(self, ops: Iterable[Op]) -> Lines:
         """The lines of ops, one after the other."""
@@ -127,7 +132,7 @@ class _Printer(Operands):
                 return f"zeros({self.whole(op.like)})"
             case _:
                 if own:
-                    return "zeros([dout])" if not self.keeps else "zeros(saved[:1])"
+                    return "zeros([q])" if not self.keeps else "zeros(saved[:1])"
                 return "zeros([q])" if self.keeps else f"zeros({self.whole(op.like)}[1:2])"
 
     # ---- messages
@@ -292,20 +297,35 @@ class _Printer(Operands):
         needed = [name for name in known if name in self.used]
         if several and any(name in self.used for name in (*self.axes, "axis_groups")):
             needed = ["axis_groups", *(name for name in needed if name != "axis_groups")]
-        saved = [f"{'*_, ' * self.keeps}q, k, v, out, lse = saved"] if self.backward else []
-        return [*saved, "group = group_named(name)", *(known[name][0] for name in needed)]
+        return [*self.saved(), "group = group_named(name)", *(known[name][0] for name in needed)]
 
-    def ending(self) -> str:
-        """The line that returns the results."""
+    def saved(self) -> Lines:
+        """The names of what the forward pass has left."""
+        if not self.backward:
+            return []
+        sinks, logits = self.form.sinks, "_, " * (self.form.sinks and not self.keeps)
+        lines = [f"{'*_, ' * self.keeps}q, k, v, {logits}out, lse = saved"]
+        return [*lines, *["slope = sink_gradient(dout, *saved[3:6])"] * sinks]
+
+    def ending(self) -> Lines:
+        """The lines that return the results."""
         if self.backward:
             dq, dkv = (self.names[Register(x, OWN)] for x in ("DQ", "DKV"))
-            return f"return narrow([*{dq}, *{dkv}], q)"
+            gradients = f"narrow([*{dq}, *{dkv}], q)"
+            return [f"return [*{gradients}, slope]" if self.form.sinks else f"return {gradients}"]
         output = Register("OUT", OWN)
+        name, sinks = self.names[output], self.form.sinks
+        lines = [f"{name} = sunk(*{name}, sinks)"] * sinks
         if not self.keeps:
-            return f"return {self.narrowed(output)}"
-        queries = next(r for r in self.program.kept if r.of == "q")
-        kept = output, *self.program.kept, Register("OUT", queries.value)
-        return f"return [{', '.join(f'*{self.names[r]}' for r in kept)}]"
+            return [*lines, f"return {self.narrowed(output)}"]
+        axis = kept_along(self.program)
+        results = self.names[Register("OUT", self.program.kept[0].value)]
+        if sinks:
+            self.used.add(self.axes[axis])
+            results = f"sunk(*{results}, sinks.chunk({self.sizes[axis]})[{self.axes[axis]}])"
+        kept = (self.names[register] for register in self.program.kept)
+        given = ", ".join(f"*{x}" for x in (self.narrowed(output), *kept, results))
+        return [*lines, f"return [{given}]"]
 
 
 def indented(lines: Iterable[str]) -> Lines:

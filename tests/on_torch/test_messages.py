@@ -10,10 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen import emit
-from codegen.programs import program_of
-from codegen.torch import write
-from codegen.torch.schedule import print_loops
-from planner.errors import PlanError
 from planner.ir import Attend, Move, Plan, Step
 from planner.masks import Causal, Full, Mask, Window
 from planner.passes.adjoint import adjoint
@@ -70,12 +66,17 @@ def test_bytes_are_the_plan_s(data: st.DataObject, ranks: int, work: Workload) -
 @pytest.mark.parametrize("mask", [Causal(), Full(), Window(5)], ids=str)
 @pytest.mark.parametrize("schedule", CLASSIC)
 def test_regular_plans_send_what_they_say(schedule: str, mask: Mask) -> None:
-    """A reduce-scatter also carries zeros, of sums that nothing was added to."""
+    """But for zeros in a reduce-scatter, and for gradients that a rank adds to its own keys.
+
+    Where not all ranks send those on, they stay where they belong.
+    """
     work = Workload(seq=64, heads=8, kv_heads=4, head_dim=4, mask=mask, dtype="float32")
     plans = plan(schedule, work, 4, pass_="both")
     ours, theirs = sent(network_of(plans)), planned(plans)
-    extra = ours - theirs
-    assert not theirs - ours
+    extra, kept = ours - theirs, theirs - ours
+    gradients = 2 * 16 * work.kv_heads * work.head_dim * 4
+    assert not kept or {*kept.values()} == {gradients}
+    assert not kept or schedule == "ring"
     if schedule != "allgather":
         assert not extra
 
@@ -151,7 +152,8 @@ def test_sums_that_go_back_while_others_come_for_the_same_keys_are_those_before(
         Step((), (back,)),
     )
     backward = replace(ring.backward, buffers=(), steps=steps)
-    assert_printed(verify_pair(ring.forward, backward))
+    plans = verify_pair(ring.forward, backward)
+    assert_exact(load(emit(plans, "torch")), plans)
 
 
 def test_sums_that_go_back_twice_begin_anew_after_the_first_have_gone() -> None:
@@ -204,7 +206,7 @@ def test_results_that_go_back_over_two_exchanges_have_the_shapes_of_both() -> No
     assert_exact(load(emit(forward, "torch")), Plans(forward))
 
 
-def test_a_value_that_comes_in_two_messages_at_once_is_no_loop_s() -> None:
+def test_a_value_that_comes_in_two_messages_at_once_is_exact() -> None:
     """Ranks pass on what they own, and what they have from their neighbour, to the other row."""
     ring, r, q, kv = exchanged(4)
     to_row = [Move(("KV",), kv[x], r, r ^ 2) for x in (r, r ^ 1)]
@@ -216,8 +218,4 @@ def test_a_value_that_comes_in_two_messages_at_once_is_no_loop_s() -> None:
         Step((attends[3],)),
     )
     plans = verify_pair(replace(ring.forward, buffers=(), steps=steps), ring.backward)
-    made = program_of(plans, "torch")
-    assert made.passes
-    with pytest.raises(PlanError, match="several messages bring a rank"):
-        print_loops(made.passes, made.free)
-    assert_exact(load(write(made)), plans)
+    assert_exact(load(emit(plans, "torch")), plans)

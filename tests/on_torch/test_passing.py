@@ -10,8 +10,8 @@ from planner.workload import Workload
 
 torch = pytest.importorskip("torch")
 
-from codegen.torch.parts import passing  # noqa: E402  only where torch is
-from codegen.torch.parts.checks.check import limits_of  # noqa: E402
+from codegen.torch.parts.checks.check import limits_of  # noqa: E402  only where torch is
+from codegen.torch.parts.vocabulary import messages  # noqa: E402
 from in_memory import distributed  # noqa: E402
 from rank_threads import assert_exact, load  # noqa: E402
 
@@ -43,10 +43,10 @@ class OnGpu:
 
 def test_all_ranks_make_the_first_call_of_a_group_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, group = list[Any](), OnGpu()  # any object
-    monkeypatch.setattr(passing.dist, "all_reduce", lambda x, group: calls.append(group))
+    monkeypatch.setattr(messages.dist, "all_reduce", lambda x, group: calls.append(group))
     for _ in range(2):
-        passing.initialise(group, OnGpu())
-        passing.initialise(group, torch.zeros(1))
+        messages.initialise(group, OnGpu())
+        messages.initialise(group, torch.zeros(1))
     assert calls == [group]
     partly, tables = (plan(name, Workload(64), 4, pass_="both") for name in ("burst", "balanced"))
     for text in (emit(pair, "torch", dynamic=True) for pair in (partly, tables)):

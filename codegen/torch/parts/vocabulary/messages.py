@@ -41,6 +41,7 @@ def exchange(
     """If `sends`, give tensors to one rank; if `comes`, receive the like from another."""
     sent = [(t.contiguous(), to) for t in x] if sends else []
     received = [(t.new_empty(t.shape), source) for t in x] if comes else []
+    initialise(group, x[0])
     return start(sent, received, group)
 
 
@@ -71,10 +72,8 @@ def gather(x: list[Tensor], group: Any) -> Message:
     """Collect the tokens of all ranks of a group, one rank after the other."""
     sent = [t.contiguous() for t in x]
     received = [t.new_empty((group.size() * len(t), *t.shape[1:])) for t in sent]
-    works = [
-        dist.all_gather_into_tensor(r, s, group=group, async_op=True)
-        for r, s in zip(received, sent, strict=True)
-    ]
+    call = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # before 2.13
+    works = [call(r, s, group=group, async_op=True) for r, s in zip(received, sent, strict=True)]
     return Message(works, sent, lambda: [torch.cat(r.chunk(group.size()), 2) for r in received])
 
 
@@ -82,10 +81,8 @@ def reduce(x: list[Tensor], group: Any) -> Message:
     """Sum over a group what its ranks computed for our tokens of those gathered."""
     sent = [torch.cat(t.chunk(group.size(), 2)) for t in x]
     received = [torch.empty_like(t.chunk(group.size())[0]) for t in sent]
-    works = [
-        dist.reduce_scatter_tensor(r, s, group=group, async_op=True)
-        for r, s in zip(received, sent, strict=True)
-    ]
+    call = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # before 2.13
+    works = [call(r, s, group=group, async_op=True) for r, s in zip(received, sent, strict=True)]
     return Message(works, sent, lambda: received)
 
 
