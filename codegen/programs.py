@@ -16,10 +16,9 @@ from codegen.masks import boxes
 from codegen.passes import optimized
 from planner.errors import PlanError, unknown
 from planner.ir import Plan
-from planner.loops import recovered
+from planner.loops import recovered, recovered_whole
 from planner.loops.expand import Expansion
 from planner.loops.form import Attend, Ints, Loops
-from planner.loops.pieces import recovered_by_piece
 from planner.plans import AnyPlans, Plans
 from planner.workload import Workload
 
@@ -225,9 +224,9 @@ def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Prog
     passes, ops, reason = None, None, "its tables are an argument"
     try:
         if target == "jax" and not dynamic:  # it prints loops
-            passes = tuple(recovered(plan) for plan in plans)
+            passes = tuple(recovered_whole(plan) for plan in plans)
         elif not dynamic:
-            passes = tuple(recovered_by_piece(plan) for plan in plans)
+            passes = tuple(recovered(plan) for plan in plans)
             ops = lowered(passes)
     except ProgramError:
         raise

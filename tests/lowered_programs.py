@@ -8,9 +8,9 @@ from codegen.lower import lower
 from codegen.lowering.keeping import kept
 from codegen.passes import optimized
 from planner.errors import PlanError
+from planner.loops import recovered
 from planner.loops.expand import Expansion
 from planner.loops.form import Ints
-from planner.loops.pieces import recovered_by_piece
 from planner.masks.parsing import parse
 from planner.planning import plan
 from planner.workload import Workload
@@ -49,7 +49,7 @@ def expansions(name: str, ranks: int, mask: str) -> list[Expansion]:
     """The loops of both passes; PlanError where there are none."""
     passes = ("forward", "backward")
     plans = [plan(name, workload(ranks, mask), ranks, pass_=pass_) for pass_ in passes]
-    return [recovered_by_piece(p) for p in plans]
+    return [recovered(p) for p in plans]
 
 
 def programs(name: str, ranks: int, mask: str) -> Iterator[tuple[Program, Expansion, Held]]:

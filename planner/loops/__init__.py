@@ -1,7 +1,7 @@
 """Loops: a plan's rows read back as a short program of steps, transfers and attends."""
 
 from planner.loops.check import check
-from planner.loops.recovery import recover, recovered
+from planner.loops.recovery import recover, recovered, recovered_whole
 from planner.loops.show import show
 
-__all__ = ["check", "recover", "recovered", "show"]
+__all__ = ["check", "recover", "recovered", "recovered_whole", "show"]

@@ -178,14 +178,13 @@ class Expansion:
             beside([self.blocks(p, side, t, who) for p in parts])
             for side, parts in (("q", s.q), ("kv", s.kv))
         )
-        self.added += [("q", who, q), ("kv", who, kv)]
         attend = ir.Attend(who, q, kv)
         if s.kind == TILES:
-            self.rectangles[s][t] = attend = alive(tiles(self.plan), attend)
-            return attend
-        self.rectangles[s][t] = attend
-        if len(attend) < len(who):
+            attend = alive(tiles(self.plan), attend)
+        elif len(attend) < len(who):
             raise PlanError(f"step {t}: a rank attends to nothing")
+        self.added += [("q", attend.rank, attend.q), ("kv", attend.rank, attend.kv)]
+        self.rectangles[s][t] = attend
         return attend
 
 

@@ -102,9 +102,11 @@ class Guard:
         on = np.ones(len(coordinates), np.bool_)
         for axis, low, high in self.bounds:
             x = coordinates[:, axis]
-            lo = low.at(t, coordinates) if low else np.zeros_like(x)
-            hi = high.at(t, coordinates) if high else np.full_like(x, np.iinfo(np.intp).max)
-            on &= np.where(lo <= hi, (lo <= x) & (x <= hi), (lo <= x) | (x <= hi))
+            lo, hi = (e.at(t, coordinates) if e else None for e in (low, high))
+            above = on if lo is None else lo <= x
+            below = on if hi is None else x <= hi
+            around = lo is not None and hi is not None and lo > hi
+            on = on & np.where(around, above | below, above & below)
         rank = coordinates[:, -1]
         if self.spans:
             first, last = np.array(self.spans, np.intp)[rank].T

@@ -16,11 +16,13 @@ from planner.loops.walk import Key, Reading, Record
 
 
 class Group(NamedTuple):
-    """Records that may become one statement: they do the same with values of the same names."""
+    """Records that may become one statement: they do the same with values of the same names.
+
+    `uses` are what each value is read for, its name and its age.
+    """
 
     key: Key
-    names: tuple[tuple[Role, str], ...]
-    lags: tuple[int, ...]
+    uses: tuple[tuple[Role, str, int], ...]
 
 
 class Naming:
@@ -67,9 +69,11 @@ class Naming:
         table = defaultdict[Group, list[Record]](list)
         for record in self.reading.records:
             named = [self._named(record, cut) for cut in record.cuts]
-            names = tuple((cut.role, name) for name, _, cut in named)
-            group = Group(record.key, names, tuple(lag for _, lag, _ in named))
-            table[group].append(replace(record, cuts=tuple(cut for *_, cut in named)))
+            cuts = tuple(cut for *_, cut in named)
+            names = tuple((name, lag) for name, lag, _ in named)
+            uses = dict.fromkeys((cut.role, name, lag) for name, lag, cut in named)
+            group = Group(record.key, tuple(uses))
+            table[group].append(replace(record, cuts=cuts, names=names))
         yield from table.items()
 
     def _named(self, record: Record, cut: Cut) -> tuple[str, int, Cut]:

@@ -34,6 +34,11 @@ class Value:
         init=False
     )  # pieces and heads of each rank [2, ranks], if places are asked
 
+    @property
+    def heads(self) -> int:
+        """The most slices of heads that a rank has of it."""
+        return int((self.table >= 0).any(axis=1).sum(axis=1).max())
+
     def age(self, t: int) -> int:
         """The steps that it has been there for in step t, 0 where it stays."""
         return 0 if self.born is None else t - self.born
@@ -90,6 +95,10 @@ class Values:
         if (code == -1).any():
             raise PlanError("irregular: how a block comes to a rank that reads it has no rule")
         return code
+
+    def numbers(self, rank: Ints, blocks: Ints) -> Ints:
+        """The number of the value that each block is read from: [rows, w], -1 for none."""
+        return np.where(blocks < 0, -1, self.places(rank, blocks).T >> self.bits)
 
     def slices(self, row: list[int]) -> list[tuple[Value, tuple[int, ...]]]:
         """The values that one row reads, one for each run of pieces, and its ends there."""

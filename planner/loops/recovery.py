@@ -26,10 +26,11 @@ from planner.loops.form import (
     inside,
 )
 from planner.loops.naming import Group, Naming
+from planner.loops.pieces import groups
 from planner.loops.statements import Clusters, cost
 from planner.loops.walk import Reading, Record
 
-MOST = 40  # statements of a regular plan
+MOST = 64  # statements of a regular plan
 ORDER = (Start, Exchange, Return, Send, Attend)
 
 
@@ -37,16 +38,30 @@ def recover(plan: Plan) -> Loops:
     """The loop form of a plan; it expands to the plan's rows, and its kinds are the mask's.
 
     Raises PlanError with the reason if the plan is irregular: its rows are not understood, or
-    need more than 40 statements, or a list of ranks per step.
+    need more than 64 statements, or a list of ranks per step.
     """
     return recovered(plan).loops
 
 
 @cached_on_plan
 def recovered(plan: Plan) -> Expansion:
-    """The loop form of a plan, expanded; raises PlanError as `recover` does."""
+    """The loop form of a plan, expanded; raises PlanError as `recover` does.
+
+    Pieces that travel apart have names of their own.
+    """
+    return _checked(plan, Reading(plan, groups(plan)))
+
+
+@cached_on_plan
+def recovered_whole(plan: Plan) -> Expansion:
+    """The same, with one name for all pieces of a rank."""
+    return _checked(plan, Reading(plan, whole=True))
+
+
+def _checked(plan: Plan, reading: Reading) -> Expansion:
+    """The shortest loops of a reading that are the plan's."""
     reasons = list[PlanError]()
-    for loops in _readings(plan):
+    for loops in _loops_of(plan, reading):
         try:
             if (many := len(loops.statements)) > MOST:
                 raise PlanError(
@@ -58,19 +73,11 @@ def recovered(plan: Plan) -> Expansion:
     raise next(iter(reasons), PlanError("irregular: its loops would need a list of ranks per step"))
 
 
-def _readings(plan: Plan) -> list[Loops]:
-    """The loops that a plan may have, the shortest first."""
-    return loops_of(plan, Reading(plan))
-
-
-def loops_of(plan: Plan, reading: Reading, cut: bool = False) -> list[Loops]:
-    """The loops that the records of a plan may be, the shortest first; not checked yet.
-
-    `cut`: what needs a list of ranks per step is said of fewer steps at a time.
-    """
+def _loops_of(plan: Plan, reading: Reading) -> list[Loops]:
+    """The loops that the records of a plan may be, the shortest first; not checked yet."""
     strict, loose = (Naming(reading, loose) for loose in (False, True))
     namings = [strict, loose] if loose.starts != strict.starts else [strict]
-    made = (_loops(plan, reading, naming, cut) for naming in namings)
+    made = (_loops(plan, reading, naming) for naming in namings)
     return sorted(filter(None, made), key=_cost)
 
 
@@ -79,12 +86,12 @@ def _cost(loops: Loops) -> float:
     return cost(loops.statements) + 0.5 * len(loops.sections())
 
 
-def _loops(plan: Plan, reading: Reading, naming: Naming, cut: bool) -> Loops | None:
+def _loops(plan: Plan, reading: Reading, naming: Naming) -> Loops | None:
     """Returns the fewest statements under these names, None where they need lists of ranks."""
     statements: list[Statement] = [*naming.starts, *reading.exchanges, *reading.returns]
     for group, items in naming.groups():
         said = _said(reading, group, items)
-        if not said and cut:
+        if not said and not reading.whole:
             said = _in_turn(reading, group, items)
         if not said:
             return None

@@ -37,6 +37,7 @@ from planner.loops.places import Role
 from planner.loops.walk import Record
 
 Slices = tuple[tuple[Ends | None, Ends | None], ...]  # pieces and heads per part
+Parts = tuple[tuple[Role, Part], ...]
 MOST = 64  # clusters, and slices of one step, after which it is no loop
 
 
@@ -67,7 +68,7 @@ class Cluster:
 
     run: list[int]
     items: list[Record]
-    slices: Slices
+    parts: Parts
     tiles: bool = False  # it says no more than that the mask leaves these
 
     @property
@@ -91,62 +92,67 @@ class Clusters:
 
     def best(self) -> list[Statement]:
         """The cheapest list of statements, none where none says it."""
+        alike = defaultdict[object, list[Record]](list)
+        for item in self.items:
+            alike[item.names, tuple(cut.role for cut in item.cuts)].append(item)
+        each = [self._cheapest(items) for items in alike.values()]
+        best = [s for said in each for s in said] if all(each) else []
+        if tiles := self._tiles():
+            best = min(filter(None, (best, self.say(tiles, False))), key=cost, default=best)
+        return best
+
+    def _cheapest(self, items: list[Record]) -> list[Statement]:
+        """The cheapest statements of items that read equally many slices of the same values."""
         ends = (False, True)[: 1 + bool(self.tensors)]  # whose ranks are told, a receiver's?
-        kinds = (True, False)[: len({i.kind for i in self.items})]
+        kinds = (True, False)[: len({i.kind for i in items})]
         best = list[Statement]()
         for apart, alike in product(kinds, (True, False)):
-            clusters = self.clusters(alike, apart) or []
+            clusters = self.clusters(items, alike, apart) or []
             if best and cost(best) <= len(clusters):
                 continue  # as each is a statement at least
             said = (self.say(clusters, receiver) for receiver in ends)
             best = min(filter(None, (best, *said)), key=cost, default=best)
-        if tiles := self._tiles():
-            best = min(filter(None, (best, self.say(tiles, False))), key=cost, default=best)
         return best
 
     def _tiles(self) -> list[Cluster]:
         """A cluster per run of steps whose items are all that a mask leaves, cut otherwise."""
         cut = any(i.kind not in (FULL, CAUSAL, STRICT) for i in self.items)
-        if not cut or not all(i.complete for i in self.items):
+        if not cut or not all(i.meeting and i.meeting.complete for i in self.items):
             return []
-        made = list[Cluster]()
-        for run in runs([*{i.t for i in self.items}]):
-            items = [i for i in self.items if run[0] <= i.t <= run[-1]]
-            if (slices := self._fits(items)) is None:
-                return []
-            made.append(Cluster(run, items, tuple((None, heads) for _, heads in slices), True))
-        return made
+        parts = tuple((role, Part(name, lag)) for role, name, lag in self.group.uses)
+        each = ((run, _during(self.items, run)) for run in runs([*{i.t for i in self.items}]))
+        return [Cluster(run, items, parts, True) for run, items in each]
 
-    def clusters(self, alike: bool, apart: bool) -> list[Cluster] | None:
+    def clusters(self, items: list[Record], alike: bool, apart: bool) -> list[Cluster] | None:
         """A cluster per run of steps, of slices that are `alike`, of kinds that are told apart."""
         groups = defaultdict[tuple[Slices, int], list[Record]](list)
-        for item in self.items:
+        for item in items:
             slices = tuple(constant(cut) for cut in item.cuts) if alike else ()
             groups[slices, item.kind if apart else ANY].append(item)
         made = list[Cluster]()
         for group in groups.values() if len(groups) <= MOST else ():
             for run in runs([*{i.t for i in group}]):
-                part = [i for i in group if run[0] <= i.t <= run[-1]]
-                if (slices_ := self._fits(part)) is None:
+                part = _during(group, run)
+                if (parts := self._fits(part)) is None:
                     return None
-                made.append(Cluster(run, part, slices_))
+                made.append(Cluster(run, part, parts))
         return made or None
 
-    def _fits(self, items: list[Record]) -> Slices | None:
-        """Expressions for the slices of all items; None where there are none."""
-        made = list[tuple[Ends | None, Ends | None]]()
-        for k in range(len(items[0].cuts)):
+    def _fits(self, items: list[Record]) -> Parts | None:
+        """The parts that all items read, slices as expressions; None where there are none."""
+        made = list[tuple[Role, Part]]()
+        for k, ((name, lag), cut) in enumerate(zip(items[0].names, items[0].cuts, strict=True)):
             both = list[Ends | None]()
             for j in (0, 1):
                 if all(i.cuts[k].whole[j] for i in items):
                     both.append(None)
                     continue
                 numbers = zip(*(i.cuts[k].ends[2 * j :][:2] for i in items), strict=True)
-                low, high = (self._number(items, items[0].cuts[k].role, x) for x in numbers)
+                low, high = (self._number(items, cut.role, x) for x in numbers)
                 if low is None or high is None:
                     return None
                 both.append((low, high))
-            made.append((both[0], both[1]))
+            made.append((cut.role, Part(name, lag, *both)))
         return tuple(made)
 
     def _number(self, items: list[Record], role: Role, values: tuple[int, ...]) -> Expr | None:
@@ -186,8 +192,8 @@ class Clusters:
         if on.sum() < many:
             return None  # two rows of a rank in a step
         for item in items if cluster.tiles else ():
-            if item.idle is not None:
-                on[item.t - run[0], item.idle] = True
+            assert item.meeting
+            on[item.t - run[0], item.meeting.idle] = True
         ways = {i.t: i.way for i in items}
         numbers = list[tuple[Ints, int]]()
         if (way := items[0].way) and way.by:
@@ -204,9 +210,8 @@ class Clusters:
         guard = piece.guard if piece.guard == Guard() else replace(piece.guard, receiver=receiver)
         when = When(piece.first, piece.last, guard=guard)
         parts = defaultdict[Role, tuple[Part, ...]](tuple)
-        said = zip(self.group.names, self.group.lags, cluster.slices, strict=True)
-        for (role, name), lag, slices in said:
-            parts[role] += (Part(name, lag, *slices),)
+        for role, part in cluster.parts:
+            parts[role] += (part,)
         if not self.tensors:
             kind = TILES if cluster.tiles else KINDS[cluster.kind]
             return Attend(when, parts["q"], parts["kv"], kind)
@@ -219,7 +224,7 @@ class Clusters:
         way = items[0].way
         assert way is not None
         if way.kind == "table":
-            its = [i for i in items if piece.first <= i.t <= piece.last]
+            its = _during(items, [piece.first, piece.last])
             ends = ([getattr(i, end) for i in its] for end in ("rank", "dst"))
             to = _of_ranks(np.full(self.ranks, -1), *ends)
             return Table(to) if to else None
@@ -227,6 +232,10 @@ class Clusters:
             return Root(way.axis, piece.fits[0])
         fits = zip(piece.fits, self.mesh, strict=True)
         return Shift(tuple(replace(e, constant=_near(e.constant, n)) for e, n in fits))
+
+
+def _during(items: list[Record], run: list[int]) -> list[Record]:
+    return [i for i in items if run[0] <= i.t <= run[-1]]
 
 
 def _near(x: int, n: int) -> int:

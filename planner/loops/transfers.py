@@ -7,7 +7,7 @@ A transfer goes on if what it sends is what it brought a step ago; else if its s
 or changes as it did before. It never changes the axis.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, NamedTuple
@@ -39,6 +39,7 @@ class Transfer:
 
     name: str
     tensors: tuple[str, ...]
+    group: int  # of the blocks, where pieces travel apart
     way: Way
     last: int
     sources: set[str]
@@ -68,14 +69,16 @@ class Transfers:
     mesh: tuple[int, ...]
     known: list[Transfer] = field(default_factory=list)
 
-    def name(self, t: int, tensors: tuple[str, ...], way: Way, sources: set[str]) -> str:
+    def name(
+        self, t: int, tensors: tuple[str, ...], group: int, way: Way, sources: set[str]
+    ) -> str:
         """The name for messages of step t that read these names; of each name a step has one."""
-        free = [x for x in self.known if x.tensors == tensors and x.last < t]
+        free = [x for x in self.known if (x.tensors, x.group) == (tensors, group) and x.last < t]
         costs = [x.cost(t, way, sources, self.mesh) for x in free]
         if not costs or min(costs) == NEVER:
             again, letter = divmod(len(self.known), len(NAMES))  # A, B, ..., Z, A1, B1, ...
             name = f"{NAMES[letter]}{again or ''}"
-            transfer = Transfer(name, tensors, way, t, sources)
+            transfer = Transfer(name, tensors, group, way, t, sources)
             self.known.append(transfer)
         else:
             transfer = free[costs.index(min(costs))]
@@ -88,8 +91,7 @@ class Transfers:
     def rooted(self, t: int, tensors: tuple[str, ...]) -> bool:
         """True if something went from or to a root in the step before."""
         return any(
-            x.way.kind == "root" and x.tensors[: len(tensors)] == tensors and x.last == t - 1
-            for x in self.known
+            x.way.kind == "root" and x.tensors == tensors and x.last == t - 1 for x in self.known
         )
 
 
@@ -97,11 +99,15 @@ def find_mesh(moves: Iterable[tuple[Ints, Ints]], ranks: int) -> tuple[int, ...]
     """The factorisation of `ranks` with the fewest distinct shifts, from (src, dst) columns."""
     codes = (src.astype(np.intp) * ranks + dst for src, dst in moves)
     once = map(np.unique, {pairs.tobytes(): pairs for pairs in codes}.values())
-    steps = {pairs.tobytes(): pairs for pairs in once}
+    steps = [*{pairs.tobytes(): pairs for pairs in once}.values()]
+    if not steps:
+        return (ranks,)
+    pairs, number = np.unique(np.concatenate(steps), return_inverse=True)
+    steps = np.split(number, np.cumsum([len(step) for step in steps])[:-1])
     meshes, least = sorted(factorisations(ranks, AXES), key=len), inf
     best = meshes[0]
     for mesh in meshes:
-        if least > len(steps) and (price := _price(mesh, steps.values(), least)) < least:
+        if least > len(steps) and (price := _price(mesh, pairs, steps, least)) < least:
             best, least = mesh, price
     return best
 
@@ -114,15 +120,20 @@ def factorisations(n: int, most: int) -> Iterator[tuple[int, ...]]:
             yield from ((f, *rest) for rest in factorisations(n // f, most - 1))
 
 
-def _price(mesh: tuple[int, ...], steps: Iterable[Ints], most: float) -> int:
-    """Distinct shifts of different steps, up to `most`; a shift along two axes counts twice."""
+def _price(mesh: tuple[int, ...], pairs: Ints, steps: Sequence[Ints], most: float) -> int:
+    """Distinct shifts of different steps, up to `most`; a shift along two axes counts twice.
+
+    Steps are numbers of (src, dst) pairs.
+    """
     ranks, total = int(np.prod(mesh)), 0
     where = np.stack(np.unravel_index(np.arange(ranks), mesh))
-    for pairs in steps:
-        shift = (where[:, pairs % ranks] - where[:, pairs // ranks]) % np.array(mesh)[:, None]
-        distinct = np.flatnonzero(np.bincount(np.ravel_multi_index(tuple(shift), mesh)))
-        axes = np.count_nonzero(np.unravel_index(distinct, mesh), axis=0)
-        total += int((1 + (axes > 1)).sum())
+    shift = (where[:, pairs % ranks] - where[:, pairs // ranks]) % np.array(mesh)[:, None]
+    code = np.ravel_multi_index(tuple(shift), mesh)
+    price = 1 + (np.count_nonzero(np.unravel_index(np.arange(ranks), mesh), axis=0) > 1)
+    for step in steps:
+        taken = np.zeros(ranks, np.bool_)
+        taken[code[step]] = True
+        total += int(price[taken].sum())
         if total >= most:
             break
     return total

@@ -1,6 +1,7 @@
 """One walk over the rows of a plan: where each copy came from, and what each row does with it.
 
-Records are rows of one step that are alike but for the rank.
+Records are rows of one step that are alike but for the rank. A rectangle of several values is one
+of each value of queries and each of keys, without the blocks that see nothing there.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ from planner.ir import Attend, Move, Plan, Step
 from planner.loops.exchanges import Exchanges
 from planner.loops.form import Ints
 from planner.loops.kinds import Kinds
-from planner.loops.places import Asked, Cut, read
+from planner.loops.meetings import Meeting, parted
+from planner.loops.pieces import Groups
+from planner.loops.places import Asked, Cut, Value, read
 from planner.loops.transfers import Transfers, Way, find_mesh
 
 Key = tuple[str, tuple[str, ...]]  # of a send the name that it makes, and tensors
@@ -23,9 +26,8 @@ Key = tuple[str, tuple[str, ...]]  # of a send the name that it makes, and tenso
 class Record:
     """The slices `cuts` of values that each `rank` [n] reads in step t, to attend or to send.
 
-    Of an attend `kind` is the mask's, and it is `complete` if the mask leaves no other pair of both
-    values on any rank; `idle` ranks have both, but none of their pairs is left. Of a send `way`
-    leads to the receivers `dst`.
+    Of an attend `kind` is the mask's, and `meeting` all the rectangles of both values. Of a send
+    `way` leads to the receivers `dst`.
     """
 
     t: int
@@ -33,17 +35,21 @@ class Record:
     rank: Ints
     cuts: tuple[Cut, ...]
     kind: int = 0
+    meeting: Meeting | None = None
     way: Way | None = None
     dst: Ints | None = None
-    complete: bool = False
-    idle: Ints | None = None
+    names: tuple[tuple[str, int], ...] = ()  # of the cuts, and their ages, once they have any
 
 
 class Reading(Exchanges):
-    """The records, exchanges and values of a plan."""
+    """The records, exchanges and values of a plan; messages are cut by `groups`, if any.
 
-    def __init__(self, plan: Plan) -> None:
+    `whole`: rectangles stay as they are.
+    """
+
+    def __init__(self, plan: Plan, groups: Groups | None = None, whole: bool = False) -> None:
         super().__init__(find_mesh(((m.src, m.dst) for _, m in plan.moves()), plan.ranks), plan)
+        self.groups, self.whole = groups or {}, whole
         self.records = list[Record]()
         self.kinds, self.transfers = Kinds(plan), Transfers(self.mesh)
         for t, step in enumerate(self.steps):
@@ -52,15 +58,26 @@ class Reading(Exchanges):
 
     def _step(self, t: int, step: Step) -> None:
         for move in step.moves:
-            for way, part in self._ways(t, self.apart(t, move)):
-                name = self._sent(t, way, part)
+            for way, group, part in self._messages(self.apart(t, move), t):
+                name = self._sent(t, way, group, part)
                 if move.accumulates:
                     self.added.append((move.side, part.dst, part.blocks))
                 else:
                     self.coming[name, move.side, t + 1].append((part.dst, part.blocks))
         for attend in step.attends:
-            self._attend_step(t, attend)
+            self._attended(t, attend)
         self.arrive()
+
+    def _messages(self, move: Move, t: int) -> Iterator[tuple[Way, int, Move]]:
+        """Messages by their way, and by the group of their blocks."""
+        for way, part in self._ways(t, move):
+            if move.side not in self.groups:
+                yield way, 0, part
+                continue
+            group = np.where(part.blocks < 0, -1, self.groups[move.side][part.blocks])
+            for n in np.unique(group[group >= 0]).tolist():
+                blocks = np.where(group == n, part.blocks, -1)
+                yield way, n, Move(part.tensors, blocks, part.src, part.dst)
 
     def _ways(self, t: int, move: Move) -> Iterator[tuple[Way, Move]]:
         """Messages by their shift; those of more than two shifts from, to a root or by a table."""
@@ -89,8 +106,8 @@ class Reading(Exchanges):
             return None
         return Way("root", (int(roots[0]),), int(axes[0]))
 
-    def _sent(self, t: int, way: Way, move: Move) -> str:
-        """Note the records of these messages, and return their name.
+    def _sent(self, t: int, way: Way, group: int, move: Move) -> str:
+        """Notes the records of these messages, and returns their name.
 
         Of sums with what they are added into, unless that has no one name.
         """
@@ -99,7 +116,7 @@ class Reading(Exchanges):
         groups = read(*reads[: 1 + move.accumulates])
         groups.sort(key=lambda group: -len(group[0]))
         names = {cut.value.name for _, cuts in groups for cut in cuts if cut.role == "send"}
-        name = self._named(t, way, move, names)
+        name = self.transfers.name(t, move.tensors, group, way, names)
         for at, cuts in groups:
             if sum(cut.role == "into" for cut in cuts) > 1:
                 cuts = tuple(cut for cut in cuts if cut.role == "send")
@@ -107,20 +124,28 @@ class Reading(Exchanges):
             self.records.append(Record(t, key, src, cuts, way=way, dst=dst))
         return name
 
-    def _named(self, t: int, way: Way, move: Move, names: set[str]) -> str:
-        """The name of messages that read these names."""
-        return self.transfers.name(t, move.tensors, way, names)
-
-    def _attend_step(self, t: int, attend: Attend) -> None:
+    def _attended(self, t: int, attend: Attend) -> None:
         """Notes the records of the rectangles of a step."""
-        self._attends(t, attend)
+        if self.whole:
+            self._rectangles(t, attend, None)
+            return
+        for q, kv, part in self._by_value(attend):
+            meeting = Meeting(self.kinds.tiles, q, kv, part)
+            self._rectangles(t, meeting.attend, meeting)
 
-    def _attends(self, t: int, attend: Attend) -> None:
+    def _by_value(self, attend: Attend) -> Iterator[tuple[Value, Value, Attend]]:
+        """The rectangles of each value of queries and each of keys, without what is dead."""
+        q, kv = self.values["q"], self.values["kv"]
+        q_of, kv_of = q.numbers(attend.rank, attend.q), kv.numbers(attend.rank, attend.kv)
+        for a, b, part in parted(self.kinds.tiles, attend, q_of, kv_of):
+            yield q.values[a], kv.values[b], part
+
+    def _rectangles(self, t: int, attend: Attend, meeting: Meeting | None) -> None:
         rank, q, kv = attend.rank, attend.q, attend.kv
         self.added += [("q", rank, q), ("kv", rank, kv)]
-        kinds = self.kinds.of(attend)
-        values = self.values
+        kinds, values = self.kinds.of(attend), self.values
         for at, cuts in read(("q", values["q"], rank, q), ("kv", values["kv"], rank, kv)):
             for kind in distinct(kinds[at]).tolist():
                 rows = at[kinds[at] == kind]
-                self.records.append(Record(t, ("", ()), taken(rank, rows), cuts, kind))
+                record = Record(t, ("", ()), taken(rank, rows), cuts, kind, meeting)
+                self.records.append(record)

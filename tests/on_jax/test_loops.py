@@ -22,7 +22,7 @@ from loop_schedules import FOREIGN, foreign_pair
 from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.layouts import by_tokens
-from planner.loops import recovered
+from planner.loops import recovered_whole
 from planner.loops.form import Expr, Send
 from planner.masks import Blocks, Causal, Documents, Full, Prefix, Window
 from planner.passes.adjoint import adjoint
@@ -136,7 +136,7 @@ def test_messages_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_conditions_that_are_not_the_plans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    loops, walked = walk(recovered(plan("zigzag", WORK, 8)))
+    loops, walked = walk(recovered_whole(plan("zigzag", WORK, 8)))
     made, names = values(loops, "forward", walked), named(loops, {})
     (group,) = groups(loops, walked, made, (1, 2, 3), ("OUT",))
     on = Domain(loops, (1, 2, 3), names)

@@ -12,6 +12,7 @@ from codegen.programs import Program, lowered, program_of
 from codegen.torch import write
 from planner import ir
 from planner.errors import PlanError
+from planner.loops import recovered
 from planner.loops.check import check
 from planner.loops.expand import Expansion, expand
 from planner.loops.form import (
@@ -29,7 +30,6 @@ from planner.loops.form import (
     Statement,
     When,
 )
-from planner.loops.pieces import recovered_by_piece
 from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Slices, Window
 from planner.partitions import Partition, Side
 from planner.planning import plan
@@ -247,7 +247,7 @@ def by_hand(base: ir.Plan, *statements: Statement) -> Expansion:
 def assert_by_hand(rows: Expansion, forward: ir.Plan | None = None) -> None:
     """The program of these loops is exact; of a backward pass with those of a forward plan."""
     plans = verify_pair(forward, rows.plan) if forward else Plans(rows.plan)
-    passes = (recovered_by_piece(forward), rows) if forward else (rows,)
+    passes = (recovered(forward), rows) if forward else (rows,)
     made = replace(program_of(plans, "torch"), passes=passes, lowered=lowered(passes))
     assert_exact(load(by_loops(made)), plans)
 

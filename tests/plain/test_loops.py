@@ -13,7 +13,7 @@ from planner.columns import taken
 from planner.errors import PlanError
 from planner.ir import Pass, Step
 from planner.loops import check, recover, show
-from planner.loops.form import HELD, OWN, Part, Return, Send, Start
+from planner.loops.form import HELD, OWN, Expr, Guard, Part, Return, Send, Start
 from planner.loops.kinds import KINDS, Kinds
 from planner.loops.recovery import recovered
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
@@ -84,7 +84,7 @@ def test_loops_do_not_grow_with_the_ranks(name: str, mask: str, pass_: Pass) -> 
 def test_pieces_that_travel_apart_are_a_few_transfers(mask: str, ranks: int, pass_: Pass) -> None:
     made = plan("zigzag", work(ranks, masks(ranks)[mask]), ranks, pass_=pass_)
     names = {s.name for s in recover(made).statements if isinstance(s, Send)}
-    assert 2 <= len(names) <= 5
+    assert 2 <= len(names) <= 7
 
 
 @pytest.mark.parametrize("pass_", PASSES)
@@ -97,11 +97,7 @@ def test_schedules_that_nobody_wrote_this_for_have_loops(
         pytest.skip("powers of two")
     for mask in (Full(), Causal()):
         made = foreign(name, work(ranks, mask), ranks, pass_)
-        if (name, ranks, mask, pass_) == ("shuffled", 8, Causal(), "backward"):
-            with pytest.raises(PlanError, match="more than 40"):
-                recover(made)
-        else:
-            check(recover(made), made)
+        check(recover(made), made)
 
 
 @pytest.mark.parametrize("mask", ["full", "causal"])
@@ -170,8 +166,21 @@ def test_causal_kinds_are_found_not_only_allowed() -> None:
         made = plan(name, work(4, Causal()), 4)
         seen = {KINDS[k] for _, a in made.attends() for k in Kinds(made).of(a)}
         assert kind in seen
-    contiguous = plan("allgather:layout=contiguous", work(4, Causal()), 4)
-    assert "attend own x G0[0..r], end" in show(recover(contiguous))
+
+
+def test_what_a_mask_leaves_of_two_values_is_one_statement() -> None:
+    for layout in ("contiguous", "zigzag"):
+        made = plan(f"allgather:layout={layout}", work(4, Causal() & Window(20)), 4)
+        assert show(recover(made)).splitlines()[-1].split(",")[0] == "    attend own x G0"
+
+
+def test_bounds_that_are_open_at_an_end_do_not_go_around_it() -> None:
+    coordinates = np.array([[0, 0], [1, 1], [2, 2]])
+    low, high = (Guard(((0, None, Expr(-1)),)), Guard(((0, Expr(3), None),)))
+    assert not low.at(0, coordinates).any()
+    assert not high.at(0, coordinates).any()
+    around = Guard(((0, Expr(2), Expr(0)),))
+    assert around.at(0, coordinates).tolist() == [True, False, True]
 
 
 # ---- what is said
@@ -197,8 +206,8 @@ def test_a_zigzag_reads_as_a_person_would_write_it() -> None:
 def test_ranks_around_the_end_are_told_as_two_ends() -> None:
     work = Workload(seq=240, heads=2, head_dim=8, mask=Window(40))
     shown = show(recover(plan("mesh2d", work, 6)))
-    assert "(rank >= 4 or rank <= 0)" in shown
-    assert "4 <= rank <= 0" not in shown
+    assert "(to_rank >= 4 or to_rank <= 1)" in shown
+    assert "4 <= to_rank <= 1" not in shown
     assert "t%6 <= r <= (t-2)%6" in show(recover(plan("broadcast", replace(work, mask=Full()), 6)))
 
 

@@ -17,7 +17,7 @@ from codegen.text import Data, Names, numbered
 from planner.columns import flat
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS, Plan
-from planner.loops import recover, recovered
+from planner.loops import recover, recovered_whole
 from planner.loops.expand import Expansion
 from planner.loops.form import (
     OWN,
@@ -258,13 +258,13 @@ def test_sums_reach_their_owners_through_the_cells_that_they_are_added_to(
     name: str, ranks: int, mask: Mask, lower: Lower
 ) -> None:
     for made in plan(name, replace(LONG, mask=mask), ranks, pass_="both"):
-        loops, walked = lower(recovered(made))
+        loops, walked = lower(recovered_whole(made))
         Counted(made, loops, walked).check()
 
 
 def test_sums_that_are_added_elsewhere_do_not_reach_their_owners() -> None:
     made = plan("ring", LONG, 4, pass_="backward")
-    loops, walked = walk(recovered(made))
+    loops, walked = walk(recovered_whole(made))
     first = next(iter(walked.targets.values()))
     first[min(first)]["DKV"] = "DKV", "elsewhere"
     with pytest.raises(AssertionError):
@@ -275,13 +275,13 @@ def test_sums_for_a_part_of_what_they_are_added_to_are_refused() -> None:
     """Rank 1 sends sums for one piece of keys of rank 0, where they would be added to both."""
     made = plan("group-cast:layout=zigzag", LONG, 2, pass_="backward")
     with pytest.raises(PlanError, match="partial DKV meets blocks that it is not of"):
-        walk(recovered(made))
+        walk(recovered_whole(made))
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("ring", 4), ("double-ring", 8), ("balanced", 5)])
 def test_the_owner_of_a_value_is_who_has_its_blocks(name: str, ranks: int) -> None:
     made = plan(name, LONG, ranks)
-    loops, walked = walk(recovered(made))
+    loops, walked = walk(recovered_whole(made))
     axes, sizes = (("rank",), ("RANKS",)), (("outer", "inner"), ("OUTER", "INNER"))
     axis, size = axes if len(loops.mesh) == 1 else sizes
     asked = 0

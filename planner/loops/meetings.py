@@ -1,0 +1,84 @@
+"""Meetings: the rectangles of one value of queries and one of keys in a step."""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+
+from planner.analysis.tiles import Tiles, alive
+from planner.columns import distinct, twice
+from planner.ir import Attend
+from planner.loops.form import Ints
+from planner.loops.places import Value
+from planner.loops.values import same
+
+
+def parted(
+    tiles: Tiles, attend: Attend, q_of: Ints, kv_of: Ints
+) -> Iterator[tuple[int, int, Attend]]:
+    """Rectangles by the value that each block is of, -1 for none, without what is dead."""
+    many_q, many_kv = (distinct(of[of >= 0]).tolist() for of in (q_of, kv_of))
+    for q in many_q:
+        for kv in many_kv:
+            left = np.where(q_of == q, attend.q, -1)
+            right = np.where(kv_of == kv, attend.kv, -1)
+            alone = len(many_q) == len(many_kv) == 1
+            part = attend if alone else alive(tiles, Attend(attend.rank, left, right))
+            if len(part):
+                yield q, kv, part
+
+
+class Meeting:
+    """All rectangles of two values; one per rank where that is all that a mask leaves of both."""
+
+    def __init__(self, tiles: Tiles, q: Value, kv: Value, attend: Attend) -> None:
+        self.tiles, self.q, self.kv, self.attend = tiles, q, kv, attend
+        if twice(attend.rank.astype(np.intp)) and self._all_there:
+            self.attend = self._left
+
+    @cached_property
+    def everything(self) -> Attend | None:
+        """All that the mask leaves of both, on all ranks; None where heads are attended apart."""
+        if any(value.heads > 1 for value in (self.q, self.kv)):
+            return None
+        tables = (value.table.reshape(len(value.table), -1) for value in (self.q, self.kv))
+        return alive(self.tiles, Attend(np.arange(len(self.q.table)), *tables))
+
+    @cached_property
+    def complete(self) -> bool:
+        """True if the mask leaves no other pair of both values on ranks that attend."""
+        rows = self.attend
+        if self.everything is None or twice(rows.rank.astype(np.intp)):
+            return False
+        order = np.argsort(rows.rank)
+        left = self._left
+        return same(left.q, rows.q[order]) and same(left.kv, rows.kv[order])
+
+    @property
+    def idle(self) -> Ints:
+        """The ranks that have both, but none of their pairs is left."""
+        here = [(value.table >= 0).any(axis=(1, 2)) for value in (self.q, self.kv)]
+        assert self.everything
+        return np.setdiff1d(np.flatnonzero(here[0] & here[1]), self.everything.rank)
+
+    @property
+    def _left(self) -> Attend:
+        """All that the mask leaves of both on ranks that attend."""
+        assert self.everything
+        return self.everything.only(np.isin(self.everything.rank, self.attend.rank))
+
+    @property
+    def _all_there(self) -> bool:
+        """True if the rectangles have as many pairs of blocks as both values."""
+        if self.everything is None:
+            return False
+        left, pairs = (live_pairs(self.tiles, rows) for rows in (self._left, self.attend))
+        return np.array_equal(left, pairs)
+
+
+def live_pairs(tiles: Tiles, attend: Attend) -> Ints:
+    """One number for each rank and pair of blocks that a mask leaves, ascending."""
+    q, kv = attend.q[:, :, None], attend.kv[:, None, :]
+    sides = tiles.partition
+    codes = (attend.rank.astype(np.int64)[:, None, None] * len(sides.q) + q) * len(sides.kv) + kv
+    return np.sort(codes[tiles.live(q, kv)])
