@@ -33,6 +33,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from codegen.folding import folded
+from codegen.formatting import formatted
 from codegen.imports import Import, written
 
 CODEGEN = Path(__file__).parent
@@ -141,7 +142,7 @@ def assemble(
     uses = {name for p in chosen for name in p.uses}
     imports = {line for line in given if line.name in uses}
     opening = "\n\n".join(filter(None, [docstring.strip(), written(imports)]))
-    return f"{opening}\n{joined([p for p in pieces if p in chosen])}"
+    return formatted(f"{opening}\n{joined([p for p in pieces if p in chosen])}")
 
 
 def needed(pieces: Sequence[Piece], given: Set[str], keep: Sequence[str]) -> set[Piece]:

@@ -4,8 +4,7 @@ The docstring says what the program computes and how, how it was made and verifi
 used and checked; nothing in it is computed with.
 """
 
-import re
-import textwrap
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
@@ -13,25 +12,24 @@ import numpy as np
 
 from codegen.layout import Form
 from codegen.masks import mask_data
+from codegen.packed import literal
 from codegen.programs import Options, Program
-from codegen.reflow import filled
 from planner.files.digest import digest
 from planner.ir import TENSORS
 from planner.layouts.peers import PEERS
 from planner.loops.form import Exchange, Loops, Return, Root, Send, Shift
 from planner.version import VERSION
 
-WIDTH = 96
 LONG = 40  # characters of a mask that the title holds
-LONGEST = 90  # characters of a line of a command
+LONGEST = 80  # characters of a word of a command, or of a reason
 SLOW = 2**12  # tokens from which a self-check takes minutes on CPUs
 # with which versions kernels ran: on CPUs those of constraints.txt, on GPUs of benchmarks/results
 CHIPS = "on one H100 and one H200"
 RAN = {
-    "torch": f"on CPUs with torch 2.13.0, {CHIPS} with torch 2.11.0+cu130",
-    "cpu": "that of CPUs with jax 0.10.2",
-    "gpu": f"cuDNN's and Triton's {CHIPS} with jax 0.11.2",
-    "tpu": "splash attention in an interpreter with jax 0.10.2, on no TPU",
+    "torch": f"Kernels were run on CPUs with torch 2.13.0, {CHIPS} with torch 2.11.0+cu130.",
+    "cpu": "The kernel of CPUs was run with jax 0.10.2.",
+    "gpu": f"cuDNN's and Triton's kernels were run {CHIPS} with jax 0.11.2.",
+    "tpu": "Splash attention was run in an interpreter with jax 0.10.2, on no TPU.",
 }
 
 
@@ -40,37 +38,45 @@ RAN = {
 
 def docstring(program: Program, usage: Sequence[str] = ()) -> str:
     """The docstring with its quotes; `usage`: lines of code, if not those of `attention`."""
-    lines = [*_wrapped(plain(title(program))), ""]
-    lines += [*(f"    {line}" for line in _command(program)), ""]
-    lines += [*_wrapped(plain(" ".join(_made(program)))), ""]
-    lines += [*(f"    {line}" for line in usage or _usage(program)), ""]
-    lines += _wrapped(" ".join(_holds(program)))
-    raw = "r" if any("\\" in line for line in lines) else ""
+    command = [*_command(program)]
+    lines = [
+        *(plain(line) for line in title(program)),
+        "",
+        *(f"    {line}" for line in command),
+        "",
+        *_made(program),
+        "",
+        *(f"    {line}" for line in usage or _usage(program)),
+        "",
+        *_holds(program),
+    ]
+    raw = "r" * (len(command) > 1)  # lines go on behind a backslash
     return "\n".join([f'{raw}"""{lines[0]}', *lines[1:], '"""'])
 
 
 def plain(text: str) -> str:
     """Text that cannot end a docstring, whatever a plan file calls its plan."""
-    return "".join(c for c in text if c.isprintable() and c not in '"\\')
+    return "".join(c for c in text if c.isprintable() and c not in {'"', "\\"})
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, break_on_hyphens=False)
+def shortened(text: str, most: int) -> str:
+    """The beginning of a long text."""
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
-def title(program: Program) -> str:
-    """Says the computation, the number of ranks, their layout and what travels."""
-    work = program.work
-    mask = str(work.mask)
-    mask = mask if len(mask) <= LONG else f"{mask[:LONG]}..."
-    what = f"Attention under the mask {mask}"
+def title(program: Program) -> Iterator[str]:
+    """Says the computation and the number of ranks; then their layout, and what is sent."""
+    mask = str(program.work.mask)
+    what = f"Attention under the mask {shortened(mask, LONG)}"
     what = f"{mask.capitalize()} attention" if mask.isidentifier() else what
     what = "Attention under a mask that tables give" if program.dynamic else what
-    ranks = f"{program.ranks} rank{'s' if program.ranks > 1 else ''}"
-    said = [_layout_name(program.layout.q), *_travels(program)]
+    yield f"{what} over {program.ranks} rank{'s' if program.ranks > 1 else ''}."
+    yield ""
     if program.any_plan:
-        return f"{what}, over {ranks}: layout and messages by tables, too."
-    return f"{what} over {ranks}: {', '.join(said)}."
+        yield "Layout and messages by tables, too."
+        return
+    for said in [_layout_name(program.layout.q), *_travels(program)]:
+        yield f"{said[0].upper()}{said[1:]}."
 
 
 def _layout_name(form: Form) -> str:
@@ -115,19 +121,22 @@ def _named(tensors: Sequence[str]) -> str:
 
 
 def _command(program: Program) -> Iterator[str]:
-    """Returns the command that makes the file again, broken between words where it is long.
-
-    Without one, the call in Python.
-    """
-    command = program.command or f"rl.emit(plan, {', '.join(_arguments(program))})"
-    words = [plain(word) for word in re.findall(r"(?:'[^']*'|\S)+", command)]
-    text = " ".join("MASK" if len(word) > LONGEST else word.replace(" ", "\0") for word in words)
-    *lines, last = textwrap.wrap(
-        text, LONGEST, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
-    lines, last = [f"{line} \\".replace("\0", " ") for line in lines], last.replace("\0", " ")
-    yield from lines
-    yield f"{last}  # MASK is PLAN['mask']" if max(map(len, words)) > LONGEST else last
+    """The command that makes the file again, an option a line; without one, the call in Python."""
+    if not program.command:
+        yield f"rl.emit(plan, {', '.join(_arguments(program))})"
+        return
+    lines, more = list[str](), ""
+    for word in map(shlex.quote, shlex.split(program.command)):
+        if len(word) > LONGEST:
+            word, more = "MASK", "  # MASK is PLAN['mask']"
+        if lines and word[:2] != "--":
+            lines[-1] += f" {plain(word)}"
+        else:
+            lines.append(plain(word))
+    first, *others = lines
+    lines = [first, *(f"    {line}" for line in others)]
+    yield from (f"{line} \\" for line in lines[:-1])
+    yield lines[-1] + more
 
 
 def _arguments(program: Program) -> Iterator[str]:
@@ -140,33 +149,37 @@ def _arguments(program: Program) -> Iterator[str]:
 
 
 def _made(program: Program) -> Iterator[str]:
-    """Where the file comes from and why it is right."""
+    """Where the file comes from and why it is right, a sentence or a part of one a line."""
     if program.any_plan:
-        yield f"Generated by ringloom {VERSION}: change the command, not the file. Its schedule and"
-        yield "mask give no more than a name: tables have theirs, and are made of verified plans."
-        yield _ran(program)
-        yield "SPDX-License-Identifier: Apache-2.0"
-        return
-    kind = "regular" if program.loops is not None else f"as tables, not loops: {program.irregular}"
-    kind = "tables are an argument" if program.dynamic else kind
-    yield f"Generated by ringloom {VERSION} from plan {digest(program.plans)} ({kind}): change the"
-    yield f"{'command' if program.command else 'plan'}, not the file."
-    both = "both passes" if program.backward else "the forward pass"
-    yield f"Verified: every query meets every key it may see exactly once, in {both}."
-    name = program.layout.q.name
-    other = [peer for peer, where in PEERS.get(name, {}).items() if where and peer != name]
-    if other:
-        yield f"{name.capitalize()} is also called {', '.join(other)}."
-    yield _ran(program)
+        yield f"Generated by ringloom {VERSION}. Change the command, not the file."
+        yield "Its schedule and mask give no more than a name: tables have theirs, and are made of"
+        yield "verified plans."
+    else:
+        yield f"Generated by ringloom {VERSION} from plan {digest(program.plans)}{_kind(program)}."
+        yield f"Change the {'command' if program.command else 'plan'}, not the file."
+        both = "both passes" if program.backward else "the forward pass"
+        yield f"Verified: every query meets every key it may see exactly once, in {both}."
+        name = program.layout.q.name
+        other = [peer for peer, where in PEERS.get(name, {}).items() if where and peer != name]
+        if other:
+            yield f"{name.capitalize()} is also called {', '.join(other)}."
+    yield from _ran(program)
     yield "SPDX-License-Identifier: Apache-2.0"
 
 
-def _ran(program: Program) -> str:
+def _kind(program: Program) -> str:
+    if program.dynamic:
+        return " (tables are an argument)"
+    if program.loops is not None:
+        return " (regular)"
+    return f"\n(as tables, not loops: {plain(shortened(program.irregular, LONGEST))})"
+
+
+def _ran(program: Program) -> Iterator[str]:
     """Says with which versions the kernels of a program were run."""
     kinds = ("cpu", "gpu", "tpu") if program.platform == "all" else (program.platform,)
     kinds = kinds if program.loops is not None else ("cpu",)  # tables attend in jnp everywhere
-    kinds = ("torch",) if program.target == "torch" else kinds
-    return f"Kernels were run: {'; '.join(RAN[kind] for kind in kinds)}."
+    yield from (RAN[kind] for kind in (("torch",) if program.target == "torch" else kinds))
 
 
 def _usage(program: Program) -> Iterator[str]:
@@ -199,7 +212,8 @@ def _holds(program: Program) -> Iterator[str]:
     what = "output and gradients" if program.backward else "the output"
     size = f" of {program.checked} token{'s' * (program.checked > 1)}" * (not program.any_plan)
     slow = ", which is slow on CPUs" * (program.checked >= SLOW and not program.any_plan)
-    yield f"`{run} FILE` compares {what} with dense attention{size}{slow}."
+    yield f"`{run} FILE` compares {what}"
+    yield f"with dense attention{size}{slow}."
 
 
 # ---- constants
@@ -223,16 +237,16 @@ def constants(program: Program) -> str:
         *[f"V_HEAD_DIM = {work.v_head_dim}  # of values and results"] * program.unequal,
         _scale(program),
         *_operator(program),
-        *plan_literal(program),
-        *mask_data(work, program.free).splitlines(),
+        plan_literal(program),
+        mask_data(work, program.free),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _operator(program: Program) -> Iterator[str]:
     """The name of the operators in torch: of one plan, or of the sizes of any plan."""
     if program.target == "torch":
-        work, version = program.work, re.sub(r"\W", "_", VERSION)
+        work, version = program.work, "".join(c if c.isalnum() else "_" for c in VERSION)
         sizes = program.ranks, work.heads, work.kv_heads, work.head_dim
         plan = "_".join(map(str, ("any", *sizes))) if program.any_plan else digest(program.plans)
         yield f'OPERATOR = "{plan}_{version}"'
@@ -246,31 +260,22 @@ def _scale(program: Program) -> str:
     return f"SCALE = {work.head_dim}**-0.5" if work.scale is None else f"SCALE = {scale!r}"
 
 
-def plan_literal(program: Program) -> Iterator[str]:
-    """PLAN, a line for each kind of value; without what a dynamic program leaves to tables."""
-    work, mask = program.work, str(program.work.mask)
+def plan_literal(program: Program) -> str:
+    """PLAN; without what a dynamic program leaves to tables."""
+    work = program.work
     dims = ("head_dim", *["v_head_dim"] * program.unequal)
-    kinds = () if program.any_plan else ("seq", "kv_seq"), ("heads", "kv_heads", *dims)
-    lengths, sizes = ([f'"{f}": {getattr(work, f)}' for f in fields] for fields in kinds)
-    sizes += ['"sinks": True'] * work.sinks
-    sizes += [f'"scale": {work.softmax_scale!r}', f'"dtype": "{work.dtype}"']
+    lengths = () if program.any_plan else ("seq", "kv_seq")
+    entries: dict[str, object] = {
+        "name": plain(program.forward.name)[:80],
+        "ranks": program.ranks,
+        **{name: getattr(work, name) for name in (*lengths, "heads", "kv_heads", *dims)},
+        **({"sinks": True} if work.sinks else {}),
+        "scale": work.softmax_scale,
+        "dtype": work.dtype,
+    }
     if program.max_calls is not None:
-        sizes.append(f'"max_calls": {program.max_calls}')
-    yield "PLAN = {"
-    entries = [
-        f'"name": "{plain(program.forward.name)[:80]}"',
-        f'"ranks": {program.ranks}',
-        *lengths,
-    ]
-    short = [] if program.dynamic else [f'"mask": "{mask}"']  # else the mask is in the tables
-    long = [entry for entry in short if len(mask) > WIDTH - 16]
-    yield from filled([*entries, *sizes, *(entry for entry in short if not long)])
-    yield from _mask_literal(mask) if long else ()
-    yield "}  # fmt: skip"
-
-
-def _mask_literal(mask: str) -> Iterator[str]:
-    size = WIDTH - 12
-    yield '    "mask": ('
-    yield from (f'        "{mask[a : a + size]}"' for a in range(0, len(mask), size))
-    yield "    ),"
+        entries["max_calls"] = program.max_calls
+    each = [f"{name!r}: {value!r}" for name, value in entries.items()]
+    if not program.dynamic:  # else the mask is in the tables
+        each.append(f"'mask': {literal(str(work.mask))}")
+    return f"PLAN = {{{', '.join(each)}}}"

@@ -1,12 +1,10 @@
 """layout_text   `positions`, `shard` and `unshard` of a program, printed from its layout."""
 
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from codegen.layout import Form, Joined, Layout, Named, Ranges
-from codegen.packed import packed
-from codegen.reflow import WIDTH, reflow
+from codegen.packed import assigned
 
 PADDED = '''
 
@@ -21,53 +19,48 @@ BY_SIDE = 'positions if side == "q" else kv_positions'
 def layout_text(layout: Layout, target: str, free: bool) -> str:
     """The layout section of a program; `free`: it takes any length whose pieces are equal."""
     text = Text(layout, target, free)
-    functions = reflow([*text.positions("q"), *text.positions("kv")])
+    functions = [*text.positions("q"), *text.positions("kv")]
     lines = [*heading(layout), *_data(layout), *functions]
     padding = PADDED if text.padded else ""
     cuts = "\n".join([*text.shard(), *text.unshard()])
     return "\n".join(lines) + f"\n{padding}{cuts}\n"
 
 
+def has_kv_positions(layout: Layout, target: str) -> bool:
+    """True if a program tells the positions of keys by a function of their own."""
+    longer = layout.q.tokens != layout.kv.tokens
+    return longer or Text(layout, target, free=False).apart
+
+
 def heading(layout: Layout) -> Iterator[str]:
     """The title of the section, in words."""
     q, kv = described(layout.q), described(layout.kv)
-    if layout.alike:
-        yield from wrapped(f"# ---- Layout: {q}.")
-    else:
-        yield from wrapped(f"# ---- Layout: queries {q};")
-        yield from wrapped(f"# keys {kv}.")
+    first, *others = q if layout.alike else [f"queries {q[0]}", *q[1:], f"keys {kv[0]}", *kv[1:]]
+    yield ";\n# ".join([f"# ---- Layout: {first}", *others]) + "."
 
 
-def described(form: Form) -> str:
-    """A side in one sentence: "of 16 equal pieces, rank r holds piece r and piece 15 - r"."""
+def described(form: Form) -> list[str]:
+    """A side in a few words each: "of 16 equal pieces, rank r holds piece r and piece 15 - r"."""
     if isinstance(form, Ranges):
-        return f"no formula: the ranges of all {len(form.held)} ranks are listed"
+        return [f"no formula: the ranges of all {len(form.held)} ranks are listed"]
     if isinstance(form, Joined):
-        first, rest = (
-            f"{part.tokens} tokens: {described(part)}" for part in (form.front, form.rear)
-        )
-        return f"in two parts, the first {first}; the next {rest}"
+        parts = zip(("first", "next"), (form.front, form.rear), strict=True)
+        each = [[f"the {place} {part.tokens} tokens: ", *described(part)] for place, part in parts]
+        return ["in two parts", *(line for a, b, *more in each for line in (a + b, *more))]
     groups, members = form.groups, form.members
-    across = f"; rank r is in group r % {groups}" * form.across
+    across = [f"rank r is in group r % {groups}"] * form.across
     if not form.pieces:
         stripes = "single tokens" if form.grain == 1 else f"stripes of {form.grain} tokens"
         if members == 1:
-            return f"{stripes} given to the {groups} ranks in turn"
-        cut = f"cut between their {members} ranks{across}"
-        return f"{stripes} given to {groups} groups in turn, {cut}"
+            return [f"{stripes} given to the {groups} ranks in turn"]
+        given = f"{stripes} given to {groups} groups in turn"
+        return [given, f"a group's tokens are cut between its {members} ranks", *across]
     who, count = "rank r" if members == 1 else "group g", form.pieces * groups
     equal = "equal" if form.tokens % (count * members) == 0 else "nearly equal"
     back = f" and piece {count - 1} - {who[-1]}" * (form.pieces > 1)
-    share = f", each of its {members} ranks one of {members} parts of each{across}"
-    share *= members > 1
-    return f"of {count} {equal} pieces, {who} holds piece {who[-1]}{back}{share}"
-
-
-def wrapped(text: str) -> list[str]:
-    """A comment on lines that fit."""
-    return textwrap.wrap(
-        text, WIDTH, subsequent_indent="# ", break_long_words=False, break_on_hyphens=False
-    )
+    pieces = f"of {count} {equal} pieces, {who} holds piece {who[-1]}{back}"
+    share = f"each of its {members} ranks has one of {members} parts of each"
+    return [pieces, *[share, *across] * (members > 1)]
 
 
 def _data(layout: Layout) -> Iterator[str]:
@@ -75,15 +68,8 @@ def _data(layout: Layout) -> Iterator[str]:
     for name, form in (("RANGES", layout.q), ("KV_RANGES", layout.kv)):
         if isinstance(form, Ranges) and not (name == "KV_RANGES" and layout.alike):
             held = [tuple((p.start, p.stop, p.step) for p in own) for own in form.held]
-            yield from ("", *packed(name, held, _literal(name, held)))
-
-
-def _literal(name: str, held: Sequence[tuple[tuple[int, int, int], ...]]) -> Iterator[str]:
-    yield f"{name} = (  # first, end and step of the ranges of each rank"
-    for own in held:
-        text = f"{own},"
-        yield from textwrap.wrap(text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 5)
-    yield ")  # fmt: skip"
+            yield from ("", "# first, end and step of the ranges of each rank")
+            yield assigned(name, tuple(held))
 
 
 @dataclass(frozen=True)
@@ -114,7 +100,7 @@ class Text:
     def positions(self, side: str) -> Iterator[str]:
         """The function that tells the positions on a rank; of keys only where these differ."""
         layout, keys = self.layout, side == "kv"
-        if keys and not self.apart and layout.q.tokens == layout.kv.tokens:
+        if keys and not has_kv_positions(layout, self.target):
             return
         seq = "KV_SEQ" if keys else "SEQ"
         array = "Tensor" if self.torch else "np.ndarray"

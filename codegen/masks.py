@@ -9,15 +9,13 @@ BOXES is derived: rows (i0, i1, j0, j1, low, high), queries i0 <= i < i1 and key
 low <= j - i <= high, disjoint, of aligned positions.
 """
 
-import re
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from codegen.reflow import WIDTH, filled, numbers
-from codegen.text import entered, numbered
+from codegen.packed import assigned, literal
 from planner.masks import Mask
 from planner.masks.regions import FAR, Region
 from planner.workload import Workload
@@ -33,6 +31,7 @@ CELLS = {
     "jax": 'jnp.array([[c == "1" for c in row] for row in {}])',
 }
 NUMBERS = {"torch": "torch.tensor({}, device=i.device)", "jax": "jnp.array({})"}
+V = TypeVar("V")
 
 
 # ---- data
@@ -41,21 +40,13 @@ NUMBERS = {"torch": "torch.tensor({}, device=i.device)", "jax": "jnp.array({})"}
 def mask_data(work: Workload, free: bool) -> str:
     """Prints the data that a mask names, and its boxes; `free`: the program takes any length."""
     lines, sentence = list[str](), Sentence(work, "jax")
-    sentence.joined(work.mask)
-    for name, value in sentence.data.items():
-        lines += _strings(name, value) if name.startswith("GRID") else numbers(name, value)
+    sentence.of(work.mask)
+    for name, values in sentence.grids.items():
+        cells = "".join(f"{literal(row)}," for row in values)
+        lines += ["# whose queries see whose keys, by cells", f"{name} = ({cells})"]
+    for name, numbers in sentence.numbers.items():
+        lines.append(assigned(name, numbers))
     return "\n".join([*lines, *_boxes(work, free)]) + "\n"
-
-
-def _strings(name: str, rows: Iterable[object]) -> list[str]:
-    lines = [f"{name} = (  # whose queries see whose keys, by cells"]
-    for row in map(str, rows):
-        if len(row) <= WIDTH - 7:
-            lines.append(f'    "{row}",')
-        else:
-            parts = [row[a : a + WIDTH - 12] for a in range(0, len(row), WIDTH - 12)]
-            lines += ["    (", *(f'        "{part}"' for part in parts), "    ),"]
-    return [*lines, ")"]
 
 
 def boxes(work: Workload, free: bool) -> list[tuple[int, ...]]:
@@ -70,18 +61,17 @@ def boxes(work: Workload, free: bool) -> list[tuple[int, ...]]:
     return sorted((i0, i1, j0, j1, max(a, -reach), min(b, reach)) for i0, i1, j0, j1, a, b in rows)
 
 
-def _boxes(work: Workload, free: bool) -> list[str]:
+def _boxes(work: Workload, free: bool) -> Iterator[str]:
     rows = boxes(work, free)
-    head, said = "BOXES = (", "# i0 <= i < i1, j0 <= j < j1, low <= j - i <= high"
-    far = {BEYOND: "FAR", -BEYOND: "-FAR"}
-    cells = [", ".join(far.get(x, str(x)) for x in row) for row in rows]
-    start = ["FAR = 2**30  # beyond every position"] * free
+    if free:
+        yield "FAR = 2**30  # beyond every position"
     if not rows:
-        return [*start, "BOXES: tuple[tuple[int, ...], ...] = ()  # the mask allows no pair"]
-    one = f"{head}({cells[0]}),)  {said}"
-    if len(cells) == 1 and len(one) <= WIDTH:
-        return [*start, one]
-    return [*start, f"{head}  {said}", *filled(f"({x})" for x in cells), ")  # fmt: skip"]
+        yield "BOXES: tuple[tuple[int, ...], ...] = ()  # the mask allows no pair"
+        return
+    far = {BEYOND: "FAR", -BEYOND: "-FAR"} if free else {}
+    cells = (f"({', '.join(far.get(x, str(x)) for x in row)})," for row in rows)
+    yield "# i0 <= i < i1, j0 <= j < j1, low <= j - i <= high"
+    yield assigned("BOXES", rows, f"({''.join(cells)})")
 
 
 # ---- the function
@@ -89,78 +79,83 @@ def _boxes(work: Workload, free: bool) -> list[str]:
 
 @dataclass
 class Sentence:
-    """An expression, and the lines that name its parts where it would be too long.
+    """The expression of a mask, in the names that its data have in a program.
 
-    `data`: what it names, name -> numbers, or rows of a grid; alike ones have one name.
+    `grids` are rows of cells, `numbers` all other data, by name; alike ones have one name.
     """
 
     work: Workload
     target: str
-    lines: list[str] = field(default_factory=list)
-    used: list[str] = field(default_factory=list)
-    data: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    grids: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    arrays: dict[str, str] = field(default_factory=dict)  # data that is indexed: name -> its array
 
-    def short(self, mask: Mask, room: int) -> str:
-        """Returns the expression of a mask, or the name that a line before gives it."""
-        text = self.joined(mask)
-        if len(text) <= room:
-            return text
-        name = type(mask).__name__.lower()
-        self.used.append(name)
-        name = f"{name}_{self.used.count(name)}"
-        self.lines.append(f"{name} = {text}")
-        return name
-
-    def joined(self, mask: Mask) -> str:
-        """Returns the expression of a mask, with the names that its data have here."""
-        text = mask.expression
-        names = {n: self.named(n, value, f"{n}[" in text) for n, value in mask.names.items()}
+    def of(self, mask: Mask) -> ast.expr:
+        """The expression of a mask."""
+        tree = ast.parse(mask.expression, mode="eval").body
+        indexed = {ast.unparse(n.value) for n in ast.walk(tree) if isinstance(n, ast.Subscript)}
+        names = {n: self._named(n, value, n in indexed) for n, value in mask.names.items()}
         guarded = mask.from_zero and self.work.offset < 0
-        if guarded and "[" in mask.expression:
-            names["i"] = "i.clip(0)"  # an index
-        text = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), mask.expression)
-        return f"(i >= 0) & ({text})" if guarded else text
+        if guarded and indexed:
+            names["i"] = ast.parse("i.clip(0)", mode="eval").body
+        renamed: ast.expr = _Renamed(names).visit(tree)
+        if guarded:
+            return ast.BinOp(ast.parse("i >= 0", mode="eval").body, ast.BitAnd(), renamed)
+        return renamed
 
-    def named(self, name: str, value: NDArray[np.integer | np.bool_] | Mask, indexed: bool) -> str:
-        """Returns the text for data or a mask that an expression names; `indexed`: by arrays."""
+    def _named(self, name: str, value: Any, indexed: bool) -> ast.expr:
+        """The expression for data or a mask that an expression names; `indexed`: by arrays."""
         if isinstance(value, Mask):
-            text = self.short(value, 40)
-            return text if text.isidentifier() else f"({text})"
+            return self.of(value)
         if value.ndim == 1:
-            data = entered(self.data, numbered(name), tuple(value.tolist()))
-            return self.known(data.lower(), NUMBERS[self.target].format(data)) if indexed else data
+            name = _entered(self.numbers, name, tuple(value.tolist()))
+            return ast.Name(self._array(name.lower(), name, NUMBERS) if indexed else name)
         rows = tuple("".join("01"[c] for c in row) for row in value.tolist())
-        grid = entered(self.data, numbered("GRID"), rows)
-        return self.known(f"cells{grid[4:]}", CELLS[self.target].format(grid))
+        name = _entered(self.grids, "GRID", rows)
+        return ast.Name(self._array(f"cells{name[4:]}", name, CELLS))
 
-    def known(self, name: str, text: str) -> str:
-        """Returns a name for what a line says, written one time."""
-        if (line := f"{name} = {text}") not in self.lines:
-            self.lines.append(line)
+    def _array(self, name: str, data: str, made: dict[str, str]) -> str:
+        self.arrays[name] = made[self.target].format(data)
         return name
+
+
+@dataclass(frozen=True)
+class _Renamed(ast.NodeTransformer):
+    """Puts expressions in place of names."""
+
+    names: dict[str, ast.expr]
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.names.get(node.id, node)
+
+
+def _entered(table: dict[str, V], name: str, value: V) -> str:
+    """Enters a value into a table; returns the name, numbered where another value has it."""
+    names = (name if n == 1 else f"{name}_{n}" for n in count(1))
+    return next(name for name in names if table.setdefault(name, value) == value)
 
 
 def mask_expression(work: Workload) -> str:
-    """Returns the expression that `allowed` returns, "" if that names parts of it before."""
+    """Returns the expression that `allowed` returns, "" if that needs arrays of data."""
     sentence = Sentence(work, "torch")
-    text = sentence.joined(work.mask)
-    return "" if sentence.lines else text
+    text = ast.unparse(sentence.of(work.mask))
+    return "" if sentence.arrays else text
 
 
 def mask_function(work: Workload, target: str) -> str:
     """Prints `allowed`, and `place` for masks that need it, as a module text."""
     array = ARRAYS[target]
     sentence = Sentence(work, target)
-    text = sentence.short(work.mask, WIDTH - len("    return "))
+    tree = sentence.of(work.mask)
     aligned = " (+ KV_SEQ - SEQ)" if work.offset else ""
     lines = [
         f"def allowed(i: {array}, j: {array}) -> {array}:",
         f'    """Which query positions i{aligned} may see which key positions j."""',
-        *(f"    {line}" for line in [*sentence.lines, f"return {text}"]),
+        *(f"    {name} = {text}" for name, text in sentence.arrays.items()),
+        f"    return {ast.unparse(tree)}",
     ]
-    if "place(" in "".join(lines):
+    if any(isinstance(node, ast.Call) for node in ast.walk(tree)):
         lines += [
-            *("", ""),
             f"def place(x: {array}, bounds: tuple[int, ...]) -> {array}:",
             '    """The number of the document that a position lies in, counted from 1."""',
             f"    return {PLACE[target]}",

@@ -1,16 +1,15 @@
-"""Data that is too long to be read stands in a program compressed, and `unpacked` gives it back."""
+"""Data of a program: printed as it is, or compressed if it is long; `unpacked` gives that back."""
 
 import base64
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
-from pprint import pformat
 from typing import Any
 
-WIDTH = 100
 LINES = 60  # of data that is printed as it is
 LONG = 4000  # characters of data that is compressed
+PIECE = 80  # characters of a text that is printed in pieces
 
 
 def unpacked(text: str) -> Any:
@@ -18,21 +17,34 @@ def unpacked(text: str) -> Any:
     return json.loads(zlib.decompress(base64.b85decode("".join(text.split()))))
 
 
-def assigned(name: str, value: Any) -> str:
-    """The assignment of nested lists and dictionaries: as they are, or if long compressed."""
-    text = json.dumps(value, separators=(",", ":"))
-    if len(text) < LONG:
-        return f"{name} = {pformat(value, width=WIDTH, compact=True, sort_dicts=False)}\n"
-    code = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
-    parts = (code[at : at + WIDTH] for at in range(0, len(code), WIDTH))
-    return "\n".join([f'{name} = unpacked("""', *parts, '""")', ""])
-
-
 def packed(name: str, value: Any, lines: Iterable[str]) -> list[str]:
     """The assignment of a value: these lines, or if they are many, compressed JSON."""
-    if len(made := [*islice(lines, LINES + 1)]) <= LINES:
-        return made
-    text = json.dumps(value, separators=(",", ":"))
+    made = [*islice(lines, LINES + 1)]
+    return made if len(made) <= LINES else [_compressed(name, _json(value))]
+
+
+def assigned(name: str, value: Collection[object], text: str = "") -> str:
+    """The assignment of data as it is, or as this text; if it is long, as compressed JSON."""
+    code = _json(value)
+    if len(value) > LINES or len(code) > LONG:
+        return _compressed(name, code)
+    return f"{name} = {text or value}"
+
+
+def literal(text: str) -> str:
+    """A string, in pieces if it is long."""
+    first, *others = map(repr, _cut(text))
+    return f"({' '.join([first, *others])})" if others else first
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _compressed(name: str, text: str) -> str:
     code = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
-    parts = (code[at : at + WIDTH] for at in range(0, len(code), WIDTH))
-    return [f'{name} = unpacked("""', *parts, '""")']
+    return "\n".join([f'{name} = unpacked("""', *_cut(code), '""")'])
+
+
+def _cut(text: str) -> list[str]:
+    return [text[at : at + PIECE] for at in range(0, max(1, len(text)), PIECE)]

@@ -9,7 +9,7 @@ from codegen.jax.schedule import print_loops
 from codegen.jax.tables import dynamic
 from codegen.jax.tables import program as table
 from codegen.jax.tables.dynamic import tables
-from codegen.layout_text import layout_text
+from codegen.layout_text import has_kv_positions, layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
 from codegen.text import quoted
@@ -39,7 +39,7 @@ def write(program: Program) -> str:
 def written(program: Program, schedule: Sequence[str | Part]) -> str:
     """A program of this schedule: the texts of `forward` and `backward`, and of what they call."""
     layout = layout_text(program.layout, "jax", program.free)
-    keys = "def kv_positions" in layout
+    keys = has_kv_positions(program.layout, "jax")
     texts = [
         constants(program) + checked(program),
         PACKED,

@@ -1,12 +1,8 @@
 """Torch programs: one attention function, printed from loops or by tables, and its check."""
 
-import subprocess
-
-from ruff.__main__ import find_ruff_bin  # type: ignore[import-untyped]
-
 from codegen.assemble import PACKED, Part, assemble, parts_of
 from codegen.header import constants, docstring
-from codegen.layout_text import layout_text
+from codegen.layout_text import has_kv_positions, layout_text
 from codegen.masks import mask_expression, mask_function
 from codegen.programs import Program
 from codegen.reflow import WIDTH, reflow
@@ -27,10 +23,10 @@ def write(program: Program) -> str:
     if program.dynamic:
         return dynamic.write(program)
     layout = layout_text(program.layout, "torch", program.free)
-    apart = "def kv_positions" in layout
+    apart = has_kv_positions(program.layout, "torch")
     if program.lowered is not None:
         try:
-            return formatted(written(program, layout, apart, schedule(program, apart)))
+            return written(program, layout, apart, schedule(program, apart))
         except PlanError as error:
             program = program.as_tables(str(error))
             layout = layout_text(program.layout, "torch", program.free)
@@ -53,13 +49,6 @@ def written(program: Program, layout: str, apart: bool, passes: str = "") -> str
     marks = program.marks | {"apart" if apart else "alike"} | (OPS if passes else set())
     choices = program.choices | {"APART": apart}
     return assemble(docstring(program), texts, keep, marks, choices)
-
-
-def formatted(text: str) -> str:
-    """A program whose long lines are broken."""
-    command = [find_ruff_bin(), "format", "--line-length", "100", "-"]
-    run = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    return run.stdout
 
 
 def seen(program: Program, margin: int) -> dict[str, str]:

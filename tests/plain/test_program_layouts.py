@@ -11,7 +11,7 @@ import pytest
 from array_libraries import library_of
 from codegen.assemble import PACKED, assemble
 from codegen.layout import Joined, Layout, Ranges, layout_of
-from codegen.layout_text import described, layout_text
+from codegen.layout_text import described, has_kv_positions, layout_text
 from planner.ir import Plan
 from planner.layouts import by_tokens, chunks_of, whole_heads
 from planner.masks import Causal, Full, Mask, Window
@@ -96,7 +96,7 @@ def program(layout: Layout, target: str) -> ModuleType:
     sizes = f"RANKS = {layout.ranks}\nSEQ, KV_SEQ = {layout.q.tokens}, {layout.kv.tokens}\n"
     keep = ["positions", "shard", "unshard"]
     text = layout_text(layout, target, layout.multiple > 0)
-    keep += ["kv_positions"] if "def kv_positions" in text else []
+    keep += ["kv_positions"] * has_kv_positions(layout, target)
     built = ModuleType("layout")
     exec(assemble('"""A layout."""', [sizes, PACKED, text], keep), vars(built))
     return built
@@ -171,17 +171,18 @@ def test_named_layouts_are_formulas_and_shuffled_ones_are_data() -> None:
     names = [layout_of(one).q.name for one in PLANS]
     assert names.count("") == 3
     assert {"contiguous", "striped", "zigzag"} < {*names}
-    assert described(layout_of(PLANS[2]).q) == (
+    assert described(layout_of(PLANS[2]).q) == [
         "of 16 equal pieces, rank r holds piece r and piece 15 - r"
-    )
+    ]
 
 
 def test_a_cache_and_what_is_behind_it_are_one_formula_each() -> None:
     assert all(isinstance(layout_of(one).kv, Joined) for one in TWO)
-    assert described(layout_of(TWO[0]).kv) == (
-        "in two parts, the first 256 tokens: stripes of 16 tokens given to the 4 ranks in turn;"
-        " the next 64 tokens: of 8 equal pieces, rank r holds piece r and piece 7 - r"
-    )
+    assert described(layout_of(TWO[0]).kv) == [
+        "in two parts",
+        "the first 256 tokens: stripes of 16 tokens given to the 4 ranks in turn",
+        "the next 64 tokens: of 8 equal pieces, rank r holds piece r and piece 7 - r",
+    ]
     assert [layout_of(one).equal for one in TWO[:3]] == [True, False, False]
     assert not any(layout_of(one).multiple for one in TWO)
 

@@ -22,7 +22,7 @@ def text(program: Program) -> list[str | Part]:
     Raises PlanError for a plan that begins with copies that no program can have.
     """
     data = assigned("TABLES: dict[str, Any]", tables_of(program))
-    return [HEADING + data, *parts_of("torch", *INTERPRETER)]
+    return [f"{HEADING}{data}\n", *parts_of("torch", *INTERPRETER)]
 
 
 def operators(program: Program, shapes: str = "") -> list[Part]:
