@@ -7,35 +7,19 @@ once, to the right tokens: others would have to agree in 64 random bits. So the 
 and memory as the program does, at any number of ranks; it knows no target.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
-from codegen.checking.machine import ProgramError, Registers, Weights
-from codegen.checking.messages import Arrival, arrivals, ordered
+from codegen import ir
+from codegen.checking.machine import Held, ProgramError, Registers
+from codegen.checking.messages import arrivals
 from codegen.conditions import Flags, holds
-from codegen.ir import (
-    At,
-    Attend,
-    Choose,
-    Clear,
-    For,
-    Let,
-    Message,
-    Op,
-    Place,
-    Post,
-    Program,
-    Register,
-    Slice,
-    Wait,
-    Zero,
-)
+from codegen.ir import Place, Program, Register, Slice
 from planner.analysis.tiles import tiles
-from planner.ir import ACCUMULATORS
+from planner.ir import ACCUMULATORS, QUERY_SIDE
 from planner.ir import Attend as Rectangle
 from planner.loops.expand import Expansion
 from planner.loops.form import HELD, OWN, Ints
@@ -47,6 +31,8 @@ __all__ = ["ProgramError", "check"]
 CELLS = 1 << 20  # pairs of blocks looked at at a time
 SEED = 20261128
 SIDES: tuple[SideName, ...] = ("q", "kv")
+ILL_FORMED = ArithmeticError, LookupError, TypeError, ValueError
+Tables = dict[SideName, Ints]
 
 
 def check(
@@ -56,132 +42,160 @@ def check(
 
     Returns the blocks that the forward pass leaves on each rank: `held` of the backward pass.
     """
-    machine = Machine(program, rows, held)
-    machine.run(program.ops, 0, np.ones(rows.plan.ranks, np.bool_))
-    machine.finish()
-    kept = program.kept if rows.plan.pass_ == "forward" else ()
-    return {Register(register.of, HELD): machine.blocks(register) for register in kept}
+    machine = Machine(program, rows)
+    try:
+        machine.begin(rows, held)
+        machine.run(program.ops, 0, np.ones(rows.plan.ranks, np.bool_))
+        return machine.finish()
+    except ProgramError:
+        raise
+    except ILL_FORMED as error:
+        raise ProgramError(f"step {machine.step}: {error!r}, in {machine.op}") from error
 
 
 class Machine(Registers):
     """All ranks, as they run a program."""
 
-    def __init__(self, program: Program, rows: Expansion, held: Mapping[Register, Ints]) -> None:
+    def __init__(self, program: Program, rows: Expansion) -> None:
         sides = {side: rows.plan.partition.side(side) for side in SIDES}
         super().__init__(rows.coordinates, program.mesh, sides)
-        self.program, self.plan, self.arrivals = program, rows.plan, dict[str, Arrival]()
-        self.posted = dict[str, Message]()
-        self.tiles, self.kinds = tiles(rows.plan), Kinds(rows.plan)
+        self.program, self.plan, self.kinds = program, rows.plan, Kinds(rows.plan)
+        self.tiles, self.sums = tiles(rows.plan), ACCUMULATORS[rows.plan.pass_]
+        self.tensors = dict[Register, set[str]]()  # that inputs are of
+        self.under_way = dict[str, tuple[ir.Message, Flags, Held]]()
         random = np.random.default_rng(SEED)
         self.factors = {
             s: random.integers(1 << 64, size=len(x), dtype=np.uint64) for s, x in sides.items()
         }
-        for side in SIDES:
-            named = rows.values[side].named
-            self.inputs[Register(side, OWN)] = named[OWN, None].table
-            if (value := named.get((HELD, None))) is not None:
-                register = Register(side, HELD)
-                blocks = self.inputs[register] = held.get(register, value.table)
-                flat = (x.reshape(len(x), -1) for x in (blocks, value.table))
-                if not same(*flat):
-                    self.fail(f"the forward pass leaves other blocks than {register}")
+
+    def begin(self, rows: Expansion, held: Mapping[Register, Ints]) -> None:
+        """Gives ranks the blocks that they own, and those that the forward pass has left."""
+        pass_, named = self.program.pass_, {side: rows.values[side].named for side in SIDES}
+        if (self.program.mesh, pass_) != (rows.loops.mesh, rows.plan.pass_):
+            self.fail("the program is of another pass, or of other ranks")
+        kept = [Register(r.of, HELD) for r in self.program.kept if pass_ == "backward"]
+        due = {Register(side, HELD) for side in SIDES if (HELD, None) in named[side]}
+        if [*held] != kept or {*kept} != due:
+            self.fail("the forward pass leaves inputs of other kinds")
+        for register, blocks in held.items():
+            wanted = named[register.side][HELD, None].table
+            if not same(*(x.reshape(len(x), -1) for x in (blocks, wanted))):
+                self.fail(f"the forward pass leaves other blocks than {register}")
+        own = {Register(side, OWN): named[side][OWN, None].table for side in SIDES}
+        self.tables |= {**own, **held}
+        for register in self.tables:
+            self.tensors[register] = {*QUERY_SIDE[pass_]} if register.of == "q" else {"KV"}
+        if (queries := Register("q", HELD)) in held:
+            self.tensors[queries] = {"Q", "OUT"}
 
     # ---- ops
 
-    def run(self, ops: Iterable[Op], t: int, on: Flags) -> None:
+    def run(self, ops: Iterable[ir.Op], t: int, on: Flags) -> None:
         """Runs ops in step t, on some ranks."""
         for op in ops:
             self.op, self.step = op, t
+            for register in ir.reads(op) if not [*ir.inner(op)] else ():
+                self.table(register)
             match op:
-                case Let():
-                    self.bind(op.into, on, self.read(op.source, t, on))
-                case Zero():
-                    self.begin(op.sums, self.blocks(op.like).shape, on)
-                case Clear():
-                    self.clear(op.sums, t, on)
-                case Post():
-                    self.post(op, t)
-                case Wait():
+                case ir.Let(into, source):
+                    self.name(into, source.register, self.tensors[source.register], on)
+                    self.bind(into, on, self.read(source, t, on))
+                case ir.Zero(sums, like):
+                    if not sums.accumulates or like.of != sums.side:
+                        self.fail(f"{sums} are no sums in the shape of {like}")
+                    self.bind(sums, on, np.zeros(self.table(like).shape, np.uint64))
+                case ir.Clear(sums):
+                    self.change(sums, t, on)
+                case ir.Post(message):
+                    self.post(message, t)
+                case ir.Wait():
                     self.wait(op, t, on)
-                case Attend():
+                case ir.Attend():
                     self.attend(op, t, on)
-                case Choose():
-                    self.choose(op, t, on)
-                case For():
-                    for step in op.steps:
-                        self.run(op.body, step, on)
-                case At():
-                    self.run(op.body, op.step, on)
+                case ir.Choose(cases):
+                    left = on
+                    for tests, case in cases:
+                        here = left & holds(tests, [t], self.where)[0]
+                        if here.any():
+                            self.run([case], t, here)
+                        left = left & ~here
+                case ir.For(steps, body):
+                    for step in steps:
+                        self.run(body, step, on)
+                case ir.At(step, body):
+                    self.run(body, step, on)
                 case _:
                     assert_never(op)
 
-    def choose(self, op: Choose, t: int, on: Flags) -> None:
-        """Runs the first case that holds, on each rank."""
-        left = on
-        for tests, case in op.cases:
-            here = left & holds(tests, [t], self.where)[0]
-            if here.any():
-                self.run([case], t, here)
-            left = left & ~here
+    def name(self, into: Register, source: Register, tensors: set[str], on: Flags) -> None:
+        """Notes of which tensors a register is that gets something from another one."""
+        if into.of != source.of or (into.value in (OWN, HELD) and not into.accumulates):
+            self.fail(f"{into} is given what is of {source}")
+        if not on.all() and self.tensors.get(into, tensors) != tensors:
+            self.fail(f"{into} is of other tensors on different ranks")
+        self.tensors[into] = tensors
 
-    def post(self, op: Post | Wait, t: int) -> None:
+    def post(self, message: ir.Message, t: int) -> None:
         """Starts a message; its sums must not change until they have left."""
-        message = op.message
-        if message.handle in self.arrivals:
+        if message.handle in self.under_way:
             self.fail("a message starts again before anybody has waited for it")
-        self.arrivals[message.handle] = arrivals(self, message, t)
-        self.posted[message.handle] = message
-        if message.source.register.accumulates:
-            sending = self.arrivals[message.handle].sent
-            self.leaving[message.handle] = message.source.register, sending
+        self.under_way[message.handle] = message, *arrivals(self, message, t)
+        source = message.source.register
+        if not {*message.tensors} <= ({source.of} if source.accumulates else self.tensors[source]):
+            self.fail(f"{source} are of other tensors")
 
-    def wait(self, op: Wait, t: int, on: Flags) -> None:
+    def wait(self, op: ir.Wait, t: int, on: Flags) -> None:
         """Binds what came, or adds it."""
         if op.starts:
-            self.post(op, t)
-        if self.posted.get(op.message.handle) != op.message:
+            self.post(op.message, t)
+        message, comes, what = self.under_way.pop(op.message.handle)
+        if message != op.message:
             self.fail("nobody has started this message")
-        came = self.arrivals.pop(op.message.handle)
-        del self.posted[op.message.handle]
-        self.leaving.pop(op.message.handle, None)
-        here = came.on & on
-        if not (op.partial or here.all()):
+        self.leaving.pop(message.handle, None)
+        register, here = op.into.register, comes & on
+        merged = isinstance(message.route, ir.Reduce) and register.of == "OUT"
+        if message.complete != op.replaces or (merged and op.replaces):
+            self.fail("sums that are complete replace others, and only those")
+        if not op.partial:
             self.fail_where(~here, "nothing comes to a rank")
-        register = op.into.register
-        if not here.any():
-            return
-        if not register.accumulates:
-            self.bind(register, here, came.what)
-        elif not op.replaces:
-            self.add(op.into, t, here, came.what)
-        elif op.partial or op.into != Slice(register):
-            self.fail("sums are replaced in part")
-        else:
-            self.sums[register] = came.what
+        if not op.adds and (op.into != Slice(register) or (op.partial and op.replaces)):
+            self.fail("a register is replaced in part")
+        if here.any():
+            self.name(register, message.source.register, {*message.tensors}, here)
+            if op.adds:
+                self.change(op.into, t, here, what)
+            else:
+                self.bind(register, here, what)
 
     # ---- attends
 
-    def attend(self, op: Attend, t: int, on: Flags) -> None:
+    def attend(self, op: ir.Attend, t: int, on: Flags) -> None:
         """Adds the weights of the pairs that meet."""
-        tables: dict[SideName, Ints] = {
-            "q": self.read(op.q, t, on),
-            "kv": self.read(op.kv, t, on),
-        }
+        if (op.q.register.of, op.kv.register.of, *(s.register.of for s in op.sums)) != (
+            *SIDES,
+            *self.sums,
+        ):
+            self.fail("an attend reads or adds to registers of another kind")
+        left = {"Q", "STATS"} if Register("q", HELD) in self.tables else set[str]()
+        if not {*QUERY_SIDE[self.program.pass_]} - left <= self.tensors[op.q.register]:
+            self.fail(f"{op.q.register} has not all that an attend reads")
+        tables: Tables = {"q": self.read(op.q, t, on), "kv": self.read(op.kv, t, on)}
         for side, table in tables.items():
             empty = on & (table < 0).all(axis=(1, 2))
             self.fail_where(empty, f"an attend reads {side} that have not come")
         self.check_heads(on, tables)
-        self.check_kind(op, t, on, tables)
-        if tuple(s.register.of for s in op.sums) != ACCUMULATORS[self.program.pass_]:
-            self.fail("an attend adds to sums of another pass")
+        if op.kind == "tiles":
+            self.check_places(op, t, on)
+        else:
+            self.check_kind(op, on, tables)
         shares = self.met({side: x[on].reshape(on.sum(), -1) for side, x in tables.items()})
         for target in op.sums:
-            table = tables[target.register.side]
-            share = np.zeros(table.shape, np.uint64)
-            share[on] = shares[target.register.side].reshape(-1, *table.shape[1:])
-            self.add(target, t, on, share)
+            side = target.register.side
+            share = np.zeros(tables[side].shape, np.uint64)
+            share[on] = shares[side].reshape(-1, *share.shape[1:])
+            self.change(target, t, on, share)
 
-    def met(self, blocks: dict[SideName, Ints]) -> dict[SideName, Weights]:
+    def met(self, blocks: Tables) -> dict[SideName, Held]:
         """The weights that pairs of blocks [n, a] and [n, b] add to either side."""
         q, kv = blocks["q"], blocks["kv"]
         rows, cols = (np.zeros(x.shape, np.uint64) for x in (q, kv))
@@ -194,46 +208,48 @@ class Machine(Registers):
             cols[part] = right * np.where(live, left[:, :, None], np.uint64(0)).sum(axis=1)
         return {"q": rows, "kv": cols}
 
-    def check_heads(self, on: Flags, tables: dict[SideName, Ints]) -> None:
+    def check_heads(self, on: Flags, tables: Tables) -> None:
         """Fails unless a kernel, which shares out KV heads evenly, gets those of its queries."""
-        ends = dict[SideName, tuple[Ints, Ints]]()
+        ends = list[Ints]()
         for side, table in tables.items():
-            slices = self.sides[side].slices
-            first, last = (np.array([*(end(s) for s in slices)]) for end in (min, max))
-            slice_of = self.sides[side].slice[table]
-            here = table >= 0
-            low = np.where(here, first[slice_of], 1 << 30).min(axis=(1, 2))
-            ends[side] = low, np.where(here, last[slice_of], -1).max(axis=(1, 2)) + 1
-        (a, b), (c, d), group = ends["q"], ends["kv"], self.plan.workload.group
+            first, last = np.array([(s[0], s[-1] + 1) for s in self.sides[side].slices]).T
+            slice_of, here = self.sides[side].slice[table], table >= 0
+            ends.append(np.where(here, first[slice_of], 1 << 30).min(axis=(1, 2)))
+            ends.append(np.where(here, last[slice_of], 0).max(axis=(1, 2)))
+        (a, b, c, d), group = ends, self.plan.workload.group
         within = (d - c == 1) & (c * group <= a) & (b <= d * group)
         wrong = ~within & ((a != c * group) | (b != d * group))
         self.fail_where(on & wrong, "an attend reads other heads of keys than of queries")
 
-    def check_kind(self, op: Attend, t: int, on: Flags, tables: dict[SideName, Ints]) -> None:
+    def check_kind(self, op: ir.Attend, on: Flags, tables: Tables) -> None:
         """Fails unless the mask leaves of each rectangle what its kernel call computes."""
-        if op.kind == "tiles":
-            if op.places is None:
-                self.fail("tiles are cut of tokens at no place")
-            for part, place in zip((op.q, op.kv), op.places, strict=True):
-                whole = self.read(Slice(part.register), t, on)
-                self.check_place(part.register.side, place, t, on, whole)
-            return
         q, kv = (tables[side][on].reshape(on.sum(), -1) for side in SIDES)
-        kinds = self.kinds.of(Rectangle(np.flatnonzero(on), q, kv))
         wrong = np.zeros(len(on), np.bool_)
+        kinds = self.kinds.of(Rectangle(np.flatnonzero(on), q, kv))
         wrong[on] = kinds != KINDS.index(op.kind)
         self.fail_where(wrong, f"the mask makes a rectangle other than {op.kind}")
         for side in SIDES if op.kind != "full" else ():
-            chunks = np.where(on[:, None], self.chunks(side, tables[side]), -1)
-            self.fail_where((chunks != ordered(chunks)).any(axis=1), f"{side} is not in order")
+            chunks = self.chunks(side, tables[side])
+            apart = (chunks != ordered(chunks)).any(axis=1)
+            self.fail_where(on & apart, f"{side} is not in order")
 
-    def chunks(self, side: SideName, table: Ints) -> Ints:
-        """The sets of positions of blocks [ranks, pieces, heads], -1 for none: [ranks, pieces]."""
-        blocks = table.max(axis=2)
-        return np.where(blocks < 0, -1, self.sides[side].chunk[blocks])
+    def check_places(self, op: ir.Attend, t: int, on: Flags) -> None:
+        """Fails unless the tokens that tiles are cut of are those at their places, in order."""
+        if op.places is None:
+            self.fail("tiles are cut of tokens at no place")
+        for side, part, place in zip(SIDES, (op.q, op.kv), op.places, strict=True):
+            said = self.tokens(side, place, t, on)
+            true = self.chunks(side, self.read(Slice(part.register), t, on))
+            width = max(said.shape[1], true.shape[1])
+            said, true = (
+                np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=-1)
+                for x in (said, true)
+            )
+            wrong = on & (said != true).any(axis=1)
+            self.fail_where(wrong, f"{side} is not of the tokens at {place}")
 
-    def check_place(self, side: SideName, place: Place, t: int, on: Flags, table: Ints) -> None:
-        """Fails unless blocks are those of the tokens at a place, in their order."""
+    def tokens(self, side: SideName, place: Place, t: int, on: Flags) -> Ints:
+        """The sets of positions at a place, of several ranks in the order of the sequence."""
         owners = np.zeros((len(on), 1), np.intp)
         for coordinate, size in zip(place.at, self.mesh, strict=True):
             along = np.arange(size)[None]
@@ -241,51 +257,57 @@ class Machine(Registers):
                 along = (coordinate.at(t, self.where) % size)[:, None]
             owners = (owners[:, :, None] * size + along[:, None, :]).reshape(len(on), -1)
         own = self.read(Slice(Register(side, OWN), place.pieces), t, on)
-        said = self.chunks(side, own)[owners].reshape(len(on), -1)
-        true = self.chunks(side, table)
-        said = ordered(said) if owners.shape[1] > 1 else _left(said)
-        true, width = _left(true), max(said.shape[1], true.shape[1])
-        said, true = (
-            np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=-1) for x in (said, true)
-        )
-        self.fail_where(on & (said != true).any(axis=1), f"{side} is not of the tokens at {place}")
+        chunks = self.chunks(side, own)[owners].reshape(len(on), -1)
+        return ordered(chunks) if owners.shape[1] > 1 else chunks
+
+    def chunks(self, side: SideName, table: Ints) -> Ints:
+        """The sets of positions of blocks [ranks, pieces, heads], -1 behind: [ranks, pieces]."""
+        blocks = table.max(axis=2)
+        blocks = np.take_along_axis(blocks, np.argsort(blocks < 0, axis=1, kind="stable"), axis=1)
+        return np.where(blocks < 0, -1, self.sides[side].chunk[blocks])
 
     # ---- the end
 
-    def finish(self) -> None:
-        """Fails unless each rank has the sums of its own blocks, and what the other pass reads."""
-        self.op = None
-        if self.arrivals:
-            self.fail(f"nobody has waited for {', '.join(self.arrivals)}")
-        for tensor in ACCUMULATORS[self.program.pass_]:
+    def finish(self) -> dict[Register, Ints]:
+        """What the other pass reads; fails unless each rank has the sums of its own blocks."""
+        self.op, program = None, self.program
+        if self.under_way:
+            self.fail(f"nobody has waited for {', '.join(self.under_way)}")
+        pieces = dict(program.pieces)
+        for register, table in self.tables.items():
+            if not register.accumulates and pieces.get(register) != table.shape[1]:
+                self.fail(f"{register} has {table.shape[1]} pieces")
+        due = self.due()
+        for tensor in self.sums:
             register = Register(tensor, OWN)
-            own, due = self.blocks(Register(register.side, OWN)), self.due(register.side)
-            wanted = np.where(own < 0, np.uint64(0), due[own])
-            got = self.weights(register)
+            own = self.table(Register(register.side, OWN))
+            wanted = np.where(own < 0, np.uint64(0), due[register.side][own])
+            got = self.table(register)
             if got.shape != wanted.shape:
                 self.fail(f"{tensor} is of {got.shape[1:]}, not of {wanted.shape[1:]}")
             for rank, piece, head in np.argwhere(got != wanted)[:1].tolist():
                 block = int(own[rank, piece, head])
                 self.fail(f"{tensor} of block {block} is not the sum over all its pairs", rank)
+        forward = program.pass_ == "forward"
+        return {Register(r.of, HELD): self.table(r) for r in program.kept if forward}
 
-    def due(self, side: SideName) -> Weights:
-        """The weights that each block of a side has in the end."""
-        total = np.zeros(len(self.sides[side]), np.uint64)
-        for q, kv in self.slices():
-            for at in range(0, len(q), max(1, CELLS // len(kv))):
-                part = q[at : at + max(1, CELLS // len(kv))]
+    def due(self) -> dict[SideName, Held]:
+        """The weights that each block has in the end."""
+        total: dict[SideName, Held] = {
+            side: np.zeros(len(x), np.uint64) for side, x in self.sides.items()
+        }
+        q_slice, kv_slice = self.sides["q"].slice, self.sides["kv"].slice
+        for a, b in np.argwhere(self.tiles.shared_heads > 0).tolist():
+            q, kv = np.flatnonzero(q_slice == a), np.flatnonzero(kv_slice == b)
+            height = max(1, CELLS // len(kv))
+            for part in (q[at : at + height] for at in range(0, len(q), height)):
                 shares = self.met({"q": part[None], "kv": kv[None]})
-                blocks = {"q": part, "kv": kv}[side]
-                total[blocks] += shares[side][0]
+                total["q"][part] += shares["q"][0]
+                total["kv"][kv] += shares["kv"][0]
         return total
 
-    def slices(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        """The blocks of slices of heads that have any in common."""
-        q, kv = self.sides["q"].slice, self.sides["kv"].slice
-        for a, b in np.argwhere(self.tiles.shared_heads > 0).tolist():
-            yield np.flatnonzero(q == a), np.flatnonzero(kv == b)
 
-
-def _left(chunks: Ints) -> Ints:
-    """The sets of positions of each row, -1 behind them."""
-    return np.take_along_axis(chunks, np.argsort(chunks < 0, axis=1, kind="stable"), axis=1)
+def ordered(chunks: Ints) -> Ints:
+    """Sets of positions [n, w] in the order of the sequence, -1 behind them."""
+    key = np.where(chunks < 0, np.iinfo(np.int32).max, chunks)
+    return np.take_along_axis(chunks, np.argsort(key, axis=1, kind="stable"), axis=1)

@@ -44,7 +44,7 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """low <= x <= high, None is open; around the end of the axis, of `size`, where low > high.
+    """low <= x <= high, None is open; around the end of the axis where low > high.
 
     x is a coordinate, or the rank.
     """
@@ -52,11 +52,11 @@ class Bound:
     axis: int
     low: Expr | None
     high: Expr | None
-    size: int
 
     def holds(self, t: int, coordinates: Ints) -> Flags:
         """As of `Steps`."""
-        x, every = coordinates[:, self.axis], np.ones(len(coordinates), np.bool_)
+        x = coordinates[:, -1] if self.axis == RANK else coordinates[:, :-1][:, self.axis]
+        every = np.ones(len(coordinates), np.bool_)
         above = x >= self.low.at(t, coordinates) if self.low else every
         below = x <= self.high.at(t, coordinates) if self.high else every
         if self.low is None or self.high is None:
@@ -92,11 +92,11 @@ Test = Steps | Every | Bound | Span | Listed
 Condition = tuple[Test, ...]
 
 
-def condition(when: When, mesh: tuple[int, ...]) -> Condition:
+def condition(when: When) -> Condition:
     """The steps and ranks of a statement, as a condition."""
-    sizes, guard = (*mesh, int(np.prod(mesh))), when.guard  # the last size is that of axis RANK
+    guard = when.guard
     pause = [Every(when.first, when.every, when.width)] if when.every > 1 else []
-    bounds = (Bound(axis, low, high, sizes[axis]) for axis, low, high in guard.bounds)
+    bounds = (Bound(*bound) for bound in guard.bounds)
     span = [Span(*map(tuple, zip(*guard.spans, strict=True)))] if guard.spans else []
     listed = [Listed(guard.ranks)] if guard.ranks else []
     return (Steps(when.first, None), Steps(None, when.last), *pause, *bounds, *span, *listed)

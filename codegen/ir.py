@@ -31,6 +31,7 @@ as these are added where inputs still are what they were. Every op states what i
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Literal, NamedTuple
 
 from codegen.conditions import Condition
@@ -237,20 +238,28 @@ Op = Let | Zero | Clear | Post | Wait | Attend | Choose | For | At
 class Program:
     """The ops of one pass.
 
-    `pieces` counts those of each register of inputs, of which `unit` are the least that is ever
-    sliced. `kept` are what the forward pass leaves for the backward pass.
+    `pieces` counts those of each register of inputs. `kept` are what the forward pass leaves for
+    the backward pass.
     """
 
     pass_: Pass
     mesh: tuple[int, ...]
     ops: tuple[Op, ...]
     pieces: tuple[tuple[Register, int], ...]
-    unit: int = 1
     kept: tuple[Register, ...] = ()
 
     def pieces_of(self, register: Register) -> int:
         """The pieces of a register, or of the inputs that sums are for."""
         return dict(self.pieces)[Register(register.side, register.value)]
+
+    @property
+    def unit(self) -> int:
+        """The pieces of which all slices are multiples."""
+        numbers = [0]
+        for register, (low, high) in (cut for op in walk(self.ops) for cut in cuts(op)):
+            numbers += [low.constant, high.constant + 1, low.step, high.step]
+            numbers += [*low.axes, *high.axes, self.pieces_of(register)]
+        return gcd(*numbers) or 1
 
 
 # ---- what ops read and write

@@ -7,7 +7,6 @@ a name of its own before anything arrives, and accumulators that begin in a loop
 
 from collections.abc import Iterator, Sequence, Set
 from itertools import pairwise
-from math import gcd
 
 import numpy as np
 
@@ -32,8 +31,6 @@ from codegen.ir import (
     SwapBack,
     Wait,
     Zero,
-    cuts,
-    walk,
 )
 from codegen.lowering.accumulators import Accumulation, Delivery, accumulate, destination, source
 from codegen.lowering.calls import attends
@@ -81,15 +78,8 @@ class _Lowering:
         ops = [op for steps in self._frames() for op in self._frame(steps)]
         kept = (Register(side, exchange.name) for side, exchange in self.kept.items())
         pieces = {register: many for register, (many, _) in self.shapes.items()}
-        unit = unit_of(ops, pieces)
-        return Program(
-            self.rows.plan.pass_,
-            self.loops.mesh,
-            tuple(ops),
-            tuple(pieces.items()),
-            unit,
-            tuple(kept),
-        )
+        plan, mesh = self.rows.plan, self.loops.mesh
+        return Program(plan.pass_, mesh, tuple(ops), tuple(pieces.items()), tuple(kept))
 
     def _shape(self, register: Register, table: Ints) -> None:
         """Notes pieces and slices of heads of a value, which have to be the same on all ranks."""
@@ -161,7 +151,7 @@ class _Lowering:
             early |= s.part.value == OWN and not self._brought(s, steps[0])
             (before if early else later).append(op)
             if not early or len(s.when.steps) > 1:
-                body.append(Choose(((condition(s.when, self.loops.mesh), op),)))
+                body.append(Choose(((condition(s.when), op),)))
         self.defined.update(op.into for op in before)
         return before, later, body
 
@@ -215,7 +205,7 @@ class _Lowering:
 
     def _on(self, route: Route, when: When) -> Condition:
         """The ranks that send, and when: all along an axis take part in what is not a hop."""
-        asked = condition(when, self.loops.mesh)
+        asked = condition(when)
         if isinstance(route, Hop):
             return asked
         if isinstance(route, form.Root) or when.guard == form.Guard():
@@ -314,12 +304,3 @@ class _Lowering:
 
 def _whole(part: Slice) -> bool:
     return part.pieces is None and part.heads is None
-
-
-def unit_of(ops: Sequence[Op], pieces: dict[Register, int]) -> int:
-    """The pieces of which all slices are multiples."""
-    numbers = [0]
-    for register, (low, high) in (cut for op in walk(ops) for cut in cuts(op)):
-        numbers += [low.constant, high.constant + 1, low.step, high.step]
-        numbers += [*low.axes, *high.axes, pieces[Register(register.side, register.value)]]
-    return gcd(*numbers) or 1

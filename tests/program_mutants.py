@@ -1,109 +1,142 @@
-"""Mutants of programs: one op left out, moved, or with one of its fields changed."""
+"""Mutants of programs: a law over the fields of what programs are made of.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
+Whatever stands in a program has the type that its field declares, and so the type says what else
+could stand there: the other truth, the next number, another name or kind, one item less, two in
+the other order, something where nothing was. A new op, or a new field, is changed without anybody
+thinking of it.
+"""
 
-from codegen.conditions import Bound, Every, Listed, Span, Steps
-from codegen.ir import (
-    At,
-    Attend,
-    Choose,
-    Clear,
-    For,
-    Let,
-    Message,
-    Op,
-    Place,
-    Post,
-    Program,
-    Reduce,
-    Register,
-    Slice,
-    Swap,
-    SwapBack,
-    Wait,
-    Zero,
-)
-from planner.loops.form import Expr
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from itertools import islice
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-WORDS = {"handle", "tensors", "exchanged", "complete"}  # names of things, and types
+from codegen.ir import Program
+
+Mutant = tuple[str, Any]  # where and how it differs, and what it is
+NAMES = 3  # other names that take the place of one
 
 
 def mutants(program: Program) -> Iterator[tuple[str, Program]]:
-    """Each mutant of the ops, with what was done."""
-    for how, ops in of_ops(program.ops):
-        yield how, replace(program, ops=tuple(ops))
+    """Each program that differs in one place."""
+    yield from _Mutants(program).of(program, Program)
 
 
-def of_ops(ops: Sequence[Op]) -> Iterator[tuple[str, list[Op]]]:
-    """The same ops but for one."""
-    for n, op in enumerate(ops):
-        yield f"without {op}", [*ops[:n], *ops[n + 1 :]]
-        if n + 1 < len(ops):
-            yield f"{op} later", [*ops[:n], ops[n + 1], op, *ops[n + 2 :]]
-        for how, changed in of_op(op):
-            yield how, [*ops[:n], changed, *ops[n + 1 :]]
+@cache
+def hints(kind: type) -> dict[str, Any]:
+    """The fields of a class and their types."""
+    return {
+        name: hint
+        for name, hint in get_type_hints(kind).items()
+        if name in (getattr(kind, "_fields", None) or [field.name for field in fields(kind)])
+    }
 
 
-def of_op(op: Op) -> Iterator[tuple[str, Op]]:
-    """The same op with one field changed."""
-    match op:
-        case For() | At():
-            for how, body in of_ops(op.body):
-                yield how, replace(op, body=tuple(body))
-        case Choose():
-            for n, (asked, case) in enumerate(op.cases):
-                first, rest = op.cases[:n], op.cases[n + 1 :]
-                yield f"without {case}", Choose((*first, *rest))
-                for tests in of_value(asked):
-                    yield f"{asked} -> {tests}", Choose((*first, (tests, case), *rest))
-                for how, changed in of_op(case):
-                    yield how, Choose((*first, (asked, changed), *rest))
-        case Post() | Wait() | Let() | Zero() | Clear() | Attend():
-            for changed in of_value(op):
-                yield f"{op} -> {changed}", changed
+def changed_fields(program: Program) -> set[tuple[str, str]]:
+    """The classes and fields that mutants change."""
+    seen = set[tuple[str, str]]()
+    for where, _ in mutants(program):
+        kind, name = where.split(":")[0].split(".")[-2:]
+        seen.add((kind, name))
+    return seen
 
 
-def of_value(value: Any) -> Iterator[Any]:
-    """Values that differ in one place."""
+class _Mutants:
+    """The mutants of the parts of a program."""
+
+    def __init__(self, program: Program) -> None:
+        self.words = dict[str, dict[Any, None]]()  # what stands in fields of strings, by field
+        self._read(program)
+
+    def _read(self, value: Any) -> None:
+        for name, x in parts(value):
+            if isinstance(x, str):
+                self.words.setdefault(name, {})[x] = None
+            self._read(x)
+
+    def of(self, value: Any, hint: Any, name: str = "") -> Iterator[Mutant]:
+        """Yields what else may stand in a field of this name and type."""
+        options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if value is None:
+            yield from ((f": None -> {x}", x) for x in samples(hint))
+            return
+        if NoneType in options:
+            yield f": {value} -> None", None
+        yield from self.kinds(value, options)
+        match value:
+            case bool():
+                yield f": {value} -> {not value}", not value
+            case int():
+                yield from ((f": {value} -> {value + by}", value + by) for by in (1, -1))
+            case str():
+                literal = [x for x in options if get_origin(x) is Literal]
+                words = get_args(literal[0]) if literal else (*self.words.get(name, ()), "other")
+                others = words if literal else islice((x for x in words if x != value), NAMES)
+                yield from ((f": {value} -> {x}", x) for x in others if x != value)
+            case range():
+                for a, b in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+                    steps = range(value.start + a, value.stop + b)
+                    yield f": {value} -> {steps}", steps
+            case tuple() if not hasattr(value, "_fields"):
+                yield from self.items(value, options, name)
+            case _:
+                for field, x in parts(value):
+                    for how, other in self.of(x, hints(type(value))[field], field):
+                        changed = {**dict(parts(value)), field: other}
+                        inside = "." if how[0] != ":" else ""
+                        yield f"{type(value).__name__}.{field}{inside}{how}", type(value)(**changed)
+
+    def kinds(self, value: Any, options: tuple[Any, ...]) -> Iterator[Mutant]:
+        """The same in another class that has the same fields."""
+        for option in options:
+            other = isinstance(option, type) and option is not type(value) and is_dataclass(option)
+            if other and is_dataclass(value) and hints(option) == hints(type(value)):
+                yield f": {value} -> {option.__name__}", option(**dict(parts(value)))
+
+    def items(
+        self, values: tuple[Any, ...], options: tuple[Any, ...], name: str
+    ) -> Iterator[Mutant]:
+        """One item less, two in another order, one that is changed; in an empty one something."""
+        (hint,) = (x for x in options if get_origin(x) is tuple)
+        each = get_args(hint)
+        if many := each[-1:] == (...,):
+            yield from ((f": () -> {x}", (x,)) for x in samples(each[0]) if not values)
+            each = each[:1] * len(values)
+        for n, (value, kind) in enumerate(zip(values, each, strict=True)):
+            if many:
+                yield f": without {value}", (*values[:n], *values[n + 1 :])
+            if many and n and value != values[n - 1]:
+                order = (*values[: n - 1], value, values[n - 1], *values[n + 1 :])
+                yield f": {value} earlier", order
+            for how, other in self.of(value, kind, name):
+                yield how, (*values[:n], other, *values[n + 1 :])
+
+
+def parts(value: Any) -> list[tuple[str, Any]]:
+    """The fields of a value, or the items of a tuple."""
     match value:
-        case bool():
-            yield not value
-        case Expr():
-            yield from (replace(value, constant=value.constant + by) for by in (1, -1))
-            if value.step:
-                yield replace(value, step=-value.step)
-        case Steps(first, last):
-            yield from (replace(value, first=first + by) for by in (1, -1) if first is not None)
-            yield from (replace(value, last=last + by) for by in (1, -1) if last is not None)
-        case Every():
-            yield replace(value, first=value.first + 1)
-        case Bound(_, low, high, _):
-            yield from (replace(value, low=x) for x in of_value(low))
-            yield from (replace(value, high=x) for x in of_value(high))
-        case Span(first, last):
-            yield replace(value, first=first[1:] + first[:1])
-            yield replace(value, last=last[1:] + last[:1])
-        case Listed(ranks):
-            yield Listed(ranks[1:])
-        case Register(of, name):
-            other = "own" if name != "own" else "A"
-            yield Register(of, other)
-        case Swap() | SwapBack() | Reduce():
-            yield replace(value, sort=not value.sort)
-        case tuple():
-            for n, item in enumerate(value):
-                for changed in of_value(item):
-                    yield (*value[:n], changed, *value[n + 1 :])
-        case "full" | "causal" | "strict" | "tiles":
-            yield "causal" if value == "full" else "full"
-        case Message() | Slice() | Place() | Attend() | Post() | Wait() | Let() | Zero() | Clear():
-            for field in fields(value):
-                if field.name not in WORDS:
-                    for changed in of_value(getattr(value, field.name)):
-                        yield replace(value, **{field.name: changed})
-        case _ if is_dataclass(value):
-            for field in fields(value):
-                for changed in of_value(getattr(value, field.name)):
-                    yield replace(value, **{field.name: changed})
+        case tuple() if not hasattr(value, "_fields"):
+            return [("", x) for x in value]
+        case _ if is_dataclass(value) or hasattr(value, "_fields"):
+            return [(name, getattr(value, name)) for name in hints(type(value))]
+    return []
+
+
+def samples(hint: Any) -> Iterator[Any]:
+    """Yields simple values of a type."""
+    origin = get_origin(hint) or hint
+    if origin in (Union, UnionType):
+        for option in get_args(hint):
+            yield from samples(option)
+    elif origin is Literal:
+        yield get_args(hint)[0]
+    elif origin is tuple:
+        yield tuple(next(samples(x)) for x in get_args(hint) if x is not ...)
+    elif origin is range:
+        yield range(1)
+    elif origin in (bool, int, str):
+        yield origin()
+    elif origin is not NoneType:
+        yield origin(**{name: next(samples(x)) for name, x in hints(origin).items()})

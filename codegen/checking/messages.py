@@ -1,169 +1,121 @@
 """arrivals(registers, message, t)   what a message brings to each rank, by its route."""
 
-from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
 
 from codegen.checking.machine import Held, Registers
 from codegen.conditions import Flags, holds
-from codegen.ir import Gather, Hop, Message, Reduce, Swap, SwapBack
+from codegen.ir import Exchange, Gather, Hop, Message, Reduce, Swap, SwapBack
 from planner.loops.form import Ints, Root
 from planner.masks.mask import SideName
 
-
-@dataclass(frozen=True, eq=False)
-class Arrival:
-    """Blocks, or weights, that a message brings [ranks, pieces, heads], and to which ranks.
-
-    `sent`: which ranks give theirs.
-    """
-
-    on: Flags
-    what: Held
-    sent: Flags
+Arrivals = tuple[Flags, Held]  # to which ranks something comes, and what [ranks, pieces, heads]
 
 
-def arrivals(registers: Registers, message: Message, t: int) -> Arrival:
+def arrivals(registers: Registers, message: Message, t: int) -> Arrivals:
     """Returns what comes to each rank from a message that starts in step t."""
+    if isinstance(message.route, Hop):
+        return _hop(registers, message, message.route, t)
+    on, ranks = holds(message.on, [t], registers.where)[0], len(registers.where)
+    if not on.any():
+        return (on, np.zeros((ranks, 0, 0), np.intp))
+    registers.fail_where(~on, "a rank takes no part in a message of all")
     match message.route:
-        case Hop():
-            return _hop(registers, message, message.route, t)
         case Root():
             return _root(registers, message, message.route, t)
         case Gather() | Swap():
-            return _gathered(registers, message, message.route, t)
+            return (on, _gathered(registers, message, message.route, t))
         case Reduce() | SwapBack():
-            return _reduced(registers, message, message.route, t)
+            return (on, _reduced(registers, message, message.route, t))
         case _:
             assert_never(message.route)
 
 
-def _content(registers: Registers, message: Message, t: int, on: Flags) -> Arrival:
-    """The content of the message of each rank, if it sends one."""
+def _sent(registers: Registers, message: Message, t: int, on: Flags) -> Held:
+    """The content of the message of each rank that sends one."""
+    what = registers.read(message.source, t, on)
     if message.source.register.accumulates:
-        return Arrival(on, registers.take(message.source, t, on), on)
-    blocks = registers.read(message.source, t, on)
-    empty = on & (blocks < 0).all(axis=(1, 2))
-    registers.fail_where(empty, "a rank sends what has not come")
-    return Arrival(on, blocks, on)
+        registers.leaving[message.handle] = message.source.register, on
+    else:
+        empty = on & (what < 0).all(axis=(1, 2))
+        registers.fail_where(empty, "a rank sends what has not come")
+    return what
 
 
-def _hop(registers: Registers, message: Message, route: Hop, t: int) -> Arrival:
-    where, mesh = registers.where, registers.mesh
-    to = np.ravel_multi_index(
-        tuple(where[:, axis] + e.at(t, where) for axis, e in enumerate(route.by)),
-        mesh,
-        mode="wrap",
-    )
-    ranks = np.arange(len(where))
+def _hop(registers: Registers, message: Message, route: Hop, t: int) -> Arrivals:
+    where, mesh, ranks = registers.where, registers.mesh, np.arange(len(registers.where))
+    ends = (where[:, axis] + e.at(t, where) for axis, e in enumerate(route.by))
+    to = np.ravel_multi_index(tuple(ends), mesh, mode="wrap")
     asked = where[to] if message.of_receiver else where
     sends = holds(message.on, [t], asked)[0]
     registers.fail_where(sends & (to == ranks), "a rank sends to itself")
-    comes, source = np.zeros(len(where), np.bool_), ranks.copy()
-    registers.fail_where(
-        sends & (np.bincount(to[sends], minlength=len(to))[to] > 1), "two messages"
-    )
-    comes[to[sends]], source[to[sends]] = True, ranks[sends]
-    content = _content(registers, message, t, sends)
-    return Arrival(comes, content.what[source], sends)
+    count = np.bincount(to[sends], minlength=len(to))
+    registers.fail_where(sends & (count[to] > 1), "two messages")
+    source = ranks.copy()
+    source[to[sends]] = ranks[sends]
+    return (count > 0, _sent(registers, message, t, sends)[source])
 
 
-def _members(registers: Registers, axis: int) -> Ints:
+def _lines(registers: Registers, axis: int) -> Ints:
     """The ranks along an axis with each rank, in order: [ranks, n]."""
-    cube = np.arange(len(registers.where)).reshape(registers.mesh)
-    lines = np.moveaxis(cube, axis, -1)
-    size = lines.shape[-1]
-    every = np.broadcast_to(lines[..., None, :], (*lines.shape, size))
-    return np.asarray(np.moveaxis(every, -2, axis).reshape(len(registers.where), size))
+    cube = np.moveaxis(np.arange(len(registers.where)).reshape(registers.mesh), axis, -1)
+    every = np.broadcast_to(cube[..., None, :], (*cube.shape, cube.shape[-1]))
+    return np.asarray(np.moveaxis(every, -2, axis).reshape(len(registers.where), -1))
 
 
-def _runs(registers: Registers, message: Message, t: int) -> bool:
-    """True if a message of all ranks along an axis is sent in a step."""
-    on = holds(message.on, [t], registers.where)[0]
-    if on.any() and not on.all():
-        registers.fail("some ranks take no part in a message of all", int(on.argmin()))
-    return bool(on.all())
-
-
-def _nothing(registers: Registers) -> Arrival:
-    none = np.zeros(len(registers.where), np.bool_)
-    return Arrival(none, np.zeros((0, 0, 0), np.intp), none)
-
-
-def _root(registers: Registers, message: Message, route: Root, t: int) -> Arrival:
-    if not _runs(registers, message, t):
-        return _nothing(registers)
-    members, where = _members(registers, route.axis), registers.where
+def _root(registers: Registers, message: Message, route: Root, t: int) -> Arrivals:
+    lines, where = _lines(registers, route.axis), registers.where
     root = route.root.at(t, where)
-    inside = (root >= 0) & (root < members.shape[1])
-    registers.fail_where(~inside, "the root of a message lies outside")
-    source = np.take_along_axis(members, root[:, None], axis=1)[:, 0]
+    registers.fail_where((root < 0) | (root >= lines.shape[1]), "a root lies outside")
+    source = np.take_along_axis(lines, root[:, None], axis=1)[:, 0]
     is_root, every = source == where[:, -1], np.ones(len(where), np.bool_)
-    if not message.source.register.accumulates:
-        return Arrival(every, _content(registers, message, t, is_root).what[source], is_root)
-    weights = registers.take(message.source, t, every)
-    return Arrival(is_root, weights[members].sum(axis=1), every)
+    if message.source.register.accumulates:
+        return (is_root, _sent(registers, message, t, every)[lines].sum(axis=1))
+    return (every, _sent(registers, message, t, is_root)[source])
 
 
-def _gathered(registers: Registers, message: Message, route: Gather | Swap, t: int) -> Arrival:
-    if not _runs(registers, message, t):
-        return _nothing(registers)
-    members, every = _members(registers, route.axis), np.ones(len(registers.where), np.bool_)
-    register = message.source.register
-    blocks = _content(registers, message, t, every).what  # [ranks, pieces, heads]
-    came = blocks[members].reshape(len(members), -1, blocks.shape[2])
+def _gathered(registers: Registers, message: Message, route: Gather | Swap, t: int) -> Held:
+    if message.exchanged != message.source.register:
+        registers.fail(f"{message.exchanged} are not what is exchanged")
+    blocks = _sent(registers, message, t, np.ones(len(registers.where), np.bool_))
+    came = _joined(registers, route, blocks)
     if isinstance(route, Swap):
-        share = _share(registers, route, blocks.shape[2])
-        came = np.take_along_axis(came, share[:, None, :], axis=2)
+        many, rest = divmod(blocks.shape[2], registers.mesh[route.axis])
+        if rest:
+            registers.fail(f"{blocks.shape[2]} slices of heads are swapped")
+        heads = registers.where[:, route.axis, None] * many + np.arange(many)
+        came = np.take_along_axis(came, heads[:, None, :], axis=2)
     if route.sort:
-        order = _order(registers, register.side, came)
+        order = _order(registers, message.source.register.side, came)
         came = np.take_along_axis(came, order[:, :, None], axis=1)
-    return Arrival(every, came, every)
+    return came
 
 
-def _share(registers: Registers, route: Swap, heads: int) -> Ints:
-    """The slices of heads, of so many, that each rank gets: [ranks, heads / n]."""
-    size = registers.mesh[route.axis]
-    if heads % size:
-        registers.fail(f"{heads} slices of heads are swapped among {size} ranks")
-    many = heads // size
-    return np.asarray(registers.where[:, route.axis, None] * many + np.arange(many))
+def _joined(registers: Registers, route: Exchange, blocks: Held) -> Held:
+    """The pieces of all ranks along an axis, one after the other."""
+    lines = _lines(registers, route.axis)
+    return blocks[lines].reshape(len(lines), -1, blocks.shape[2])
 
 
-def _order(registers: Registers, side: SideName, blocks: Ints) -> Ints:
+def _order(registers: Registers, side: SideName, blocks: Held) -> Ints:
     """Places of blocks [ranks, pieces, heads] in the order of the sequence: [ranks, pieces]."""
     chunk, first = registers.sides[side].chunk, blocks.max(axis=2)
     return np.argsort(np.where(first < 0, len(chunk), chunk[first]), axis=1, kind="stable")
 
 
-def _reduced(registers: Registers, message: Message, route: Reduce | SwapBack, t: int) -> Arrival:
+def _reduced(registers: Registers, message: Message, route: Reduce | SwapBack, t: int) -> Held:
     """Sums for gathered tokens, in the order in which they lie, to the tokens' ranks."""
-    if not _runs(registers, message, t):
-        return _nothing(registers)
-    register, members = message.source.register, _members(registers, route.axis)
-    every = np.ones(len(members), np.bool_)
-    weights = registers.take(message.source, t, every)
-    ranks, pieces, heads = weights.shape
-    if pieces % members.shape[1]:
-        registers.fail(f"{pieces} pieces are divided among {members.shape[1]} ranks")
+    lines, place = _lines(registers, route.axis), registers.where[:, route.axis]
+    weights = _sent(registers, message, t, np.ones(len(lines), np.bool_))
     if route.sort:
         if message.exchanged is None:
             registers.fail("sums go back in the order of no exchange")
-        sent = registers.blocks(message.exchanged)
-        gathered = sent[members].reshape(len(members), -1, sent.shape[2])
-        back = np.argsort(_order(registers, register.side, gathered), axis=1)
+        came = _joined(registers, route, registers.table(message.exchanged))
+        back = np.argsort(_order(registers, message.source.register.side, came), axis=1)
         weights = np.take_along_axis(weights, back[:, :, None], axis=1)
-    parts = weights.reshape(ranks, members.shape[1], -1, heads)
-    place = registers.where[:, route.axis]
-    for_us = parts[members, place[:, None]]  # [ranks, members, pieces, heads]
+    parts = weights.reshape(len(lines), lines.shape[1], -1, weights.shape[2])
+    for_us = parts[lines, place[:, None]]  # [ranks, members, pieces, heads]
     if isinstance(route, Reduce):
-        return Arrival(every, for_us.sum(axis=1), every)
-    came = np.moveaxis(for_us, 1, 2).reshape(ranks, for_us.shape[2], -1)
-    return Arrival(every, came, every)
-
-
-def ordered(chunks: Ints) -> Ints:
-    """Sets of positions [n, w] in the order of the sequence, -1 behind them."""
-    key = np.where(chunks < 0, np.iinfo(np.int32).max, chunks)
-    return np.take_along_axis(chunks, np.argsort(key, axis=1, kind="stable"), axis=1)
+        return np.asarray(for_us.sum(axis=1))
+    return np.moveaxis(for_us, 1, 2).reshape(len(lines), for_us.shape[2], -1)

@@ -1,13 +1,14 @@
 """definitions(text, names)   what the passes of a program call, defined over other names."""
 
+import __future__
+
+import ast
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from codegen.assemble import module, needed
-from codegen.imports import written
-
-FRAMEWORKS = "torch", "jax"
-PASSES = "forward", "backward", "forward_with_sinks", "backward_with_sinks"
+FRAMEWORKS = {"torch", "jax", "codegen"}
+PASSES = {"forward", "backward", "forward_with_sinks", "backward_with_sinks"}
 POSITIONS = {"positions", "kv_positions"}
 
 
@@ -16,15 +17,36 @@ def definitions(text: str, names: dict[str, Any]) -> dict[str, Any]:
 
     Imports of frameworks are left out: `names` has what stands for those, too.
     """
-    imports, pieces = module.__wrapped__(text)
-    kept = [x for x in imports if (x.module or x.source).split(".")[0] not in FRAMEWORKS]
-    named = {name for piece in pieces for name in piece.names}
-    own = [p for p in pieces if p.names and not p.names & names.keys() and p.owner not in named]
-    given = {line.name for line in kept} | names.keys()
-    chosen = needed(own, given, [name for name in (*PASSES, *POSITIONS) if name in named])
-    source = "\n".join([written(kept), *(piece.text for piece in own if piece in chosen)])
-    scope = dict(names)
-    exec(compile(f"from __future__ import annotations\n{source}", "<program>", "exec"), scope)
-    for name in POSITIONS & scope.keys():  # which each rank asks of all
+    nodes = [(node, {*_defined(node)} - names.keys()) for node in ast.parse(text).body]
+    needed, chosen = PASSES | POSITIONS, set[int]()
+    while new := [n for n, (_, own) in enumerate(nodes) if own & needed and n not in chosen]:
+        chosen |= {*new}
+        needed |= {x.id for n in new for x in ast.walk(nodes[n][0]) if isinstance(x, ast.Name)}
+    return run([node for n, (node, _) in enumerate(nodes) if n in chosen], names)
+
+
+def run(nodes: list[ast.stmt], names: dict[str, Any]) -> dict[str, Any]:
+    """The names after some statements that begin with others."""
+    flags, scope = __future__.annotations.compiler_flag, dict(names)
+    exec(compile(ast.Module(nodes, []), "<program>", "exec", flags), scope)
+    for name in POSITIONS & scope.keys() - names.keys():  # which each rank asks of all
         scope[name] = cache(scope[name])
     return scope
+
+
+def _defined(node: ast.stmt) -> Iterator[str]:
+    """Yields the names that a statement of a module defines."""
+    match node:
+        case ast.FunctionDef() | ast.ClassDef():
+            yield node.name
+        case ast.ImportFrom(module=str(source)):
+            if source.split(".")[0] not in FRAMEWORKS:
+                yield from (x.asname or x.name for x in node.names)
+        case ast.Import():
+            yield from (
+                x.asname or x.name for x in node.names if x.name.split(".")[0] not in FRAMEWORKS
+            )
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+            for x in ast.walk(node):
+                if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store):
+                    yield x.id

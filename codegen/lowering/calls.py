@@ -38,14 +38,14 @@ def _ops(rows: Expansion, group: Sequence[Call], steps: Sequence[int]) -> list[O
     varied = any(call.gaps or _varies(call.q) or _varies(call.kv) for call in group)
     if (cut and varied) or any(call.gaps for call in group):
         return _whole(rows, group, steps)
-    mesh, made = rows.loops.mesh, list[Op]()
+    made = list[Op]()
     for call in group:
         pair = call.q, call.kv
         kind, places = PLAIN.get(call.attend.kind, "tiles"), None
         if kind == "tiles":
             places = _places(rows, pair, _seen(rows, call, steps))
         op = _attend(pair, kind, call.sums, places)
-        made.append(Choose(((condition(call.when, mesh), op),)))
+        made.append(Choose(((condition(call.when), op),)))
     return made
 
 
@@ -86,8 +86,7 @@ def _whole(rows: Expansion, group: Sequence[Call], steps: Sequence[int]) -> list
     q, kv = group[0].q, group[0].kv
     pair = Part(q.value, q.lag, None, q.heads), Part(kv.value, kv.lag, None, kv.heads)
     on = [t for t in steps if any(call.when.on(t) for call in group)]
-    mesh = rows.loops.mesh
-    whens = [condition(call.when, mesh) for call in group]
+    whens = [condition(call.when) for call in group]
     running = np.logical_or.reduce([holds(when, on, rows.coordinates) for when in whens])
     missed = np.array([_missed(rows, pair, group, t) for t in on])
     if missed[running].any():

@@ -171,7 +171,7 @@ def test_choices_ask_only_what_those_before_leave_open() -> None:
     (choice,) = (op for op in walk(program.ops) if isinstance(op, Choose))
     assert [asked for asked, _ in choice.cases] == [
         (Steps(None, 0),),
-        (Bound(0, Expr(0, 1), None, 8),),
+        (Bound(0, Expr(0, 1), None),),
         (),
     ]
 
@@ -184,7 +184,7 @@ ENDS = st.none() | st.builds(
 TESTS = st.one_of(
     st.builds(Steps, st.none() | st.integers(0, 7), st.none() | st.integers(0, 7)),
     st.builds(Every, st.integers(0, 7), st.integers(1, 4), st.integers(1, 3)),
-    st.builds(Bound, st.integers(-1, 1), ENDS, ENDS, st.just(6)),
+    st.builds(Bound, st.integers(-1, 1), ENDS, ENDS),
     st.builds(Listed, st.sets(st.integers(0, 5)).map(tuple)),
     st.builds(Span, *[st.tuples(*[st.integers(0, 7)] * 6)] * 2),
 )
