@@ -1,26 +1,20 @@
-"""Runs of mutants: the check refuses one, or what its text computes is compared."""
+"""Mutants that take the place of a program's pass: refused by the check, or printed and run."""
 
 import ast
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
+from codegen import ir
 from codegen.check import ProgramError, check
 from codegen.dry_run.case import Case, case_of
-from codegen.dry_run.definitions import definitions, run
+from codegen.dry_run.definitions import defined, definitions
 from codegen.dry_run.passes import run_torch, torch_names
 from codegen.dry_run.ranks import Ranks
-from codegen.ir import Program
-from codegen.lower import lower
-from codegen.lowering.keeping import kept
-from codegen.passes import optimized
-from codegen.programs import program_of
-from codegen.torch.emission import written
-from codegen.torch.operands import Form
-from codegen.torch.printer import print_pass
+from codegen.programs import Program, program_of
+from codegen.torch import schedule as torch_schedule
+from codegen.torch import write
 from lowered_programs import workload
-from planner.loops.expand import Expansion
-from planner.loops.pieces import recovered_by_piece
+from planner.errors import PlanError
 from planner.planning import plan
 from planner.plans import Plans
 from repository import ROOT
@@ -30,56 +24,60 @@ PARTS = "merge", "sums", "visitors", "vocabulary/accumulation", "vocabulary/mess
 
 @dataclass(frozen=True)
 class Printed:
-    """A torch program of a forward and a backward pass, whose passes mutants take the place of."""
+    """A program of a forward and a backward pass, and all that its passes can call."""
 
-    passes: tuple[Program, ...]
-    rows: tuple[Expansion, ...]
-    form: Form
+    program: Program
+    apart: bool
     names: dict[str, Any]
     case: Case
 
-    def refusal(self, n: int, mutant: Program) -> str:
+    def refusal(self, n: int, mutant: ir.Program) -> str:
         """The reason for which a mutant of pass n is refused, "" for none."""
+        program = self._with(n, mutant)
+        assert program.lowered
+        assert program.passes
+        held = dict[ir.Register, Any]()
         try:
-            held = check(mutant if n == 0 else self.passes[0], self.rows[0])
-            check(mutant if n == 1 else self.passes[1], self.rows[1], held)
+            for one, rows in zip(program.lowered, program.passes, strict=True):
+                held = check(one, rows, held)
         except ProgramError as error:
             return str(error)
         return ""
 
-    def difference(self, n: int, mutant: Program) -> str:
-        """What else the text of a pass that a mutant prints computes, "" for nothing."""
-        form = Form(self.form.free, self.form.apart, self.form.slices, dict(self.form.data))
-        text = "\n".join(print_pass(mutant, form))
-        text += "".join(f"\n{name} = {data}" for name, data in form.data.items())
-        scope = run(ast.parse(text).body, self.names)
+    def difference(self, n: int, mutant: ir.Program) -> str:
+        """What the text of a mutant computes otherwise, "" for nothing, or where there is none."""
         try:
-            results = Ranks(len(self.rows[0].coordinates)).run(
-                lambda rank: run_torch(scope, self.case, rank)
-            )
+            text = torch_schedule(self._with(n, mutant), self.apart)
+        except PlanError:  # the target cannot spell it
+            return ""
+        own = {name for node in ast.parse(text).body for name in defined(node)}
+        names = {name: x for name, x in self.names.items() if name not in own}
+        try:
+            scope = definitions(text, names)
+            results = Ranks(self.program.ranks).run(lambda rank: run_torch(scope, self.case, rank))
         except Exception as error:
-            return f"does not run: {error!r}\n{text}"
+            return f"{error!r} in\n{text}"
         wrong = [
-            f"{name} on rank {rank}"
+            name
             for rank, got in enumerate(results)
             for name, x in zip(self.case.results, got, strict=True)
             if not self.case.right(name, rank, x)
         ]
-        return f"another {wrong[0]}\n{text}" if wrong else ""
+        return f"another {wrong[0]} by\n{text}" if wrong else ""
+
+    def _with(self, n: int, mutant: ir.Program) -> Program:
+        passes = [*(self.program.lowered or ())]
+        passes[n] = mutant
+        return replace(self.program, lowered=tuple(passes))
 
 
 def printed(name: str, ranks: int, mask: str) -> Printed:
-    """The program of a schedule; PlanError where it is none of loops."""
+    """The program of a schedule."""
     work = workload(ranks, mask)
     plans = Plans.of(tuple(plan(name, work, ranks, pass_=p) for p in ("forward", "backward")))
     program = program_of(plans, "torch")
-    rows = tuple(recovered_by_piece(plan) for plan in program.plans)
-    passes = tuple(optimized(lower(each, kept(rows))) for each in rows)
-    text, case = written(program), case_of(program)
-    sides = program.forward.partition
-    form = Form(program.free, "def kv_positions" in text, len(sides.q.slices))
-    for each in passes:
-        print_pass(each, form)
-    parts = [(Path(ROOT) / f"codegen/torch/parts/{part}.py").read_text() for part in PARTS]
-    names = definitions("\n".join([*parts, text]), torch_names(case, text))
-    return Printed(passes, rows, form, names | {"no_type_check": lambda x: x}, case)
+    text, case = write(program), case_of(program)
+    parts = "\n".join((ROOT / f"codegen/torch/parts/{part}.py").read_text() for part in PARTS)
+    called = {name for node in ast.parse(parts).body for name in defined(node)}
+    names = definitions(f"{parts}\n{text}", torch_names(case, text), called)
+    return Printed(program, "def kv_positions" in text, names, case)

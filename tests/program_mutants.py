@@ -7,13 +7,14 @@ thinking of it.
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from itertools import islice
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from codegen.ir import Program
+from codegen.conditions import Test
+from codegen.ir import Choose, Message, Op, Post, Program, Route
 
 Mutant = tuple[str, Any]  # where and how it differs, and what it is
 NAMES = 3  # other names that take the place of one
@@ -34,13 +35,12 @@ def hints(kind: type) -> dict[str, Any]:
     }
 
 
-def changed_fields(program: Program) -> set[tuple[str, str]]:
-    """The classes and fields that mutants change."""
-    seen = set[tuple[str, str]]()
-    for where, _ in mutants(program):
-        kind, name = where.split(":")[0].split(".")[-2:]
-        seen.add((kind, name))
-    return seen
+def everything() -> Program:
+    """A program that has each op, route and condition once: it means nothing."""
+    (message,) = islice(samples(Message), 1)
+    routes = (Post(replace(message, route=route)) for route in samples(Route))
+    choices = (Choose((((test,), op),)) for test in samples(Test) for op in islice(samples(Op), 1))
+    return Program("forward", (1,), (*samples(Op), *routes, *choices), ())
 
 
 class _Mutants:

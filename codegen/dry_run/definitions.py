@@ -3,7 +3,7 @@
 import __future__
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import cache
 from typing import Any
 
@@ -12,29 +12,26 @@ PASSES = {"forward", "backward", "forward_with_sinks", "backward_with_sinks"}
 POSITIONS = {"positions", "kv_positions"}
 
 
-def definitions(text: str, names: dict[str, Any]) -> dict[str, Any]:
+def definitions(text: str, names: dict[str, Any], wanted: Set[str] = frozenset()) -> dict[str, Any]:
     """The definitions that the passes need, over `names`, which stand for some of them.
 
-    Imports of frameworks are left out: `names` has what stands for those, too.
+    `wanted` are further definitions. Imports of frameworks are left out: `names` has what stands
+    for those, too.
     """
-    nodes = [(node, {*_defined(node)} - names.keys()) for node in ast.parse(text).body]
-    needed, chosen = PASSES | POSITIONS, set[int]()
+    nodes = [(node, {*defined(node)} - names.keys()) for node in ast.parse(text).body]
+    needed, chosen = PASSES | POSITIONS | wanted, set[int]()
     while new := [n for n, (_, own) in enumerate(nodes) if own & needed and n not in chosen]:
         chosen |= {*new}
         needed |= {x.id for n in new for x in ast.walk(nodes[n][0]) if isinstance(x, ast.Name)}
-    return run([node for n, (node, _) in enumerate(nodes) if n in chosen], names)
-
-
-def run(nodes: list[ast.stmt], names: dict[str, Any]) -> dict[str, Any]:
-    """The names after some statements that begin with others."""
     flags, scope = __future__.annotations.compiler_flag, dict(names)
-    exec(compile(ast.Module(nodes, []), "<program>", "exec", flags), scope)
+    body = [node for n, (node, _) in enumerate(nodes) if n in chosen]
+    exec(compile(ast.Module(body, []), "<program>", "exec", flags), scope)
     for name in POSITIONS & scope.keys() - names.keys():  # which each rank asks of all
         scope[name] = cache(scope[name])
     return scope
 
 
-def _defined(node: ast.stmt) -> Iterator[str]:
+def defined(node: ast.stmt) -> Iterator[str]:
     """Yields the names that a statement of a module defines."""
     match node:
         case ast.FunctionDef() | ast.ClassDef():
