@@ -269,7 +269,7 @@ class Machine(Registers):
     # ---- the end
 
     def finish(self) -> dict[Register, Ints]:
-        """What the other pass reads; fails unless each rank has the sums of its own blocks."""
+        """Fails unless ranks have the sums of their blocks; returns what the other pass reads."""
         self.op, program = None, self.program
         if self.under_way:
             self.fail(f"nobody has waited for {', '.join(self.under_way)}")

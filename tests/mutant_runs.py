@@ -45,7 +45,7 @@ class Printed:
         return ""
 
     def difference(self, n: int, mutant: ir.Program) -> str:
-        """What the text of a mutant computes otherwise, "" for nothing, or where there is none."""
+        """Returns a difference that the text of a mutant makes, "" for none or for no text."""
         try:
             text = torch_schedule(self._with(n, mutant), self.apart)
         except PlanError:  # the target cannot spell it

@@ -48,7 +48,7 @@ class Registers:
             self.fail(reason, int(wrong.argmax()))
 
     def table(self, register: Register) -> Held:
-        """What a register has."""
+        """The blocks or weights of a register."""
         if register not in self.tables:
             self.fail(f"{register} has no value")
         return self.tables[register]
@@ -77,7 +77,7 @@ class Registers:
         return np.clip(at, 0, size - 1), inside
 
     def read(self, part: Slice, t: int, on: Flags) -> Held:
-        """What a slice has, nothing where a rank has fewer: [ranks, w, v]."""
+        """Those of a slice, nothing where a rank has fewer: [ranks, w, v]."""
         at, inside = self.places(part, t, on)
         return np.where(inside, self.table(part.register)[at], nothing(part.register))
 
