@@ -104,7 +104,8 @@ def reproduction() -> Lines:
         "paper's decimals; *mean* and *worst* are relative errors, or points where percentages are",
         "compared; *rank* is Spearman's correlation.",
         f"*Arithmetic* are rows of {in_terminal.ARITHMETIC}: they show that its",
-        "numbers were copied right, and are not compared.",
+        f"numbers were copied right; *context* are rows of {in_terminal.CONTEXT}.",
+        "Neither is compared.",
         "",
     )
     every = [each for tables in papers.values() for each in tables]

@@ -11,8 +11,9 @@ there:
                 rank, 1e12), or ratio (the time over that of the schedule in the column `versus`)
     value       what was measured
     kv_heads (heads), batch (1), mask (causal), dtype (bfloat16), source, versus
-    use         fitted: constants were fitted to this row and others; given: it was at hand; order:
-                something of its setting is assumed, so it judges order alone
+    use         fitted: constants were fitted to this row and others; given: it was at hand;
+                context: something of its setting is assumed, so it counts in no mean of errors
+    why         of context: what is assumed; of others: a likely cause of a large error
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ from simulator.hardware import Hardware, hardware
 from simulator.prediction import Prediction, simulate
 from simulator.scenario import Scenario
 
-Use = Literal["fitted", "given", "order", "blind"]
+Use = Literal["fitted", "given", "context", "blind"]
 ROWS = DATA / "measured.csv"
 COLUMNS = ("hardware", "pass", "schedule", "ranks", "seq", "heads", "head_dim")
 QUANTITIES = ("seconds", "ms", "per_s", "tflops", "ratio")
@@ -60,6 +61,7 @@ class Measured:
     value: float
     versus: str
     use: Use
+    why: str = ""
 
     @property
     def name(self) -> str:
@@ -209,6 +211,7 @@ def _row(where: str, record: Record, use: Use | None) -> Measured:
             quantity=quantity,
             value=value,
             versus=versus,
+            why=record.get("why", ""),
             use=use or chosen(where, record.get("use") or "given", get_args(Use), "use"),  # type: ignore[arg-type]
         )
         row.machine.peak(work.dtype)

@@ -11,7 +11,8 @@ from ringloom.reproduce.tables import Line, Table
 from ringloom.views.tables import faint, plain_table, titled
 
 ARITHMETIC = "arithmetic of the paper's own numbers"
-HEADS = "", "rows", "arithmetic", "alike", "mean", "worst", "rank"
+CONTEXT = "what is not attention alone in a setting that is known in full"
+HEADS = "", "rows", "arithmetic", "context", "alike", "mean", "worst", "rank"
 WIDE = 1e6  # numbers from here on are printed in powers of ten
 
 
@@ -28,7 +29,7 @@ def overview(tables: Sequence[Table]) -> Iterator[Any]:
     """One row per table: how many rows, how many printed alike, errors, rank correlation."""
     yield plain_table(*HEADS, rows=map(agreement, tables), numbers=slice(1, None))
     yield faint("alike: rows printed with the same digits; mean, worst: error; rank: correlation")
-    yield faint(f"arithmetic: rows of {ARITHMETIC}")
+    yield faint(f"arithmetic: rows of {ARITHMETIC}; context: rows of {CONTEXT}")
     yield faint("ringloom reproduce striped|ring|distflash|burst|charts shows every row")
 
 
@@ -62,12 +63,13 @@ def _error(error: float, points: bool, digits: str) -> str:
 
 def agreement(table: Table) -> tuple[str, ...]:
     """Returns the cells of a row of `HEADS`, "-" where nothing is compared."""
-    summary, given = table.summary, sum(line.arithmetic for line in table.lines)
+    summary = table.summary
+    given = sum(line.arithmetic for line in table.lines), sum(line.context for line in table.lines)
     sizes = summary.mean_error, summary.worst_error
     errors = ("-" if e is None else _error(e, table.points, ".1f") for e in sizes)
     rank = "-" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
     alike = str(summary.equal) if summary.compared else "-"
-    return table.title, str(summary.rows), str(given or ""), alike, *errors, rank
+    return table.title, str(summary.rows), *(str(n or "") for n in given), alike, *errors, rank
 
 
 def in_words(table: Table) -> str:
@@ -80,9 +82,10 @@ def in_words(table: Table) -> str:
         parts.append(f"error {mean} mean, {worst} worst")
     if summary.rank_correlation is not None:
         parts.append(f"rank correlation {summary.rank_correlation:.3f}")
-    if rows := [line for line in table.lines if line.arithmetic]:
-        every = "all rows" if len(rows) == len(table.lines) else f"{len(rows)} rows"
-        parts.append(f"{every} are {ARITHMETIC}")
+    for name, meaning in (("arithmetic", ARITHMETIC), ("context", f"context: {CONTEXT}")):
+        if rows := [line for line in table.lines if getattr(line, name)]:
+            every = "all rows" if len(rows) == len(table.lines) else f"{len(rows)} rows"
+            parts.append(f"{every} are {meaning}")
     return "; ".join(parts)
 
 

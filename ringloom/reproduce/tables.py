@@ -15,7 +15,8 @@ class Line:
     `digits` are the decimals that the paper prints, and so those that can be compared. A line is
     `arithmetic` if ours follows from the paper's own numbers or formulas, without a plan or a
     model: it shows that they were copied right, and predicts nothing. Numbers in `points` are
-    percentages, whose error is their difference: 1% against 3% is off by 2 points.
+    percentages, whose error is their difference: 1% against 3% is off by 2 points. A line of
+    `context` has a setting that is not known in full.
     """
 
     what: str
@@ -25,6 +26,12 @@ class Line:
     note: str = ""
     arithmetic: bool = False
     points: bool = False
+    context: bool = False
+
+    @property
+    def counted(self) -> bool:
+        """True where the error counts: not of arithmetic, nor of context."""
+        return not self.arithmetic and not self.context
 
     @property
     def error(self) -> float | None:
@@ -44,15 +51,15 @@ class Line:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        names = "what", "published", "ours", "error", "equal", "note", "arithmetic", "points"
-        return {name: getattr(self, name) for name in names}
+        names = "what", "published", "ours", "error", "equal", "note"
+        return {name: getattr(self, name) for name in (*names, "arithmetic", "points", "context")}
 
 
 @dataclass(frozen=True)
 class Summary:
     """Agreement of a table: errors, rows printed alike, Spearman's correlation.
 
-    Arithmetic is not compared: `rows` counts it, nothing else does.
+    Arithmetic and context are not compared: `rows` counts them, nothing else does.
     """
 
     rows: int
@@ -74,13 +81,13 @@ class Table:
     @property
     def points(self) -> bool:
         """True where errors that are compared are in percentage points: all are, or none."""
-        (points,) = {line.points for line in self.lines if not line.arithmetic} or {False}
+        (points,) = {line.points for line in self.lines if line.counted} or {False}
         return points
 
     @property
     def summary(self) -> Summary:
         """Mean and worst absolute error, and the rank correlation of the two columns."""
-        compared = [line for line in self.lines if line.error is not None and not line.arithmetic]
+        compared = [line for line in self.lines if line.error is not None and line.counted]
         both = [
             (line.error, line.published, line.ours)
             for line in compared

@@ -14,11 +14,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ringloom.csv_rows import records
+from ringloom.reproduce import DATA
 from ringloom.reproduce.measured import Measured, published_rows
 from ringloom.reproduce.tables import Line, Table
 from simulator.confidence import RESIDUALS, ratio_interval
 
 APART = 1.1  # schedules whose published times differ by more must come out in their order
+CONTEXT = DATA / "context.csv"
 FROZEN = RESIDUALS.with_name("frozen.toml")
 UNITS = {"tflops": "TF/s per rank", "per_s": "runs/s", "ratio": "times as long"}
 DIGITS = {"tflops": 0, "per_s": 1}
@@ -65,8 +68,24 @@ class Decision:
 
 
 def stated(rows: Sequence[Measured]) -> list[Measured]:
-    """Return the rows that judge errors, not only the order."""
-    return [row for row in rows if row.use != "order"]
+    """Return the rows that say all that is needed, so that they judge errors: not context."""
+    return [row for row in rows if row.use != "context"]
+
+
+def context() -> list[Line]:
+    """Return what was measured and is not predicted, each with the reason."""
+    columns = ("source", "setting", "unit", "value", "why")
+    return [
+        Line(
+            f"{row['source']}: {row['setting']}" + (f" ({row['unit']})" if row["unit"] else ""),
+            float(row["value"]) if row["value"] else None,
+            None,
+            len(row["value"].partition(".")[2]),
+            row["why"],
+            context=True,
+        )
+        for row in records(CONTEXT, columns)
+    ]
 
 
 def decisions(rows: Sequence[Measured]) -> list[Decision]:
@@ -108,10 +127,15 @@ def tables(rows: Sequence[Measured] | None = None) -> list[Table]:
     rows = published_rows() if rows is None else rows
     listed = list[Table]()
     for (source, on, quantity), own in by(rows, "source", "on", "quantity").items():
-        lines = [Line(r.name, r.value, r.ours, DIGITS.get(quantity, 3), r.use) for r in own]
+        lines = [_line(row, DIGITS.get(quantity, 3)) for row in own]
         title = f"{source} on {on}: {UNITS.get(quantity, quantity)}"
         listed.append(Table(title, lines))
     return [*listed, *order(decisions(rows))]
+
+
+def _line(row: Measured, digits: int) -> Line:
+    note = f"{row.use}: {row.why}" if row.why else row.use
+    return Line(row.name, row.value, row.ours, digits, note, context=row.use == "context")
 
 
 def order(made: Sequence[Decision]) -> Iterator[Table]:
@@ -170,6 +194,7 @@ def _as_dict(row: Measured) -> dict[str, Any]:
         "ranks": row.ranks,
         "setting": row.setting,
         "use": row.use,
+        "why": row.why,
         "quantity": row.quantity,
         "published": row.value,
         "predicted": row.ours,

@@ -103,7 +103,7 @@ def test_no_file_gives_anything_but_a_refusal(
 def test_an_unknown_name_lists_the_presets() -> None:
     with pytest.raises(RingloomError, match="'A100': did you mean 'a100-nvlink'"):
         hardware("A100")
-    with pytest.raises(RingloomError, match=r"'a100': .* a100-nvlink, a100-pcie, b200, h100"):
+    with pytest.raises(RingloomError, match=r"'a100': .* a100-nvlink, a100-pcie, a800, b200, h100"):
         hardware("a100")
 
 

@@ -1,0 +1,123 @@
+"""Runs of emitted programs on GPUs of our own, beside what is predicted for the kernel that ran.
+
+`benchmarks/gpu_programs.py` runs all ranks' kernels and merges in turn on one chip, so messages
+cost nothing there, and times a rank's. It keeps what it measured in `benchmarks/results`.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from markdown import Lines, table
+
+from planner.analysis.tiles import tiles
+from planner.planning import plan
+from planner.plans import Passes, Plans
+from planner.workload import Workload
+from ringloom.reproduce.measured import FLOP
+from simulator.hardware import Hardware, hardware
+from simulator.prediction import simulate
+
+RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+WORK = Workload(seq=8 * 8192, heads=32, kv_heads=8, head_dim=128, mask="causal")
+LIMIT = 0.12
+# Flash kernels of torch are FlashAttention-2, whose curve on Hopper is that of h800: the same chip
+CURVES = {"flash": "h800", "cuDNN": "h100"}
+BUSY = re.compile(r"busy(?: by (\w+))?, (\w+), (\d+) ranks x 8192 tokens, (\w+): slowest / mean")
+DENSE = re.compile(r"rate.* over dense attention by (\w+)(?: attention)?, .*, (\w+)")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Milliseconds of each rank on one chip, as timed; one rank: dense attention in one call."""
+
+    chip: str
+    date: str
+    kernel: str
+    schedule: str
+    pass_: Passes
+    milliseconds: tuple[float, ...]
+
+    @property
+    def on(self) -> Hardware:
+        """The curve of the kernel that ran, with the memory of the chip."""
+        chip = "h200" if "H200" in self.chip else "h100"
+        memory = hardware(chip)["memory.bandwidth"]
+        return hardware(CURVES[self.kernel]).changed({"memory.bandwidth": memory})
+
+    @cached_property
+    def predicted(self) -> tuple[float, ...]:
+        """Milliseconds in which each rank is busy."""
+        plans = Plans.of(plan(self.schedule, WORK, len(self.milliseconds), pass_=self.pass_))
+        busy = simulate(plans, self.on, record=False).busy
+        return tuple((1e3 * np.asarray(busy)).tolist())
+
+    @property
+    def error(self) -> float:
+        """Relative, of all ranks together."""
+        return sum(self.predicted) / sum(self.milliseconds) - 1
+
+
+def runs() -> list[Run]:
+    """Return what is kept, each timed call once."""
+    calls = dict[tuple[str, ...], Run]()
+    for path in sorted(RESULTS.glob("*.json")):
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        for number, row in enumerate(kept["rows"]):
+            for run in _read(kept["chip"], kept["date"], row):
+                busy = len(run.milliseconds) > 1  # of which each row is a run of its own
+                name = (str(number),) if busy else map("{:.3f}".format, run.milliseconds)
+                calls.setdefault((run.chip, run.kernel, run.pass_, *name), run)
+    return list(calls.values())
+
+
+def _read(chip: str, date: str, row: dict[str, object]) -> Iterator[Run]:
+    if match := BUSY.match(str(row["what"])):
+        kernel, schedule, _, pass_ = match.groups()
+        times: Sequence[float] = row["milliseconds"]  # type: ignore[assignment]
+        yield Run(chip, date, kernel or "flash", schedule, pass_, tuple(times))  # type: ignore[arg-type]
+    elif match := DENSE.match(str(row["what"])):
+        kernel, pass_ = match.groups()
+        pairs = tiles(plan("ring", WORK, 1)).total_pairs()
+        both = FLOP["forward"] + (FLOP["backward"] if pass_ == "both" else 0)
+        rate: float = row["dense_teraflop_per_second"]  # type: ignore[assignment]
+        took = both * WORK.head_dim * pairs / rate / 1e9
+        yield Run(chip, date, kernel, "ring", pass_, (took,))  # type: ignore[arg-type]
+
+
+def section() -> Lines:
+    """Every run with its prediction."""
+    every = runs()
+    within = sum(abs(run.error) <= LIMIT for run in every)
+    yield from (
+        "Emitted programs on one GPU, all ranks in turn, 64k causal tokens, 32:8 heads of 128: the",
+        "milliseconds in which ranks are busy, their mean and the slowest; and dense attention in",
+        "one call. Predicted for the kernel that ran: flash kernels are FlashAttention-2, whose",
+        f"curve on Hopper is that of `{CURVES['flash']}`; cuDNN's is taken to be that of",
+        f"`{CURVES['cuDNN']}`. {within} of {len(every)} are within {LIMIT:.0%}; no constant was",
+        "fitted to them.",
+        "",
+    )
+    yield from table(
+        ("", "kernel", "mean", "ours", "error", "slowest", "ours"),
+        (
+            (
+                f"{run.chip}, {run.date}: {what(run)}",
+                run.kernel,
+                *(f"{np.mean(times):.2f}" for times in (run.milliseconds, run.predicted)),
+                f"{run.error:+.1%}",
+                *(f"{max(times):.2f}" for times in (run.milliseconds, run.predicted)),
+            )
+            for run in every
+        ),
+    )
+
+
+def what(run: Run) -> str:
+    """Returns the run in words, short."""
+    ranks = len(run.milliseconds)
+    return f"{run.schedule}, {ranks} ranks, {run.pass_}" if ranks > 1 else f"dense, {run.pass_}"
