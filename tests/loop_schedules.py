@@ -4,18 +4,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import by_tokens
-from planner.passes.adjoint import adjoint
-from planner.planning import derive
-from planner.plans import Plans
-from planner.schedules import SCHEDULES
-from planner.workload import Workload
+from ringloom import Attend, Move, Plan, Plans, Step, Workload, adjoint, by_tokens, derive
+from ringloom import plan as planned
 
-Build = Callable[[Workload, int, Pass], Plan]
+Build = Callable[[Workload, int, str], Plan]
 
 
-def stride(work: Workload, ranks: int, pass_: Pass) -> Plan:
+def stride(work: Workload, ranks: int, pass_: str) -> Plan:
     """A ring in which rank r sends to rank r + 3."""
     part, r = by_tokens(work, ranks, "contiguous"), np.arange(ranks)
     kv, steps = part.kv.owned(ranks), []
@@ -57,11 +52,11 @@ def hypercube(work: Workload, ranks: int) -> Plan:
     return Plan("hypercube", work, ranks, part, "forward", (), (), (*steps, Step((attend,), ())))
 
 
-def shuffled(work: Workload, ranks: int, pass_: Pass) -> Plan:
+def shuffled(work: Workload, ranks: int, pass_: str) -> Plan:
     """A ring through the ranks in no order."""
-    built = SCHEDULES["ring"].build(work, ranks, pass_)
+    part = by_tokens(work, ranks, "contiguous")
     order = np.random.default_rng(1).permutation(ranks)
-    at, part, r = np.argsort(order), built.partition, np.arange(ranks)
+    at, r = np.argsort(order), np.arange(ranks)
     kv, steps = part.kv.owned(ranks), []
     to = order[(at + 1) % ranks]
     for t in range(ranks + (pass_ == "backward")):
@@ -94,11 +89,11 @@ def visits(work: Workload, ranks: int) -> Plan:
 
 def ring(work: Workload, ranks: int) -> Plan:
     """The plain ring, whose backward pass its adjoint is."""
-    return SCHEDULES["ring"].build(work, ranks, "forward")
+    return planned("ring", work, ranks)
 
 
 def _adjoint(build: Callable[[Workload, int], Plan]) -> Build:
-    def both(work: Workload, ranks: int, pass_: Pass) -> Plan:
+    def both(work: Workload, ranks: int, pass_: str) -> Plan:
         forward = build(work, ranks)
         return forward if pass_ == "forward" else adjoint(forward)
 
@@ -115,7 +110,7 @@ FOREIGN: dict[str, Build] = {
 }
 
 
-def foreign(name: str, work: Workload, ranks: int, pass_: Pass) -> Plan:
+def foreign(name: str, work: Workload, ranks: int, pass_: str) -> Plan:
     """A verified plan of one of them."""
     return derive(FOREIGN[name](work, ranks, pass_))
 

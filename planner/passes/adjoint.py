@@ -8,8 +8,10 @@ import numpy as np
 
 from planner.analysis.messages import reaches_owner
 from planner.analysis.tables import Table
+from planner.columns import twice
 from planner.errors import PlanError, each
 from planner.ir import QUERY_SIDE, TENSORS, Held, Move, Plan, Step
+from planner.partitions import Ints
 from planner.plans import one_plan
 
 KEPT = ("Q", "KV", "OUT")  # what a forward pass may leave in place
@@ -19,8 +21,9 @@ def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
     """Derive the backward plan of any forward plan.
 
     Move(Q) --> Move(Q DOUT STATS)     Move(OUT) --> Move(DQ)     Move(KV) --> Move(KV)
-    and each DKV goes back over the reversed route of its KV, a step after the rank's last attend
-    of it or the last share that came back to the rank, whichever is later.
+    and each DKV goes along with its KV from rank to rank, and from the last one home; where a rank
+    passes a copy on to several, it goes back over the reversed routes. It leaves a step after the
+    rank's last attend of it or the last share that came to the rank, whichever is later.
 
     Tensors named in `keep` are not sent again: the forward pass leaves its copies in place. OUT is
     left where it is finished before it goes to its owner; DOUT then goes there without STATS.
@@ -76,20 +79,68 @@ def _query_side(move: Move, made: Table | None, kept: bool) -> list[Move]:
     ]
 
 
-def _returns(plan: Plan) -> dict[int, list[Move]]:
-    """Step -> messages of DKV that leave in it, whole, over the reversed routes of KV."""
+Back = dict[int, list[Move]]  # step -> messages of DKV that leave in it, whole
+
+
+def _returns(plan: Plan) -> Back:
+    """The messages that bring each DKV to its owner."""
+    moves = [(n, move) for n, move in plan.moves() if TENSORS[move.tensors[0]].side == "kv"]
     ready = Table(plan, "DKV", np.int32)  # the step after the last change of a share, 0 for none
     for number, attend in plan.attends():
         ready[attend.rank, attend.kv] = number + 1
-    back = defaultdict[int, list[Move]](list)
-    for number in reversed(range(len(plan.steps))):
-        for move in plan.steps[number].moves:
-            if TENSORS[move.tensors[0]].side == "q":
-                continue
-            leaves = ready[move.dst, move.blocks].max(axis=1)
-            shares = ready.of(move.src, move.blocks)
-            ready[shares] = np.maximum(ready[shares], ((leaves + 1) * (leaves > 0))[:, None])
-            for step in np.unique(leaves[leaves > 0]).tolist():
-                now = leaves == step
-                back[step].append(Move(("DKV",), move.blocks[now], move.dst[now], move.src[now]))
+    onward = _passed_on(plan, moves)
+    return _reversed(moves, ready) if onward is None else _along(plan, moves, ready, onward)
+
+
+def _passed_on(plan: Plan, moves: Sequence[tuple[int, Move]]) -> Table | None:
+    """The copies of KV that ranks pass on; None where one is passed on to several, or twice."""
+    came, sent, owners = Table(plan, "DKV"), Table(plan, "DKV"), plan.partition.kv.owners
+    for _, move in moves:
+        here, owner = move.blocks >= 0, owners[move.blocks]
+        home = owner.max(axis=1, where=here, initial=-1)
+        away = move.src != home
+        several = (here & (owner != home[:, None])).any()
+        again = _marked(came, move.dst, move.blocks)
+        forks = _marked(sent, move.src[away], move.blocks[away])
+        if plan.start or several or again or forks or (move.dst == home).any():
+            return None
+    return sent
+
+
+def _marked(table: Table, rank: Ints, blocks: Ints) -> bool:
+    """Marks the places of blocks on ranks; True if one is marked twice."""
+    places = table.of(rank, blocks)[blocks >= 0]
+    again = bool(table[places].any()) or twice(places)
+    table[places] = True
+    return again
+
+
+def _along(plan: Plan, moves: Sequence[tuple[int, Move]], ready: Table, onward: Table) -> Back:
+    """DKV goes where its KV goes, and from the last rank to its owner."""
+    back, owners = defaultdict[int, list[Move]](list), plan.partition.kv.owners
+    for _, move in moves:
+        away = move.src != owners[move.blocks.max(axis=1)]
+        part = move.only(away)
+        _leave(back, ready, part.blocks, part.src, part.dst)
+    for _, move in moves:
+        ends = np.where(onward[move.dst, move.blocks], -1, move.blocks)
+        _leave(back, ready, ends, move.dst, owners[move.blocks.max(axis=1)])
     return dict(back)
+
+
+def _reversed(moves: Sequence[tuple[int, Move]], ready: Table) -> Back:
+    """DKV goes back over the reversed routes of KV."""
+    back = defaultdict[int, list[Move]](list)
+    for _, move in reversed(moves):
+        _leave(back, ready, move.blocks, move.dst, move.src)
+    return dict(back)
+
+
+def _leave(back: Back, ready: Table, blocks: Ints, src: Ints, dst: Ints) -> None:
+    """Adds the messages of these shares, as soon as they are ready."""
+    leaves = ready[src, blocks].max(axis=1, initial=0)
+    shares = ready.of(dst, blocks)
+    ready[shares] = np.maximum(ready[shares], ((leaves + 1) * (leaves > 0))[:, None])
+    for step in np.unique(leaves[leaves > 0]).tolist():
+        now = leaves == step
+        back[step].append(Move(("DKV",), blocks[now], src[now], dst[now]))

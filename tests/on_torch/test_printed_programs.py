@@ -4,6 +4,7 @@ import pytest
 
 from codegen.programs import program_of
 from codegen.torch import write
+from loop_schedules import foreign_pair
 from lowered_programs import masks, workload
 from planner.planning import plan
 from planner.plans import Plans
@@ -40,6 +41,15 @@ def test_printed_programs_are_exact(name: str, mask: str) -> None:
     text = write(program_of(both, "torch"))
     assert "as tables" not in text
     assert_exact(load(text), both)
+
+
+@pytest.mark.parametrize("ranks", [5, 8])
+@pytest.mark.parametrize("name", ["stride", "halves"])
+def test_rings_that_nobody_wrote_this_for_are_exact_loops(name: str, ranks: int) -> None:
+    both = foreign_pair(name, workload(ranks, "causal"), ranks)
+    made = program_of(both, "torch")
+    assert made.lowered
+    assert_exact(load(write(made)), both)
 
 
 def test_a_printed_program_checks_itself() -> None:

@@ -32,12 +32,30 @@ def test_the_adjoint_of_any_forward_plan_is_a_backward_plan(
     assert [a for _, a in backward.attends()] == [a for _, a in forward.attends()]
 
 
-def test_adjoint_reverses_the_routes_of_the_keys() -> None:
-    forward = SCHEDULES["ring"].build(WORK, 3, "forward")
+def routes(plan: Plan, tensor: str) -> set[tuple[int, int, int]]:
+    """(block, src, dst) of all messages of a tensor."""
+    return {(b, src, dst) for _, tensors, b, src, dst in flat(plan) if tensors == (tensor,)}
+
+
+def test_gradients_go_along_with_their_keys_and_from_the_last_rank_home() -> None:
+    forward = SCHEDULES["ring"].build(WORK, 4, "forward")
     backward = verify(adjoint(forward))
-    out = {(b, src, dst) for _, _, b, src, dst in flat(forward)}
-    back = {(b, dst, src) for _, tensors, b, src, dst in flat(backward) if tensors == ("DKV",)}
-    assert out == back
+    assert len(backward.steps) == len(forward.steps) + 1  # one step behind
+    way, back = routes(forward, "KV"), routes(backward, "DKV")
+    onward = {(b, src, dst) for b, src, dst in way if src != b}
+    assert onward < back
+    assert back - onward == {(b, (b - 1) % 4, b) for b in range(4)}
+
+
+def test_gradients_of_copies_that_spread_go_back_over_the_reversed_routes() -> None:
+    """Rank 0 sends its keys to rank 1, which passes them on to ranks 2 and 3."""
+    r = np.arange(4)
+    first, rest = Move(("KV",), [[0]], [0], [1]), Move(("KV",), [[0], [0]], [1, 1], [2, 3])
+    attends = [Attend(r[:n], r[:n, None], np.zeros((n, 1), int)) for n in (1, 2, 4)]
+    parts = attends[0], attends[1].only(r[:2] == 1), attends[2].only(r >= 2)
+    steps = Step((parts[0],), (first,)), Step((parts[1],), (rest,)), Step((parts[2],), ())
+    back = routes(adjoint(hand_made(CAUSAL, 4, "forward", *steps)), "DKV")
+    assert back == {(0, 2, 1), (0, 3, 1), (0, 1, 0)}
 
 
 @pytest.mark.parametrize(

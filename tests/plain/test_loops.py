@@ -135,6 +135,13 @@ def test_foreign_loops_compute_it_too(name: str) -> None:
         assert_exact(made, recover(made), 1)
 
 
+@pytest.mark.parametrize("name", ["stride", "halves", "adjoint ring"])
+def test_foreign_loops_are_as_long_at_many_ranks(name: str) -> None:
+    for pass_ in PASSES:
+        few, many = (recover(foreign(name, work(n, Full()), n, pass_)) for n in (5, 35))
+        assert len(few.statements) == len(many.statements)
+
+
 # ---- kinds
 
 

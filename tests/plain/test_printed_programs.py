@@ -9,6 +9,7 @@ from codegen import dry_run
 from codegen.programs import Program, program_of
 from codegen.torch import formatted, write
 from codegen.torch.schedule import schedule
+from loop_schedules import foreign_pair
 from lowered_programs import SCHEDULES, masks, workload
 from planner.errors import PlanError
 from planner.planning import plan
@@ -74,6 +75,16 @@ def test_programs_are_as_long_at_more_ranks() -> None:
         len(schedule(program("zigzag", ranks, "causal"), False).splitlines()) for ranks in (4, 9)
     ]
     assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("name", ["stride", "halves"])
+def test_programs_of_unfamiliar_schedules_are_as_long_at_more_ranks(name: str) -> None:
+    texts = [
+        printed(program_of(foreign_pair(name, workload(ranks, "full"), ranks), "torch"))
+        for ranks in (5, 8, 35)
+    ]
+    assert texts[0]
+    assert len({len(text.splitlines()) for text in texts}) == 1
 
 
 def test_a_program_is_formatted_and_compiles() -> None:
