@@ -47,18 +47,25 @@ def names(mesh: tuple[int, ...]) -> tuple[str, ...]:
 
 def expression(e: Expr, axes: tuple[str, ...]) -> str:
     """An expression as text, "t-1" or "(2t+r)%8"."""
-    terms = [*zip(e.axes, axes, strict=False), (e.step, _clock(e))]
-    text = ""
-    for factor, name in ((k, n) for k, n in terms if k):
-        sign = "-" if factor < 0 else "+" if text else ""
-        text += f"{sign}{abs(factor) if abs(factor) > 1 else ''}{name}"
-    if e.constant or not text:
-        text += f"{e.constant:+d}" if text else str(e.constant)
+    terms = _terms(e, axes)
+    text = "".join(_term(factor, name, bool(n)) for n, (factor, name) in enumerate(terms)) or "0"
     if e.table:
         return f"TABLE[{text}]"
-    if not e.modulo or not any(k for k, _ in terms):
+    if not (e.modulo and (e.step or any(e.axes))):
         return text
-    return f"{text if text.isalpha() else f'({text})'}%{e.modulo}"
+    alone = len(terms) == 1 and terms[0][0] == 1
+    return f"{text if alone else f'({text})'}%{e.modulo}"
+
+
+def _terms(e: Expr, axes: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Multiples of coordinates and of the clock, then the constant, as far as they are not 0."""
+    terms = [*zip(e.axes, axes, strict=False), (e.step, _clock(e)), (e.constant, "")]
+    return [(factor, name) for factor, name in terms if factor]
+
+
+def _term(factor: int, name: str, later: bool) -> str:
+    sign = "-" if factor < 0 else "+" if later else ""
+    return f"{sign}{abs(factor) if abs(factor) > 1 or not name else ''}{name}"
 
 
 def _clock(e: Expr) -> str:
@@ -119,48 +126,52 @@ def _to(s: Send, axes: tuple[str, ...]) -> str:
         case Root():
             root = f"{axes[s.hop.axis]} = {expression(s.hop.root, axes)}"
             return f"{'to' if s.sums else 'from'} {root}"
-    hops = []
-    for axis, e in zip(axes, s.hop.by, strict=True):
-        text = expression(e, axes)
-        if e != ZERO:
-            hops.append(f"{axis}{'' if text.startswith('-') else '+'}{text}")
+    hops = (_hop(axis, e, axes) for axis, e in zip(axes, s.hop.by, strict=True) if e != ZERO)
     return f"to {', '.join(hops)}"
 
 
+def _hop(axis: str, e: Expr, axes: tuple[str, ...]) -> str:
+    """A coordinate and how far from it, "r+1" or "g-1"."""
+    backward = not (e.table or e.modulo) and _terms(e, axes)[0][0] < 0
+    return f"{axis}{'' if backward else '+'}{expression(e, axes)}"
+
+
 def _when(w: When, section: Section, mesh: tuple[int, ...]) -> Iterator[str]:
-    first, last = section.first, section.last
     if w.every > 1:
         steps = f" {w.width} steps" if w.width > 1 else ""
         yield f"t in {w.first}..{w.last}, every {w.every}{steps}"
-    elif (w.first, w.last) != (first, last):
-        yield _between("t", str(w.first), str(w.last), w.first == first, w.last == last)
+    elif (w.first, w.last) != (section.first, section.last):
+        first, last = (Expr(t) for t in (w.first, w.last))
+        low = first if w.first > section.first or w.first == w.last else None
+        high = last if w.last < section.last or w.first == w.last else None
+        yield _between("t", low, high, ())
     yield from _guard(w.guard, mesh)
-
-
-def _between(name: str, low: str, high: str, no_low: bool, no_high: bool) -> str:
-    if low == high:
-        return f"{name} = {low}"
-    if low.isdecimal() and high.isdecimal() and int(low) > int(high):  # around the end
-        return f"({name} >= {low} or {name} <= {high})"
-    if no_low:
-        return f"{name} <= {high}"
-    return f"{name} >= {low}" if no_high else f"{low} <= {name} <= {high}"
 
 
 def _guard(g: Guard, mesh: tuple[int, ...]) -> Iterator[str]:
     axes = names(mesh)
     for axis, low, high in g.bounds:
-        name = "rank" if axis < 0 else axes[axis]
         size = prod(mesh) if axis < 0 else mesh[axis]
-        lowest, highest = (expression(e, axes) if e else None for e in (low, high))
         if not low and high == ZERO:
-            lowest = highest
+            low = ZERO
         if not high and low == Expr(size - 1):
-            highest = lowest
-        name = f"to_{name}" if g.receiver else name
-        yield _between(name, lowest or "", highest or "", lowest is None, highest is None)
+            high = low
+        name = "rank" if axis < 0 else axes[axis]
+        yield _between(f"to_{name}" if g.receiver else name, low, high, axes)
     who = "to_r" if g.receiver else "r"
     if g.spans:
         yield f"FIRST[{who}] <= t <= LAST[{who}]"
     if g.ranks:
         yield f"{who} in {list(g.ranks)}"
+
+
+def _between(name: str, low: Expr | None, high: Expr | None, axes: tuple[str, ...]) -> str:
+    first, last = (expression(e, axes) if e else "" for e in (low, high))
+    if low == high:
+        return f"{name} = {first}"
+    if not (low and high):
+        return f"{name} >= {first}" if low else f"{name} <= {last}"
+    fixed = low == Expr(low.constant) and high == Expr(high.constant)
+    if fixed and low.constant > high.constant:  # around the end
+        return f"({name} >= {first} or {name} <= {last})"
+    return f"{first} <= {name} <= {last}"
