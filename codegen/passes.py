@@ -7,6 +7,7 @@ fused        Post ... Wait with nothing computed between    -->  a Wait that sta
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -31,9 +32,9 @@ from planner.loops.form import Ints, Loops
 Pass = Callable[[Program], Program]
 
 
-def optimized(program: Program) -> Program:
-    """The program after all passes."""
-    for run in PASSES:
+def optimized(program: Program, passes: Sequence[Pass] | None = None) -> Program:
+    """The program after all passes, those of torch unless others are given."""
+    for run in PASSES if passes is None else passes:
         program = run(program)
     return program
 
@@ -64,7 +65,12 @@ def exclusive(program: Program) -> Program:
     return in_frames(program, _exclusive)
 
 
-def _exclusive(ops: Sequence[Op], steps: range, where: Ints) -> list[Op]:
+def alike(program: Program) -> Program:
+    """The same for cases that add to the same sums."""
+    return in_frames(program, partial(_exclusive, same=True))
+
+
+def _exclusive(ops: Sequence[Op], steps: range, where: Ints, same: bool = False) -> list[Op]:
     made, taken = list[Op](), np.zeros((len(steps), len(where)), np.bool_)
     for op in ops:
         last = made[-1] if made else None
@@ -72,7 +78,10 @@ def _exclusive(ops: Sequence[Op], steps: range, where: Ints) -> list[Op]:
             made.append(op)
             continue
         on = np.logical_or.reduce([holds(tests, steps, where) for tests, _ in op.cases])
-        if isinstance(last, Choose) and _attends(last) and _attends(op) and not (on & taken).any():
+        fits = isinstance(last, Choose) and _attends(last) and _attends(op)
+        if same and last:
+            fits = fits and writes(last) == writes(op)
+        if isinstance(last, Choose) and fits and not (on & taken).any():
             made[-1] = Choose((*last.cases, *op.cases))
             taken |= on
         else:
@@ -87,10 +96,11 @@ def _attends(op: Choose) -> bool:
 
 def asked(program: Program) -> Program:
     """Leave out the tests that always hold where they are asked, and choices that are none."""
-    return in_frames(program, _asked)
+    return in_frames(program, asked_in)
 
 
-def _asked(ops: Sequence[Op], steps: range, where: Ints) -> list[Op]:
+def asked_in(ops: Sequence[Op], steps: range, where: Ints) -> list[Op]:
+    """The same for the ops of some steps."""
     made, everywhere = list[Op](), np.ones((len(steps), len(where)), np.bool_)
 
     def short(message: Message) -> Message:
@@ -103,13 +113,13 @@ def _asked(ops: Sequence[Op], steps: range, where: Ints) -> list[Op]:
             case Wait():
                 made.append(replace(op, message=short(op.message)))
             case Choose():
-                made += _chosen(op, steps, where, everywhere)
+                made += chosen(op, steps, where, everywhere)
             case _:
                 made.append(op)
     return made
 
 
-def _chosen(op: Choose, steps: range, where: Ints, known: Flags) -> list[Op]:
+def chosen(op: Choose, steps: Sequence[int], where: Ints, known: Flags) -> list[Op]:
     """The cases that are ever taken, each asked only for what those before it leave open."""
     cases, left = list[tuple[Condition, Op]](), known
     for tests, case in op.cases:

@@ -14,9 +14,10 @@ from codegen.lower import lower
 from codegen.lowering.keeping import kept
 from codegen.masks import boxes
 from codegen.passes import optimized
+from codegen.tracing import traced
 from planner.errors import PlanError, unknown
 from planner.ir import Plan
-from planner.loops import recovered, recovered_whole
+from planner.loops import recovered
 from planner.loops.expand import Expansion
 from planner.loops.form import Attend, Ints, Loops
 from planner.plans import AnyPlans, Plans
@@ -190,7 +191,7 @@ class Program:
         return replace(self, passes=None, lowered=None, irregular=reason)
 
 
-def lowered(passes: Sequence[Expansion]) -> tuple[ir.Program, ...]:
+def lowered(passes: Sequence[Expansion], target: Target) -> tuple[ir.Program, ...]:
     """The programs that the loops of each pass are lowered to, checked.
 
     Raises PlanError where there is no op for them, and ProgramError for a defect of the lowering.
@@ -199,8 +200,10 @@ def lowered(passes: Sequence[Expansion]) -> tuple[ir.Program, ...]:
         raise PlanError("the two passes arrange the ranks in different meshes")
     keeping, held, made = kept(passes), dict[ir.Register, Ints](), list[ir.Program]()
     for rows in passes:
-        made.append(optimized(lower(rows, keeping)))
-        held = check(made[-1], rows, held)
+        program = lower(rows, keeping)
+        program = traced(program, rows, held) if target == "jax" else optimized(program)
+        made.append(program)
+        held = check(program, rows, held)
     return tuple(made)
 
 
@@ -223,15 +226,13 @@ def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Prog
         raise PlanError("the forward and the backward plan differ in their partitions")
     passes, ops, reason = None, None, "its tables are an argument"
     try:
-        if target == "jax" and not dynamic:  # it prints loops
-            passes = tuple(recovered_whole(plan) for plan in plans)
-        elif not dynamic:
+        if not dynamic:
             passes = tuple(recovered(plan) for plan in plans)
-            ops = lowered(passes)
+            ops = lowered(passes, target)
     except ProgramError:
         raise
     except PlanError as error:
-        passes = None
+        passes = passes if target == "jax" else None
         reason = str(error).removeprefix("irregular: ")
     layout = layout_of(forward)
     return Program(target, forward, backward, layout, passes, ops, reason, **options)

@@ -69,7 +69,11 @@ class Words:
         text = sum_of(terms)
         if e.modulo:
             text = f"({text}) % {e.modulo}"
-        return f"{self.named('TABLE', e.table)}[{text}]" if e.table else text
+        return self.entry(self.named("TABLE", e.table), text) if e.table else text
+
+    def entry(self, name: str, index: str) -> str:
+        """A number of data."""
+        return f"{name}[{index}]"
 
     def named(self, title: str, values: tuple[int, ...]) -> str:
         """The name of data."""
@@ -82,11 +86,30 @@ class Words:
 
     def condition(self, tests: Condition) -> str:
         """All tests, joined by `and`; "" for none."""
-        return " and ".join(self.test(test) for test in tests)
+        return self.both([self.test(test) for test in tests])
+
+    def both(self, tests: Sequence[str]) -> str:
+        """All of these."""
+        return " and ".join(tests)
+
+    def chain(self, low: str, x: str, high: str) -> str:
+        """low <= x <= high"""
+        return f"{low} <= {x} <= {high}"
+
+    def cyclic(self, low: str, x: str, high: str, rises: bool | None) -> str:
+        """low <= x <= high, around the end of the axis unless low <= high; None is unknown."""
+        if rises is None:
+            return f"({low} <= {x}) + ({x} <= {high}) > ({low} <= {high})"
+        return self.chain(low, x, high) if rises else f"({x} >= {low} or {x} <= {high})"
+
+    def among(self, x: str, name: str) -> str:
+        """True if x is in data."""
+        return f"{x} in {name}"
 
     def test(self, test: Test) -> str:
         """One test, in brackets where that matters."""
         self.used.update([self.rank] if isinstance(test, Span | Listed) else [])
+        self.used.update(["step"] if isinstance(test, Steps | Every | Span) else [])
         match test:
             case Steps():
                 return self.between("step", test.first, test.last)
@@ -96,9 +119,10 @@ class Words:
                 return self.bound(test)
             case Span(first, last):
                 begin, end = self.named("FIRST", first), self.named("LAST", last)
-                return f"{begin}[{self.rank}] <= {self.step} <= {end}[{self.rank}]"
+                first_step, last_step = (self.entry(x, self.rank) for x in (begin, end))
+                return self.chain(first_step, self.step, last_step)
             case Listed(ranks):
-                return f"{self.rank} in {self.named('RANKS_OF', ranks)}"
+                return self.among(self.rank, self.named("RANKS_OF", ranks))
             case _:
                 assert_never(test)
 
@@ -112,7 +136,7 @@ class Words:
             return f"{x} == {high}" if high == self.steps.start else f"{x} <= {high}"
         if high is None:
             return f"{x} == {low}" if low == self.steps.stop - 1 else f"{x} >= {low}"
-        return f"{x} == {low}" if low == high else f"{low} <= {x} <= {high}"
+        return f"{x} == {low}" if low == high else self.chain(str(low), x, str(high))
 
     def bound(self, test: Bound) -> str:
         """low <= x <= high; around the end of the axis where low > high."""
@@ -127,11 +151,7 @@ class Words:
             return f"{x} == {self.number(low)}"
         first, last = self.number(low), self.number(high)
         rising = {bool(rise) for t in self.steps for rise in self.rises(low, high, t)}
-        if rising == {True}:
-            return f"{first} <= {x} <= {last}"
-        if rising == {False}:
-            return f"({x} >= {first} or {x} <= {last})"
-        return f"({first} <= {x}) + ({x} <= {last}) > ({first} <= {last})"
+        return self.cyclic(first, x, last, rising.pop() if len(rising) == 1 else None)
 
     def rises(self, low: Expr, high: Expr, t: int) -> Ints:
         """Where low <= high in a step: [ranks]."""

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from codegen import dry_run
 from codegen.assemble import PACKED, Part, assemble, parts_of
+from codegen.check import ProgramError
 from codegen.header import constants, docstring
-from codegen.jax.schedule import print_loops
+from codegen.jax import loops
+from codegen.jax.schedule import print_loops as old_loops
 from codegen.jax.tables import dynamic
 from codegen.jax.tables import program as table
 from codegen.jax.tables.dynamic import tables
@@ -16,6 +18,7 @@ from codegen.text import quoted
 from planner.errors import PlanError
 
 __all__ = ["tables", "write"]
+VOCABULARY = "vocabulary/messages", "vocabulary/accumulation"
 KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
 
 
@@ -26,45 +29,55 @@ def write(program: Program) -> str:
         return written(program, dynamic.schedule(program))
     if program.loops is not None:
         try:
-            loops = print_loops(program)
-            parts = kernels(program.platform, "_masked" in loops)
-            text = written(program, [loops, *parts_of("jax", "schedule"), *parts])
-            dry_run.check(program, text)
-            return text
+            if program.lowered is None:
+                raise PlanError(program.irregular)
+            made = loops.schedule(program)
+            parts = [*parts_of("jax", *VOCABULARY), *kernels(program.platform, made.masked)]
+            return written(program, [made.text, *parts], made.held)
+        except ProgramError:
+            raise
         except PlanError as error:
-            program = program.as_tables(str(error))
+            try:
+                old = old_loops(program)
+                parts = kernels(program.platform, "_masked" in old)
+                text = written(program, [old, *parts_of("jax", "schedule"), *parts], True)
+                dry_run.check(program, text)
+                return text
+            except PlanError:
+                program = program.as_tables(str(error))
     return written(program, table.schedule(program, *table.passes(program)))
 
 
-def written(program: Program, schedule: Sequence[str | Part]) -> str:
-    """A program of this schedule: the texts of `forward` and `backward`, and of what they call."""
-    layout = layout_text(program.layout, "jax", program.free)
-    keys = has_kv_positions(program.layout, "jax")
-    texts = [
+def written(program: Program, texts: Sequence[str | Part], held: bool = False) -> str:
+    """A program of this schedule: the texts of `forward` and `backward`, and of what they call.
+
+    `held`: the backward pass begins with outputs of some heads, to which their sinks belong.
+    """
+    layout, keys = program.layout, has_kv_positions(program.layout, "jax")
+    every_text = [
         constants(program) + checked(program),
         PACKED,
-        layout,
-        *schedule,
+        layout_text(layout, "jax", program.free),
+        *texts,
         *([] if program.backward else parts_of("jax", "forward_alone")),
         shapes(program, keys),
         *function(program),
         *[mask_function(program.work, "jax")] * (not program.dynamic),
         *parts_of("jax", "dense", "check"),
     ]
-    held = any("def share_of" in x for x in texts if isinstance(x, str))
-    marks = program.marks | {"held"} if held else program.marks
-    marks |= {"every" if every(program) == 1 else "some"}
-    marks |= {"apart" if keys else "alike", "unpadded" if program.layout.equal else "padded"}
+    held = held and program.work.sinks
+    marks = program.marks | {"every" if every(program) == 1 else "some"}
+    marks |= {"held"} if held else set()
+    marks |= {"apart" if keys else "alike", "unpadded" if layout.equal else "padded"}
     choices = program.choices | {
         "HELD": held,
         "SAMPLED": every(program) > 1,
         "APART": keys,
-        "PADDED": not program.layout.equal,
+        "PADDED": not layout.equal,
     }
     keep = [*KEEP, *["kv_positions"] * keys, *dynamic.KEEP * program.dynamic]
-    return assemble(
-        docstring(program, dynamic.USAGE * program.dynamic), texts, keep, marks, choices
-    )
+    usage = dynamic.USAGE * program.dynamic
+    return assemble(docstring(program, usage), every_text, keep, marks, choices)
 
 
 def function(program: Program) -> list[Part]:

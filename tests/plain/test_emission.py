@@ -325,11 +325,6 @@ def test_a_program_of_one_rank_takes_any_length_too(target: str) -> None:
     assert (one.layout.multiple, one.free) == (1, True)
 
 
-def test_cases_that_exclude_each_other_in_some_steps_of_a_loop_only_are_tables() -> None:
-    plan = rl.plan("bidirectional:layout=contiguous", replace(WORK, mask=rl.Causal()), 8)
-    assert "exclude each other in some steps" in rl.emit(plan, "jax").replace("\n", " ")
-
-
 def test_what_codegen_is_asked_for_has_no_name_of_a_module_in_it() -> None:
     """Importing such a module would put it in the place of the function."""
     folder = Path(codegen.__file__).parent

@@ -1,0 +1,74 @@
+"""schedule(program)   both passes of a JAX program as text, with the constants that they name."""
+
+from typing import NamedTuple
+
+from codegen.ir import Attend, Slice, Swap, Wait, walk
+from codegen.jax.operands import Form
+from codegen.jax.printer import SAVED, Printer
+from codegen.layout_text import has_kv_positions
+from codegen.programs import Program
+from codegen.words import SIZES
+from planner.errors import PlanError
+
+
+class Schedule(NamedTuple):
+    """The text of both passes.
+
+    `masked`: some attend runs under a mask of positions; `held`: the backward pass begins with
+    outputs that the forward pass left.
+    """
+
+    text: str
+    masked: bool
+    held: bool
+
+
+def schedule(program: Program) -> Schedule:
+    """The constants and both passes, printed; PlanError for what has no call."""
+    assert program.lowered
+    sides = program.forward.partition
+    unequal = int(sides.q.sizes.max()) != int(sides.kv.sizes.max())
+    stats, apart = program.choices["STATS"], has_kv_positions(program.layout, "jax")
+    form = Form(program.free, apart, slices_of(program), stats, unequal)
+    made = [Printer(one, form) for one in program.lowered]
+    ops = [op for one in program.lowered for op in walk(one.ops)]
+    saved = SAVED if len(made) == 1 or program.work.sinks else made[-1].saved
+    made[-1].saved = saved
+    mesh = max((one.mesh for one in program.lowered), key=len)  # one of several axes at most
+    lines = ["# ---- Schedule", ""]
+    if len(mesh) > 1:
+        lines += [f"MESH = {mesh}", f"{', '.join(SIZES[len(mesh)])} = MESH"]
+    for data in (form.data, form.constants):
+        lines += [f"{name} = {value}" for name, value in data.items()]
+    for each in made:
+        lines += ["", "", *each.function(saved)]
+    held = any(register.of == "q" for register in program.lowered[0].kept)
+    if program.work.sinks and held:
+        lines += share_of_sinks(made[0])
+    masked = any(isinstance(op, Attend) and op.kind == "tiles" for op in ops)
+    return Schedule("\n".join(lines) + "\n", masked, held)
+
+
+def share_of_sinks(forward: Printer) -> list[str]:
+    """The function that gives the sinks of the heads of the outputs that a forward pass keeps."""
+    (kept,) = (register for register in forward.program.kept if register.of == "q")
+    for op in walk(forward.program.ops):
+        if isinstance(op, Wait) and op.into == Slice(kept):
+            if not isinstance(op.message.route, Swap):
+                break
+            axis = op.message.route.axis
+            size = forward.sizes[axis]
+            at = f"jnp.unravel_index(lax.axis_index(axis), {forward.mesh})[{axis}]"
+            return [
+                *("", "", "def share_of(sinks, axis):"),
+                '    """The sinks of our share of the heads."""',
+                f"    return sinks.reshape({size}, -1)[{at}]",
+            ]
+    raise PlanError("sinks are shared among ranks, their outputs are of all heads")
+
+
+def slices_of(program: Program) -> int:
+    """The number of slices of heads, 0 unless they are equal on either side."""
+    sides = program.forward.partition.q, program.forward.partition.kv
+    equal = all(len({*map(len, side.slices)}) == 1 for side in sides)
+    return len(sides[0].slices) * equal

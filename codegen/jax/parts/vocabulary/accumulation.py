@@ -1,0 +1,132 @@
+"""Attention added to accumulators: some queries, some keys, the sums that they change."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from codegen.jax.parts.kernels import attend, attend_backward
+from codegen.jax.parts.masked import attend_masked, attend_masked_backward, merge, wide
+from codegen.jax.parts.stubs import allowed, kv_positions, positions
+
+RANKS = SEQ = KV_SEQ = 1
+Arrays = list[jax.Array]
+
+# ---- Accumulators: partial attention is merged, partial gradients are added.
+
+every = slice(None)
+
+
+def merge_attention(output, queries, kv, causal=False, rows=every, cols=every):
+    """Attend some queries to some keys, and merge the result into partial attention."""
+    (q,) = tokens(queries, rows)
+    return merge_output(output, attend(q, tokens(kv, cols), causal), rows)
+
+
+def add_gradients(dq, dkv, queries, kv, causal=False, rows=every, cols=every):
+    """Add the gradients that some queries and some keys give each other."""
+    dq_part, dkv_part = attend_backward(tokens(queries, rows), tokens(kv, cols), causal)
+    return add(dq, [dq_part], rows), add(dkv, dkv_part, cols)
+
+
+def merge_tiles(output, queries, kv, at, kv_at, rows=every, cols=every):
+    """Attend what the mask leaves of tokens at these positions, and merge it."""
+    (q,) = tokens(queries, rows)
+    part = attend_masked(q, tokens(kv, cols), at[rows], kv_at[cols], allowed)
+    return merge_output(output, part, rows)
+
+
+def add_tile_gradients(dq, dkv, queries, kv, at, kv_at, rows=every, cols=every):
+    """Add the gradients of what the mask leaves of tokens at these positions."""
+    queries, kv = tokens(queries, rows), tokens(kv, cols)
+    dq_part, dkv_part = attend_masked_backward(queries, kv, at[rows], kv_at[cols], allowed)
+    return add(dq, [dq_part], rows), add(dkv, dkv_part, cols)
+
+
+def merge_output(output, part, rows=every):
+    """Merge partial attention, output and log-sum-exp, into that of some queries."""
+    return with_tokens(output, rows, merge(*tokens(output, rows), *part))
+
+
+def merge_all(output, parts, count):
+    """Merge the partial attention of several ranks, one after the other in `parts`."""
+    for part in zip(*(jnp.split(x, count) for x in parts), strict=True):
+        output = merge_output(output, part)
+    return output
+
+
+def add(sums, part, where=every):
+    """Add partial gradients to those of some tokens."""
+    total = [x + y for x, y in zip(tokens(sums, where), part, strict=True)]
+    return with_tokens(sums, where, total)
+
+
+def tokens(arrays, where):
+    """Some tokens of each array."""
+    return [x[:, :, where] for x in arrays]
+
+
+def with_tokens(arrays, where, new):
+    """Arrays with others in place of some of their tokens."""
+    # no scatter, whose empty indices XLA cannot split in a scan
+    start = where.start or 0
+    both = zip(arrays, new, strict=True)
+    return [lax.dynamic_update_slice_in_dim(x, y, start, 2) for x, y in both]
+
+
+def heads(arrays, slices, number):
+    """One of so many slices of the heads of each array."""
+    sizes = [x.shape[1] // slices for x in arrays]
+    both = zip(arrays, sizes, strict=True)
+    return [lax.dynamic_slice_in_dim(x, number * size, size, 1) for x, size in both]
+
+
+def with_heads(arrays, new, slices, number):
+    """Arrays with others in place of one of so many slices of their heads."""
+    starts = [number * (x.shape[1] // slices) for x in arrays]
+    both = zip(arrays, new, starts, strict=True)
+    return [lax.dynamic_update_slice_in_dim(x, y, start, 1) for x, y, start in both]
+
+
+def merge_one_slice(attend, slices, number, output, queries, *given, **how):
+    """Attend with one of so many slices of the heads of the queries, and merge the result."""
+    own, queries = (heads(x, slices, number) for x in (output, queries))
+    return with_heads(output, attend(own, queries, *given, **how), slices, number)
+
+
+def add_one_slice(attend, slices, number, dq, dkv, queries, *given, **how):
+    """Add the gradients that one of so many slices of the heads of the queries has a part in."""
+    own, queries = (heads(x, slices, number) for x in (dq, queries))
+    part, dkv = attend(own, dkv, queries, *given, **how)
+    return with_heads(dq, part, slices, number), dkv
+
+
+def zero_output(queries, v):
+    """Begin partial attention: output, and log-sum-exp [batch, heads, tokens, 1] of no keys."""
+    (q,) = queries
+    out = jnp.zeros((*q.shape[:3], v.shape[3]), wide(q))
+    return [out, jnp.full_like(out[..., :1], -jnp.inf)]
+
+
+def zeros(arrays):
+    """Begin partial gradients of some arrays."""
+    return [jnp.zeros(x.shape, wide(x)) for x in arrays]
+
+
+def clear(sums, where):
+    """Partial gradients, zero for some tokens."""
+    return with_tokens(sums, where, [jnp.zeros_like(x) for x in tokens(sums, where)])
+
+
+def narrow(sums, like):
+    """Complete sums in the type of the inputs."""
+    return [x.astype(like.dtype) for x in sums]
+
+
+def positions_at(rank, seq=SEQ):
+    """The positions of the tokens on a rank, or on several ranks each."""
+    return jnp.array([positions(r, seq) for r in range(RANKS)])[rank]
+
+
+def kv_positions_at(rank, seq=KV_SEQ):
+    """The positions of the keys on a rank, or on several ranks each."""
+    return jnp.array([kv_positions(r, seq) for r in range(RANKS)])[rank]

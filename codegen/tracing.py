@@ -1,0 +1,28 @@
+"""traced(program, ...)   a program as targets want it that trace it once for all ranks."""
+
+from contextlib import suppress
+
+from codegen.check import ProgramError, check
+from codegen.ir import Program, Register
+from codegen.passes import Pass, alike, asked, optimized
+from codegen.rolling import everyone, late, rolled, unread, unrolled
+from codegen.static import static
+from planner.loops.expand import Expansion
+from planner.loops.form import Ints
+
+PASSES: tuple[Pass, ...] = (alike, asked, static, rolled, late, unread)
+
+
+def traced(program: Program, rows: Expansion, held: dict[Register, Ints]) -> Program:
+    """The program after all passes; loops are rolled where all ranks may send, as the check says.
+
+    `held` are the blocks that a backward pass begins with.
+    """
+    made = optimized(program, PASSES)
+    for sums in (True, False):
+        other = optimized(everyone(program, sums), PASSES)
+        if unrolled(other) < unrolled(made):
+            with suppress(ProgramError):
+                check(other, rows, held)
+                return other
+    return made
