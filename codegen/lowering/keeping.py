@@ -32,5 +32,7 @@ def kept(passes: Sequence[Expansion]) -> Kept:
         alike = [s for s in first if np.array_equal(brought[side, s.name], table)]
         if not alike:
             raise PlanError("the backward pass begins with copies that no exchange brought")
+        if alike[-1].gathers and alike[-1].heads:
+            raise PlanError("the backward pass begins with keys of some heads")
         made[side] = alike[-1]
     return made
