@@ -58,5 +58,5 @@ def _ranks(on: Flags, where: Ints) -> Bound | Listed:
         low, high, last = int(x[on].min()), int(x[on].max()), int(x.max())
         if np.array_equal((low <= x) & (x <= high), on):
             first, end = Expr(low) if low else None, Expr(high) if high < last else None
-            return Bound(axis, first, end, last + 1)
+            return Bound(axis, first, end)
     return Listed(tuple(np.flatnonzero(on).tolist()))
