@@ -19,7 +19,7 @@ from ringloom.cli import COMMANDS, command_of, examples
 from ringloom.reproduce import pages as in_terminal
 from ringloom.reproduce.papers import PAPERS
 from ringloom.reproduce.tables import Line
-from simulator.hardware import presets
+from simulator.hardware import machines
 from simulator.hardware.schema import unit_of
 
 # ---- the command line
@@ -82,7 +82,7 @@ def hardware() -> Lines:
     """Every preset with every constant, its source, and whether it was measured there."""
     yield from ("# Hardware presets", "", "A constant that is not calibrated is marked.", "")
     marks = {True: "", False: " **(assumed)**"}
-    for name in presets():
+    for name in machines():
         yield from (f"## {name}", "")
         constants = rl.hardware(name).constants.items()
         rows = (

@@ -15,7 +15,7 @@ from pathlib import Path
 from ringloom.reproduce.measured import ROWS, Measured, published_rows
 from ringloom.reproduce.validation import FROZEN, stated
 from simulator.confidence import RESIDUALS, Residual
-from simulator.hardware import hardware, presets
+from simulator.hardware import hardware, machines
 from simulator.prediction import simulate
 
 
@@ -36,9 +36,9 @@ def freeze(date: str) -> None:
     RESIDUALS.write_text("\n".join(["hardware,source,what,error", *lines, ""]))
     head = "# The fit that predictions rest on; written by docs/frozen_fit.py."
     parts = [head, f'date = "{date}"', f"rows = {len(published_rows())}", f'sha256 = "{digest()}"']
-    for name in presets():
+    for name in machines():
         if fitted := fitted_constants(name):
-            parts += ["", f"[constants.{name}]"]
+            parts += ["", f'[constants."{name}"]']
             parts += [f'"{key}" = {value!r}' for key, value in fitted.items()]
     FROZEN.write_text("\n".join([*parts, ""]))
 

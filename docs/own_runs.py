@@ -25,8 +25,8 @@ from simulator.prediction import simulate
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 WORK = Workload(seq=8 * 8192, heads=32, kv_heads=8, head_dim=128, mask="causal")
 LIMIT = 0.12
-# Flash kernels of torch are FlashAttention-2, whose curve on Hopper is that of h800: the same chip
-CURVES = {"flash": "h800", "cuDNN": "h100"}
+CURVES = {"flash": "fa2", "cuDNN": "cudnn"}  # flash kernels of torch are FlashAttention-2
+
 BUSY = re.compile(r"busy(?: by (\w+))?, (\w+), (\d+) ranks x 8192 tokens, (\w+): slowest / mean")
 DENSE = re.compile(r"rate.* over dense attention by (\w+)(?: attention)?, .*, (\w+)")
 
@@ -44,10 +44,8 @@ class Run:
 
     @property
     def on(self) -> Hardware:
-        """The curve of the kernel that ran, with the memory of the chip."""
-        chip = "h200" if "H200" in self.chip else "h100"
-        memory = hardware(chip)["memory.bandwidth"]
-        return hardware(CURVES[self.kernel]).changed({"memory.bandwidth": memory})
+        """The chip with the kernel that ran."""
+        return hardware(f"{'h200' if 'H200' in self.chip else 'h100'}:{CURVES[self.kernel]}")
 
     @cached_property
     def predicted(self) -> tuple[float, ...]:
@@ -96,9 +94,9 @@ def section() -> Lines:
     yield from (
         "Emitted programs on one GPU, all ranks in turn, 64k causal tokens, 32:8 heads of 128: the",
         "milliseconds in which ranks are busy, their mean and the slowest; and dense attention in",
-        "one call. Predicted for the kernel that ran: flash kernels are FlashAttention-2, whose",
-        f"curve on Hopper is that of `{CURVES['flash']}`; cuDNN's is taken to be that of",
-        f"`{CURVES['cuDNN']}`. {within} of {len(every)} are within {LIMIT:.0%}; no constant was",
+        "one call. Predicted for the kernel that ran: flash kernels are FlashAttention-2, which is",
+        f"`{CURVES['flash']}` of the chip; cuDNN's is `{CURVES['cuDNN']}`.",
+        f"{within} of {len(every)} are within {LIMIT:.0%}; no constant was",
         "fitted to them.",
         "",
     )

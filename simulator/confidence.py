@@ -21,7 +21,7 @@ import numpy as np
 
 from planner.plans import Plans
 from simulator.hardware import Hardware
-from simulator.hardware.schema import unit_of
+from simulator.hardware.schema import chip_of, unit_of
 from simulator.prediction import seconds_of
 from simulator.scenario import Scenario
 
@@ -52,7 +52,7 @@ def residuals() -> tuple[Residual, ...]:
 
 def rows_for(name: str, rows: Sequence[Residual]) -> list[Residual]:
     """Return the rows of a chip where enough sources measured it, otherwise all."""
-    own = [row for row in rows if row.hardware == name]
+    own = [row for row in rows if chip_of(row.hardware) == chip_of(name)]
     return own if len({row.source for row in own}) >= SOURCES else list(rows)
 
 

@@ -167,7 +167,7 @@ def _priced(
     if scenario.topology is not None:
         place = topology(scenario.topology, chips, plans.first.ranks)
         scenario = replace(scenario, topology=place)
-    torus = scenario.topology is not None or chips.option("node.axes")
+    torus = scenario.topology is not None or chips.node == "torus"
     for one in plans:
         if torus:
             one = relayed(one, scenario.routes(chips, one.ranks).topology)

@@ -1,9 +1,10 @@
 """List the hardware presets, or the constants of one, with sources.
 
-NAME is a preset or a file; an assumed constant is one that was not measured on this hardware.
+NAME is a preset, h100, or one with another of its kernels, h100:fa3, or a file; an assumed constant
+is one that was not measured on this hardware.
 
 Example:
-  ringloom hardware h100
+  ringloom hardware h100:fa3
   ringloom hardware h100 -o mine.toml
 """
 
@@ -59,9 +60,16 @@ def _list() -> None:
         peak, room = machine.peak("bfloat16") / 1e12, machine["memory.capacity"]
         inside, between = (link.bandwidth / 1e9 for link in machine.links)
         row = {"name": name, "ranks_per_node": machine.ranks_per_node, "bfloat16_tflops": peak}
+        row["node"] = machine.node
+        row["kernels"] = list(machine.kernels)
         row |= {"memory_bytes": room, "link_gb_s": inside, "between_nodes_gb_s": between}
         rows.append(row)
         rates = f"{inside:.3g}", f"{between:.3g}"
-        lines.append([name, str(machine.ranks_per_node), f"{peak:.4g}", size(room), *rates])
-    heads = "preset", "per node", "bf16 TF/s", "memory", "link GB/s", "between nodes"
-    show({"hardware": rows}, plain_table(*heads, rows=lines, numbers=slice(1, None)), rows=rows)
+        of, kernels = f"{machine.ranks_per_node} {machine.node}", ", ".join(machine.kernels)
+        lines.append([name, of, f"{peak:.4g}", size(room), *rates, kernels])
+    heads = "preset", "per node", "TF/s", "memory", "GB/s", "between", "kernels"
+    table = plain_table(*heads, rows=lines, numbers=slice(2, 6))
+    for column in table.columns[:6]:
+        column.no_wrap = True
+    said = "TF/s in bfloat16; GB/s of a link inside a node, one way, and of a rank between nodes."
+    show({"hardware": rows}, table, rows=rows, text=said)

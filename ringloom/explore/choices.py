@@ -16,7 +16,7 @@ from planner.planning import find_schedule
 from planner.plans import Passes
 from planner.workload import Workload
 from ringloom.comparison import PASSES
-from simulator.hardware import hardware, presets
+from simulator.hardware import hardware, machines
 from simulator.network.topology import KINDS
 from simulator.network.topology import forms as topology_forms
 from simulator.scenario import Scenario, text_of, value_of
@@ -228,7 +228,7 @@ def _kv_heads(given: Choices) -> None:
 
 def _hardware(given: Choices) -> None:
     _no_file(given.hardware, "name a preset")
-    _one_of("hardware", given.hardware, presets())
+    _one_of("hardware", given.hardware, machines())
 
 
 def _topology(given: Choices) -> None:

@@ -11,7 +11,7 @@ from ringloom.comparison import PASSES
 from ringloom.explore.choices import Choices
 from ringloom.explore.view import planned, predicted
 from simulator.chrome_trace import trace
-from simulator.hardware import presets
+from simulator.hardware import machines
 
 LABELS = {
     "seq": "tokens",
@@ -30,7 +30,7 @@ LABELS = {
     "share": "share of a chip per transfer",
     "launch": "seconds of a kernel's launch",
 }
-OPTIONS = {"schedule": SCHEDULES, "hardware": presets(), "pass": PASSES}  # of lists
+OPTIONS = {"schedule": SCHEDULES, "hardware": machines(), "pass": PASSES}  # of lists
 
 
 # ---- files: the plan, the trace, the program

@@ -35,7 +35,7 @@ def timed(
         raise RingloomError(unknown("engine", engine, ENGINES))
     ranks, speed = costs.plan.ranks, scenario.speed(costs.plan.ranks)
     ordinary = scenario.topology is None and scenario.placement is None and not scenario.links
-    ordinary &= not costs.hardware.option("node.axes") and engine != "events"
+    ordinary &= costs.hardware.node == "switch" and engine != "events"
     if ordinary and scenario.buffers is None and not scenario.late:
         ports = node_ports(costs.hardware, ranks, scenario.share)
     else:

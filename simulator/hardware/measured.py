@@ -264,6 +264,7 @@ def as_toml(hardware: Hardware, head: str = "") -> str:
             f"{name} = {{ {value}, {flag} }}  # {unit_of(key).name}"
         )
     lines = [*(f"# {line}" for line in head.splitlines()), f"name = {json.dumps(hardware.name)}"]
+    sections["node"].insert(0, f'kind = "{hardware.node}"')
     for section, rows in sections.items():
         lines += ["", f"[{section}]", *rows]
     return "\n".join(lines) + "\n"

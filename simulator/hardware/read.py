@@ -1,4 +1,8 @@
-"""Hardware from files: the presets that come with ringloom, and TOML or JSON files like them."""
+"""Hardware from files: the presets that come with ringloom, and TOML or JSON files like them.
+
+h100        a chip with the kernel that emitted programs call
+h100:fa3    with another one of its kernels; mine.toml:fa3 likewise
+"""
 
 from functools import partial
 from pathlib import Path
@@ -21,45 +25,77 @@ def presets() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
 
 
+def machines() -> tuple[str, ...]:
+    """Return the names of presets, and of each of their kernels where they have several."""
+    chips = [hardware(name) for name in presets()]
+    return tuple(
+        name
+        for one in chips
+        for name in (one.name, *(f"{one.name}:{k}" for k in one.kernels if len(one.kernels) > 1))
+    )
+
+
 def hardware(name: Hardware | str | Path) -> Hardware:
     """Return a preset by its name, the hardware that a TOML or JSON file describes, or itself.
 
-    Raises RingloomError, in one line, for an unknown name and for a file that is unreadable or does
-    not give every constant with value, source and calibrated.
+    A name may end in the kernel that is meant, h100:fa3. Raises RingloomError, in one line, for an
+    unknown name and for a file that is unreadable or does not give every constant with value,
+    source and calibrated.
     """
     if isinstance(name, Hardware):
         return name
     if not isinstance(name, str | Path):
         raise RingloomError(f"hardware is a preset, a file or an rl.Hardware, not {brief(name)}")
-    if str(name) in presets():
-        return load(PRESETS / f"{name}.toml")
-    path = Path(name)
+    if is_file(name):
+        return load(Path(name))
+    chip, colon, kernel = str(name).rpartition(":") if ":" in str(name) else (str(name), "", "")
+    path = PRESETS / f"{chip}.toml" if chip in presets() else Path(chip)
     if not is_file(path):
         neither = "neither a file nor one of"
         raise RingloomError(unknown("hardware", str(name), presets(), neither))
-    return load(path)
+    return load(path, kernel if colon else None)
 
 
-def load(path: Path) -> Hardware:
-    """Read and check one hardware file; a name ending in .json is JSON, all else TOML."""
+def load(path: Path, kernel: str | None = None) -> Hardware:
+    """Read and check one hardware file; a name ending in .json is JSON, all else TOML.
+
+    Of several kernels the file's own choice counts where none is given.
+    """
     what = f"hardware file {path}"
     content = read(path, partial(parse_table, path), f"{what}: cannot be read")
     try:
         if not isinstance(content, dict):
             raise RingloomError(f"sections are wanted, not {brief(content)}")
         name = name_of("the name", content.pop("name", path.stem))
+        kernels, usual = content.pop("kernels", {}), content.pop("kernel", "")
+        if not isinstance(kernels, dict) or (kernels and usual not in kernels):
+            several = f"kernel = {brief(usual)} is none of [kernels.NAME]"
+            raise RingloomError(several)
+        if kernel is not None and kernel not in kernels:
+            raise RingloomError(unknown(f"kernel of {name}", kernel, tuple(kernels)))
+        chosen = kernel or usual
+        node = content.get("node", {})
+        torus = isinstance(node, dict) and "axes" in node
+        kind = node.pop("kind", "torus" if torus else "switch") if isinstance(node, dict) else ""
         constants = dict[str, Constant]()
         for section, table in content.items():
-            name_of("a section", section)
-            if not isinstance(table, dict):
-                raise RingloomError(f"unknown key {section} = {brief(table)}")
-            for key, entry in table.items():
-                name_of("a constant", key)
-                constants[f"{section}.{key}"] = _constant(f"{section}.{key}", entry)
-        return Hardware(name, constants)
+            constants |= _section(name_of("a section", section), table)
+        for one in kernels:  # those that are not meant are checked, too
+            own = _section("attention", kernels[one])
+            constants |= own if one == chosen else {}
+        full = name if kernel is None else f"{name}:{kernel}"
+        return Hardware(full, constants, kind, chosen, tuple(kernels))  # type: ignore[arg-type]
     except RingloomError as error:
         form = f"the presets {', '.join(presets())} show the form"
         raise RingloomError(f"{what}: {error}; {form}") from None
+
+
+def _section(section: str, table: Any) -> dict[str, Constant]:
+    """Read the constants of one section."""
+    if not isinstance(table, dict):
+        raise RingloomError(f"unknown key {section} = {brief(table)}")
+    names = [f"{section}.{name_of('a constant', key)}" for key in table]
+    return {k: _constant(k, entry) for k, entry in zip(names, table.values(), strict=True)}
 
 
 def _constant(where: str, entry: Any) -> Constant:

@@ -1,11 +1,14 @@
-"""hardware ::= name, section*             a100-nvlink, or a TOML or JSON file of the same form
-section  ::= [section] constant*
+"""hardware ::= name, kernel?, section*    a100-nvlink, or a TOML or JSON file of the same form
+section  ::= [section] constant*        [kernels.fa3]: of one of several kernels, as [attention]
 constant ::= key = { value = 312e12, source = "datasheet", calibrated = true, range = [low, high] }
 
 No constant without a source. `calibrated` is true where the value was measured on this very
 hardware or is its vendor's figure, false where it was carried over from a relative or assumed.
 `range`, which may be left out, is where it can lie physically; without, a calibrated constant may
 be off by 5% and another one by a factor of 1.5.
+A chip may have several kernels, `h100:fa3`; `kernel = "cudnn"` says which one is meant without.
+`kind = "mesh"` in [node] says how the chips of a node are joined: by a `switch`, as a `torus`, each
+with each in a `mesh`, or by a tree of `pcie` links whose host bridges are joined by one link.
 `OPTIONAL` constants may be left out: their defaults leave their effect out. They are those of cost
 terms (`simulator.costs.terms`) and
 
@@ -25,20 +28,28 @@ attention.mask                seconds per pair to make an explicit mask, once fo
 attention.backward_launch ... what the backward pass has of its own
 node.axes                     axes of the torus that joins the chips of a node, as in pods of TPUs
 node.wrap                     length of which an axis has to be a multiple to be closed to a ring
+node.bridges                  host bridges of a node, which share its ranks
+node.bridge_bandwidth         bytes/s one way between two host bridges, for all their ranks together
 intra.sm_share ...            share of the chip that a transfer takes from compute at both ends
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Literal, get_args
 
-from planner.errors import RingloomError, brief
+from planner.errors import RingloomError, brief, unknown
 from planner.given import number
 from planner.ir import Pass
 
 SMALLEST, LARGEST = 1e-30, 1e30  # in any unit: what is beyond overflows in products
 MOST = 2**31  # tokens, ranks, blocks
+Node = Literal["switch", "torus", "mesh", "pcie"]
+NEEDED: dict[Node, tuple[str, ...]] = {
+    "torus": ("node.axes",),
+    "pcie": ("node.bridges", "node.bridge_bandwidth"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +117,8 @@ OPTIONAL = {
     "attention.short_tile_q": (TOKENS, 0.0),
     "node.axes": (Unit("axes", most=6, whole=True, zero=True), 0.0),
     "node.wrap": (Unit("ranks", least=1, whole=True), 1.0),
+    "node.bridges": (Unit("host bridges", whole=True, zero=True), 0.0),
+    "node.bridge_bandwidth": (RATE, 0.0),
     "intra.sm_share": (PART, 0.0),
     "inter.sm_share": (PART, 0.0),
 }
@@ -144,12 +157,16 @@ class Link:
 class Hardware:
     """Chips, their memory and their links, ranks filling nodes in order; `constants` by name.
 
-    The names are those of `UNITS`, all of them, and of `OPTIONAL`. Raises RingloomError for
-    missing, unknown or impossible constants.
+    The names are those of `UNITS`, all of them, and of `OPTIONAL`. `node` says what joins the chips
+    of a node; the constants are those of one `kernel` of the chip's `kernels`, where it has any.
+    Raises RingloomError for missing, unknown or impossible constants.
     """
 
     name: str
     constants: Mapping[str, Constant]
+    node: Node = "switch"
+    kernel: str = field(default="", compare=False)
+    kernels: tuple[str, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
         known = sum(constant.calibrated for constant in self.constants.values())
@@ -160,7 +177,11 @@ class Hardware:
         for key in self.constants:
             if key not in UNITS and key not in OPTIONAL:
                 raise RingloomError(f"hardware {self.name}: unknown constant {key}")
-        if missing := [key for key in UNITS if key not in self.constants]:
+        if self.node not in get_args(Node):
+            kind = unknown("kind of node", self.node, get_args(Node))
+            raise RingloomError(f"hardware {self.name}: {kind}")
+        needed = *UNITS, *NEEDED.get(self.node, ())
+        if missing := [key for key in needed if key not in self.constants]:
             raise RingloomError(f"hardware {self.name}: missing {', '.join(missing)}")
         for key, constant in self.constants.items():
             unit, (low, high) = unit_of(key), constant.range or (constant.value, constant.value)
@@ -240,4 +261,9 @@ class Hardware:
         except (AttributeError, TypeError, ValueError):
             said = f"a change is numbers by constant, not {brief(values)}"
             raise RingloomError(f"hardware {self.name}: {said}") from None
-        return Hardware(self.name, {**self.constants, **new})
+        return replace(self, constants={**self.constants, **new})
+
+
+def chip_of(name: str) -> str:
+    """Return the chip of a name such as h100:fa3."""
+    return name.partition(":")[0]

@@ -231,10 +231,12 @@ def grid(hardware: Hardware, shape: tuple[int, ...], wrap: int = 1) -> Topology:
 
 @kind("pod")
 def pod(hardware: Hardware, ranks: int) -> Topology:
-    """Build the most even torus of as many axes as the hardware has; nodes where it has none."""
-    axes = int(hardware.option("node.axes"))
-    if not axes or ranks > hardware.ranks_per_node:
+    """Join ranks as the hardware does: a torus is the most even one of as many axes as it has."""
+    if hardware.node in ("mesh", "pcie"):
+        return KINDS[hardware.node].build(hardware, ranks)
+    if hardware.node != "torus" or ranks > hardware.ranks_per_node:
         return nodes(hardware, ranks)
+    axes = int(hardware.option("node.axes"))
     shape, left = list[int](), ranks
     for axis in range(axes, 0, -1):
         most = round(left ** (1 / axis))

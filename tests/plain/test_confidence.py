@@ -185,7 +185,7 @@ def test_simulate_says_the_interval_and_what_it_rests_on(ringloom: CommandLine) 
     document = ringloom.json("simulate", "zigzag", *work)
     low, high = document["interval_s"]
     assert low < document["makespan_s"] < high
-    assert document["uncalibrated"] == ["attention.forward", "attention.host"]
+    assert document["uncalibrated"] == ["attention.host", "attention.forward"]
 
 
 def test_a_file_may_state_the_range_of_a_constant(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import RingloomError
-from simulator.hardware import Constant, Hardware, hardware, presets
+from simulator.hardware import Constant, Hardware, hardware, machines, presets
 from simulator.hardware.read import PRESETS
 from simulator.hardware.schema import OPTIONAL, UNITS
 
@@ -54,6 +54,50 @@ def test_every_preset_loads_and_every_constant_has_a_source(name: str) -> None:
 
 def test_the_promised_presets_exist() -> None:
     assert set(presets()) >= NAMES
+
+
+@pytest.mark.parametrize("name", machines())
+def test_every_kernel_of_a_chip_has_its_curve_and_a_source(name: str) -> None:
+    machine, chip = hardware(name), hardware(name.partition(":")[0])
+    assert machine.kernel in machine.kernels == chip.kernels
+    assert machine.name == name
+    for key in ("attention.forward", "attention.backward", "attention.tile_q"):
+        assert machine.constants[key].source
+    for key in chip.constants:
+        if not key.startswith("attention."):
+            assert chip[key] == machine[key]
+
+
+def test_the_kernel_of_a_chip_is_the_one_that_emitted_programs_call() -> None:
+    assert hardware("h100").constants == hardware("h100:cudnn").constants
+    assert {name for name in machines() if name.startswith("h100")} == {
+        *("h100", "h100:cudnn", "h100:fa3", "h100:fa2")
+    }
+    assert hardware("a100-nvlink:fa2").constants == hardware("a100-nvlink").constants
+    with pytest.raises(RingloomError, match=r"kernel of h100 'fa9': .* cudnn, fa3, fa2"):
+        hardware("h100:fa9")
+
+
+def test_a_kernel_of_a_file_is_named_behind_its_path(tmp_path: Path) -> None:
+    text = (PRESETS / "h100.toml").read_text()
+    (path := tmp_path / "mine.toml").write_text(text)
+    assert hardware(f"{path}:fa2").constants == hardware("h100:fa2").constants
+    path.write_text(text.replace('kernel = "cudnn"', 'kernel = "fa9"'))
+    with pytest.raises(RingloomError, match="kernel = 'fa9' is none of"):
+        hardware(path)
+    path.write_text(text.replace("[kernels.fa2]", "[kernels.fa2]\nspeed = 3"))
+    with pytest.raises(RingloomError, match=r"attention\.speed must be"):
+        hardware(path)
+
+
+def test_a_node_is_joined_in_one_of_four_ways(tmp_path: Path) -> None:
+    kinds = {name: hardware(name).node for name in presets()}
+    assert {*kinds.values()} == {"switch", "torus", "mesh", "pcie"}
+    text = (PRESETS / "mi300x.toml").read_text()
+    for kind, said in (("star", "unknown kind of node 'star'"), ("pcie", "missing node.bridges")):
+        (path := tmp_path / "mine.toml").write_text(text.replace('"mesh"', f'"{kind}"'))
+        with pytest.raises(RingloomError, match=said):
+            hardware(path)
 
 
 def test_effective_bandwidths_lie_below_the_data_sheet() -> None:
@@ -103,7 +147,7 @@ def test_no_file_gives_anything_but_a_refusal(
 def test_an_unknown_name_lists_the_presets() -> None:
     with pytest.raises(RingloomError, match="'A100': did you mean 'a100-nvlink'"):
         hardware("A100")
-    with pytest.raises(RingloomError, match=r"'a100': .* a100-nvlink, a100-pcie, a800, b200, h100"):
+    with pytest.raises(RingloomError, match=r"'a100': .* a100-nvlink, a100-pcie, a800, b200, b300"):
         hardware("a100")
 
 
@@ -144,7 +188,7 @@ def test_a_backward_pass_may_have_its_own_kernels() -> None:
 
 
 def test_narrow_heads_may_have_a_tile_of_their_own() -> None:
-    assert [hardware("h100").tile_for(size) for size in (64, 65)] == [(192, 128), (128, 128)]
+    assert [hardware("h100:fa3").tile_for(size) for size in (64, 65)] == [(192, 128), (128, 128)]
 
 
 def test_scores_cost_as_much_as_products_where_heads_are_small() -> None:

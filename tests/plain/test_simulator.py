@@ -114,7 +114,7 @@ def test_stripes_gain_what_the_pairs_say_when_links_and_tiles_cost_nothing(ranks
     """Striped Attention's theoretical maximum, attention alone: the critical path in pairs."""
     c = 64
     work = Workload(seq=c * ranks, heads=2, head_dim=16)
-    ideal = {"attention.launch": 0, "attention.tile_q": 1, "attention.tile_kv": 1}
+    ideal = {"attention.host": 0, "attention.tile_q": 1, "attention.tile_kv": 1}
     ideal |= {"attention.traffic": 0, "attention.causal": 1}
     machine = A100.changed({**FREE_LINKS, **ideal, "memory.bandwidth": 1e30})
     times = [simulate(plan(s, work, ranks), machine).makespan for s in ("ring", "striped")]

@@ -200,7 +200,7 @@ def test_a_file_that_is_no_topology_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("written", ["mesh", "torus:", "torus:axb", "torus:0x4", "nodes:nics=0"])
+@pytest.mark.parametrize("written", ["star", "torus:", "torus:axb", "torus:0x4", "nodes:nics=0"])
 def test_an_unknown_topology_is_refused(written: str) -> None:
     with pytest.raises(RingloomError, match=r"(topology|torus)"):
         topology(written, A100, 4)
