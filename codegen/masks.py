@@ -135,13 +135,6 @@ def _entered(table: dict[str, V], name: str, value: V) -> str:
     return next(name for name in names if table.setdefault(name, value) == value)
 
 
-def mask_expression(work: Workload) -> str:
-    """Returns the expression that `allowed` returns, "" if that needs arrays of data."""
-    sentence = Sentence(work, "torch")
-    text = ast.unparse(sentence.of(work.mask))
-    return "" if sentence.arrays else text
-
-
 def mask_function(work: Workload, target: str) -> str:
     """Prints `allowed`, and `place` for masks that need it, as a module text."""
     array = ARRAYS[target]

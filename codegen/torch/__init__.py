@@ -3,9 +3,8 @@
 from codegen.assemble import PACKED, Part, assemble, parts_of
 from codegen.header import constants, docstring
 from codegen.layout_text import has_kv_positions, layout_text
-from codegen.masks import mask_expression, mask_function
+from codegen.masks import mask_function
 from codegen.programs import Program
-from codegen.reflow import WIDTH, reflow
 from codegen.torch.by_tables import dynamic, table
 from codegen.torch.by_tables.dynamic import tables
 from codegen.torch.schedule import schedule
@@ -15,7 +14,7 @@ __all__ = ["tables", "write"]
 CALLED = "vocabulary/messages", "vocabulary/accumulation", "bands", "visitors", "merge"
 KERNELS = "kernels", "sums"
 KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
-OPS = frozenset({"regular", "many", "several", "keys"})  # marks of what passes call
+OPS = frozenset({"regular"})  # marks of what passes call
 
 
 def write(program: Program) -> str:
@@ -44,38 +43,27 @@ def written(program: Program, layout: str, apart: bool, passes: str = "") -> str
     special = program.unequal or program.work.sinks
     whole = program.free and program.backward and not special
     check = "checks/check_whole" if whole else "checks/check_rows"
-    texts += parts_of("torch", check, "checks/check", **seen(program, 4 if whole else 8))
+    texts += parts_of("torch", check, "checks/check")
     keep = [*KEEP, *["kv_positions"] * apart]
     marks = program.marks | {"apart" if apart else "alike"} | (OPS if passes else set())
     choices = program.choices | {"APART": apart}
     return assemble(docstring(program), texts, keep, marks, choices)
 
 
-def seen(program: Program, margin: int) -> dict[str, str]:
-    """The line of the self-check that says which keys a query sees, if it needs no function."""
-    text = mask_expression(program.work)
-    line = f"{' ' * margin}seen = ({text}).to(q.device)"
-    return {"seen": line} if text and len(line) <= WIDTH else {}
-
-
 def shapes(program: Program, apart: bool) -> str:
-    """The lines of `attention` that say what q, k and v must be."""
+    """The function that says which shapes a program takes; `apart`: keys lie elsewhere."""
     heads, kv_heads = ("q.shape[1]", "k.shape[1]") if program.any_heads else ("HEADS", "KV_HEADS")
-    tokens = "len(positions(group.rank()))"
+    tokens = "len(positions(rank))"
     if program.free:
         many, least = (n // program.ranks for n in (program.layout.multiple, program.least))
-        whole = f"q.shape[2] // {many}) * {many}" if many > 1 else "q.shape[2])"
-        tokens = f"max({least // many}, {whole}"
-    each, sizes = "n, tokens", "heads"
-    lines = [f"heads, tokens = ({heads}, {kv_heads}, {kv_heads}), {tokens}"]
-    if apart:
-        keys = "len(kv_positions(group.rank()))"
-        lines = [f"queries, keys = ({heads}, {tokens}), ({kv_heads}, {keys})"]
-        each, sizes = "*n", "(queries, keys, keys)"
-    dim = "HEAD_DIM"
-    if program.unequal:
-        lines.append("dims = HEAD_DIM, HEAD_DIM, V_HEAD_DIM")
-        sizes, dim = f"zip({sizes}, dims, strict=True)", "dim"
-    names = "n, dim" if program.unequal else "n"
-    lines.append(f"wanted = [(len(q), {each}, {dim}) for {names} in {sizes}]")
-    return "\n".join(reflow(f"    {line}" for line in lines))
+        tokens = f"max({least // many}, q.shape[2] // {many}) * {many}"
+    kv_tokens = "len(kv_positions(rank))" if apart else "tokens"
+    v_dim = "V_HEAD_DIM" if program.unequal else "HEAD_DIM"
+    lines = [
+        "def shapes(q: Tensor, k: Tensor, rank: int) -> list[tuple[int, ...]]:",
+        '    """The shapes of q, k and v that go on a rank: the nearest to those given."""',
+        f"    tokens = {tokens}",
+        f"    kv = len(q), {kv_heads}, {kv_tokens}",
+        f"    return [(len(q), {heads}, tokens, HEAD_DIM), (*kv, HEAD_DIM), (*kv, {v_dim})]",
+    ]
+    return "\n".join(lines) + "\n"

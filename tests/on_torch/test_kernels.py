@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from codegen.assemble import Part
 from codegen.torch.parts import bands
-from planner.kernel_calls import rectangle_calls
-from planner.masks import Causal, Window
+from planner.masks import Window
 from planner.partitions import shifted
 from planner.workload import Workload
 from strategies import masks
@@ -25,16 +24,18 @@ SCALE = 0.4
 EXACT = 1e-12
 
 
-def kernels_of(*marks: str) -> ModuleType:
-    """The kernels of programs with some marks."""
-    module = ModuleType(f"kernels_{'_'.join(marks)}")
-    exec(Part("torch/parts/kernels").text(frozenset({*marks, "signed"})), module.__dict__)
+def kernels_of(*chosen: str) -> ModuleType:
+    """The kernels of programs that make some choices."""
+    module = ModuleType(f"kernels_{'_'.join(chosen)}")
+    choices = "WINDOWS", "GROUPED", "ANY_LENGTH", "UNEQUAL"
+    made = {name: name in chosen for name in choices} | {"SIGNED": True}
+    exec(Part("torch/parts/kernels").text(frozenset(), made), module.__dict__)
     return module
 
 
-kernels, windows = kernels_of("plain", "grouped"), kernels_of("windows", "grouped")
-ungrouped = [kernels_of("plain", "ungrouped"), kernels_of("windows", "ungrouped")]
-of_any_length = kernels_of("plain", "grouped", "free")
+kernels, windows = kernels_of("GROUPED"), kernels_of("WINDOWS", "GROUPED")
+ungrouped = [kernels_of(), kernels_of("WINDOWS")]
+of_any_length = kernels_of("GROUPED", "ANY_LENGTH")
 
 
 @pytest.fixture(autouse=True)
@@ -187,25 +188,6 @@ def test_a_long_window_is_cut_into_strips() -> None:
         sum(seen(call, (2500, 2500)) for call in calls), work.allowed(range(2500), range(2500))
     )
     assert len(calls) == 3
-
-
-SOME = st.sets(st.integers(0, 5), min_size=1).map(sorted)
-
-
-@given(SOME, SOME)
-def test_triangles_are_the_calls_of_the_planner(rows: list[int], cols: list[int]) -> None:
-    module = ModuleType("triangles")
-    exec(Part("torch/parts/bands").text(frozenset({"keys"})), module.__dict__)
-    queries, keys = (torch.arange(18).view(6, 3)[n].flatten() for n in (rows, cols))
-    count = torch.zeros(len(queries), len(keys))
-    theirs = [*module.triangles(queries, keys)]
-    for row, col, band in theirs:
-        part = torch.ones_like(count[row, col])
-        count[row, col] += part.tril() if band else part
-    assert torch.equal(count, (keys <= queries[:, None]).float())
-    q, kv = ([(range(3 * n, 3 * n + 3),) for n in side] for side in (rows, cols))
-    ours = rectangle_calls(q, kv, Causal().region().pieces)
-    assert [(range(len(queries))[row], range(len(keys))[col], b) for row, col, b in theirs] == ours
 
 
 # ---- CUDA's branches, on tensors without data

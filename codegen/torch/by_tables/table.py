@@ -25,16 +25,18 @@ def text(program: Program) -> list[str | Part]:
     return [f"{HEADING}{data}\n", *parts_of("torch", *INTERPRETER)]
 
 
-def operators(program: Program, shapes: str = "") -> list[Part]:
+def operators(program: Program, shapes: str = "") -> list[str | Part]:
     """Parts for autograd and compilers, and `attention` in front of it if no tables are given.
 
-    `shapes`: the lines that say which ones it takes.
+    `shapes`: the function that says which ones it takes.
     """
     names = ["gradients"] * (program.backward is not None or program.dynamic)
     names = ["sinks", *names, "likes"]
     if program.dynamic:
-        return parts_of("torch", "agree", *names)
-    return parts_of("torch", "agree", "function", *names, shapes=shapes)
+        return [*parts_of("torch", "agree", *names)]
+    attention = "attention_with_sinks" if program.work.sinks else "attention"
+    called = parts_of("torch", "agree", attention, "function")
+    return [*called, shapes, *parts_of("torch", *names)]
 
 
 def tables_of(program: Program) -> Tables:

@@ -11,6 +11,7 @@ from torch import Tensor
 from codegen.torch.parts.operators import OPERATOR, program
 
 RANKS = SEQ = 1
+ANY_LENGTH = DYNAMIC = True
 
 
 # ---- Agreement: ranks compare what they call attention with before they send anything.
@@ -24,12 +25,12 @@ def agree(group: Any, q: Tensor, k: Tensor, about: str, wrong: str, seq: int) ->
     On CPUs ranks compare every call; on GPUs the first, and a rank compares its call again when
     it changes: if only one rank's does, it raises RuntimeError after the timeout of the group.
     """
-    wrong = wrong or wrong_length(q.shape[2], seq)  # bound
-    call = wrong or (
-        f"{q.dtype} on {q.device.type}, batch {q.shape[0]}, heads {q.shape[1]}:{k.shape[1]}, "
-        f"{RANKS * q.shape[2]} tokens, "  # free
-        f"{about}, program {OPERATOR} of code {program}"
-    )
+    if not DYNAMIC:
+        wrong = wrong or wrong_length(q.shape[2], seq)
+    call = f"{q.dtype} on {q.device.type}, batch {q.shape[0]}, heads {q.shape[1]}:{k.shape[1]}"
+    if ANY_LENGTH:
+        call += f", {RANKS * q.shape[2]} tokens"
+    call = wrong or f"{call}, {about}, program {OPERATOR} of code {program}"
     number, last = agreed.get(group, (0, "none"))
     calls = [call]
     if RANKS > 1 and (q.is_cpu or call != last):
@@ -67,10 +68,13 @@ def posted(call: str, group: Any) -> list[str]:
 
 def wrong_length(tokens: int, seq: int) -> str:
     """Says what is wrong with shards of so many tokens as parts of `seq`; -1: of any number."""
-    if seq < 0 and tokens == SEQ and RANKS > 1:  # free
-        said = f"a shard of {SEQ} tokens, as many as the whole sequence has: pass shard(x, rank)"
-        return f"{said}, or seq={RANKS * SEQ} if that is the length of all shards"
-    whole = RANKS * tokens  # free
-    wrong = f"seq is {seq}, but {RANKS} shards of {tokens} tokens have {whole}"  # free
-    whole, wrong = SEQ, f"seq is {seq}, but the program is for {SEQ} tokens alone"  # fixed
+    if ANY_LENGTH:
+        if seq < 0 and tokens == SEQ and RANKS > 1:
+            said = f"a shard of {SEQ} tokens, as many as the whole sequence has"
+            own = f"seq={RANKS * SEQ} if that is the length of all shards"
+            return f"{said}: pass shard(x, rank), or {own}"
+        whole = RANKS * tokens
+        wrong = f"seq is {seq}, but {RANKS} shards of {tokens} tokens have {whole}"
+    else:
+        whole, wrong = SEQ, f"seq is {seq}, but the program is for {SEQ} tokens alone"
     return "" if seq in (-1, whole) else wrong

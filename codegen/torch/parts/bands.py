@@ -1,54 +1,38 @@
 """Cuts a rectangle of queries and keys into the kernel calls that a mask of boxes leaves of it."""
 
-from collections.abc import Iterator
 from functools import cache
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, product
 from typing import Any
 
-import torch
-from torch import Tensor
-
 BOXES: tuple[tuple[int, ...], ...] = ()
-
-
-def triangles(tokens: Tensor, keys: Tensor) -> Iterator[tuple[slice, slice, bool]]:  # :triangles
-    """Queries see all keys before them, and their own keys up to the diagonal."""
-    before, seen = tokens, tokens + 1  # all
-    before, seen = (torch.bucketize(tokens, keys, right=own) for own in (False, True))  # keys
-    apart = (seen[:-1] != before[1:]) | ((seen - before).diff() < 0)
-    for row, end in pairwise([0, *(apart.nonzero()[:, 0] + 1).tolist(), len(tokens)]):
-        first, last = int(before[row]), int(seen[end - 1])
-        if first:
-            yield slice(row, end), slice(first), False
-        if first < last:  # keys
-            yield slice(end + first - last, end), slice(first, last), True  # keys
-        yield slice(row, end), slice(first, last), True  # all
+WINDOWS = True
 
 
 @cache
-def tiles(q: tuple[range, ...], kv: tuple[range, ...]) -> list[Any]:  # :tiles
+def tiles(q: tuple[range, ...], kv: tuple[range, ...]) -> list[Any]:
     """The kernel calls (rows, cols, band) of some tokens; band True: row r sees columns 0..r."""
     calls = list[Any]()
-    rows, cols = (zip(accumulate(map(len, x), initial=0), x, strict=False) for x in (q, kv))  # many
-    for (i0, i1, j0, j1, *ends), (row, own), (col, others) in product(BOXES, rows, cols):  # :boxes
+    rows, cols = (zip(accumulate(map(len, x), initial=0), x, strict=False) for x in (q, kv))
+    for (i0, i1, j0, j1, *ends), (row, own), (col, others) in product(BOXES, rows, cols):
         a, b = (len(range(own.start, min(i, own.stop), own.step)) for i in (i0, i1))
         c, d = (len(range(others.start, min(j, others.stop), others.step)) for j in (j0, j1))
         last = (own.start + ends[1] - others.start) // own.step  # that row 0 sees
-        first = -((others.start - own.start - ends[0]) // own.step)  # windows
-        b, c = min(b, d - first), max(c, a + first)  # windows
+        if WINDOWS:
+            first = -((others.start - own.start - ends[0]) // own.step)
+            b, c = min(b, d - first), max(c, a + first)
         a, d = max(a, c - last), min(d, b + last)
         edge = a + last if a + last < d - 1 else d  # all rows see the columns before it
         end = a + d - edge  # the rows from here on see all columns
         parts: Any = [(a, b, c, edge, False), (a, end, edge, d, True), (end, b, edge, d, False)]
-        if b - 1 + first > c:  # a window: as many rows at a time as it is wide  # windows
-            parts, step = [], max(1024, last - first + 1)  # windows
-            for i in range(a, b, step) if first <= last else ():  # windows
-                j, m = min(i + step, b), max(i + first, c)  # windows
-                parts.append((i, j, m, min(j + last, d), (i + first - m, i + last - m)))  # windows
+        if WINDOWS and b - 1 + first > c:  # a window: as many rows at a time as it is wide
+            parts, step = [], max(1024, last - first + 1)
+            for i in range(a, b, step) if first <= last else ():
+                j, m = min(i + step, b), max(i + first, c)
+                parts.append((i, j, m, min(j + last, d), (i + first - m, i + last - m)))
         for i, j, m, n, band in parts:
             if i < j and m < n:
-                calls.append((slice(row + i, row + j), slice(col + m, col + n), band))  # :append
-    for side in (1, 0, 1):  # several
+                calls.append((slice(row + i, row + j), slice(col + m, col + n), band))
+    for side in (1, 0, 1):
         for n in range(len(calls) - 1, 0, -1):  # full calls that go on in each other are one
             (*a, band), (*b, other) = calls[n - 1 : n + 1]
             follows = a[side].stop == b[side].start and a[1 - side] == b[1 - side]

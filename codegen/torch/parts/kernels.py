@@ -14,6 +14,7 @@ from codegen.torch.parts.merge import padded, wide
 
 SCALE, SIGN = 1.0, 1
 HEAD_DIM = V_HEAD_DIM = 1 << 30
+WINDOWS = SIGNED = UNEQUAL = GROUPED = ANY_LENGTH = True
 
 # ---- Kernels: fused attention that returns, and takes back, the log-sum-exp of its scores.
 
@@ -28,64 +29,85 @@ cudnn_backward = aten._scaled_dot_product_cudnn_attention_backward
 
 def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
     """Attention of some queries to some keys: output, and log-sum-exp [batch, heads, rows, 1]."""
-    q = q * SIGN  # signed
-    q, k, v = padded(q, k, v)  # unequal
+    if SIGNED:
+        q = q * SIGN
+    if UNEQUAL:
+        q, k, v = padded(q, k, v)
     q, k, v = (x.to(wide(x)) if x.is_cpu else x for x in (q, k, v))  # as is the output there
-    causal, (mask, how) = band is True, rules(q, k, band)  # windows
+    if WINDOWS:
+        causal, (mask, how) = band is True, rules(q, k, band)
     if q.is_cpu:
-        out, lse = on_cpu(q, k, v, 0.0, band, scale=SCALE)  # plain
-        out, lse = on_cpu(q, k, v, 0.0, causal, **how)  # windows
-    elif by_cudnn(q, k, v, band):  # free
+        if WINDOWS:
+            out, lse = on_cpu(q, k, v, 0.0, causal, **how)
+        else:
+            out, lse = on_cpu(q, k, v, 0.0, band, scale=SCALE)
+    elif ANY_LENGTH and by_cudnn(q, k, v, band):
         out, lse, *_ = cudnn(q, k, v, None, True, 0.0, band, scale=SCALE)
-    elif q.element_size() == 2:  # plain
+    elif not WINDOWS and q.element_size() == 2:
         out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, band, scale=SCALE)
-    elif q.element_size() == 2 and mask is None:  # windows
+    elif WINDOWS and q.element_size() == 2 and mask is None:
         rest = None, None, q.shape[2], k.shape[2], 0.0, causal, False
         qkv = (x.transpose(1, 2) for x in (q, k, v))
         out, lse, *_ = aten._flash_attention_forward(*qkv, *rest, **how)
         out = out.transpose(1, 2)
     else:
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))  # grouped
-        out, lse, *_ = efficient(q, k, v, None, True, 0.0, band, scale=SCALE)  # plain
-        out, lse, *_ = efficient(q, k, v, mask, True, 0.0, causal, scale=SCALE)  # windows
-    out = out[..., :V_HEAD_DIM]  # unequal
+        if GROUPED:
+            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        if WINDOWS:
+            out, lse, *_ = efficient(q, k, v, mask, True, 0.0, causal, scale=SCALE)
+        else:
+            out, lse, *_ = efficient(q, k, v, None, True, 0.0, band, scale=SCALE)
+    if UNEQUAL:
+        out = out[..., :V_HEAD_DIM]
     return out, lse[:, :, : q.shape[2]].reshape(*q.shape[:3], 1)
 
 
 def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band: Any) -> Any:
     """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
-    q = q * SIGN  # signed
-    dout, q, k, v, out = padded(dout, q, k, v, out)  # unequal
-    rows, cols, heads, lse = q.shape[2], k.shape[2], k.shape[1], lse[..., 0].contiguous()  # grouped
-    rows, cols, lse = q.shape[2], k.shape[2], lse[..., 0].contiguous()  # ungrouped
+    if SIGNED:
+        q = q * SIGN
+    if UNEQUAL:
+        dout, q, k, v, out = padded(dout, q, k, v, out)
+    rows, cols, lse = q.shape[2], k.shape[2], lse[..., 0].contiguous()
     dout, q, k, v, out = (x.to(wide(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out))
-    causal, (mask, how) = band is True, rules(q, k, band)  # windows
+    if WINDOWS:
+        causal, (mask, how) = band is True, rules(q, k, band)
     seed = torch.zeros((), dtype=torch.int64, device=q.device)  # of dropout, which there is not
     if q.is_cpu:
-        dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, band, scale=SCALE)  # plain
-        dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, **how)  # windows
-    elif by_cudnn(q, k, v, band):  # free
+        if WINDOWS:
+            dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, **how)
+        else:
+            dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, band, scale=SCALE)
+    elif ANY_LENGTH and by_cudnn(q, k, v, band):
         tail: Any = out, lse[..., None], seed, seed, None, None, None, rows, cols, 0.0, band
         dq, dk, dv = cudnn_backward(dout, q, k, v, *tail, scale=SCALE)
-    elif q.element_size() == 2:  # plain
+    elif not WINDOWS and q.element_size() == 2:
         tail = dout, q, k, v, out, lse, None, None, rows, cols, 0.0, band, seed, seed
         dq, dk, dv = aten._scaled_dot_product_flash_attention_backward(*tail, scale=SCALE)
-    elif q.element_size() == 2 and mask is None:  # windows
+    elif WINDOWS and q.element_size() == 2 and mask is None:
         dout, q, k, v, out = (x.transpose(1, 2) for x in (dout, q, k, v, out))
         rest = None, None, rows, cols, 0.0, causal, seed, seed
         grads = aten._flash_attention_backward(dout, q, k, v, out, lse, *rest, **how)
         dq, dk, dv = (x.transpose(1, 2) for x in grads)
     else:
-        out = out.transpose(1, 2).contiguous().transpose(1, 2)  # the order it is read in  # windows
+        if WINDOWS:
+            out = out.transpose(1, 2).contiguous().transpose(1, 2)  # the order it is read in
         lse = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)
-        k, v = (x.repeat_interleave(q.shape[1] // heads, 1) for x in (k, v))  # grouped
+        if GROUPED:
+            heads = k.shape[1]
+            k, v = (x.repeat_interleave(q.shape[1] // heads, 1) for x in (k, v))
         last = out, lse, seed, seed, 0.0, [True, True, True, False], band is True
-        dq, dk, dv, _ = efficient_backward(dout, q, k, v, None, *last, scale=SCALE)  # plain
-        dq, dk, dv, _ = efficient_backward(dout, q, k, v, mask, *last, scale=SCALE)  # windows
-        dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))  # grouped
-    dq = dq * SIGN  # signed
-    dq, dk = (x[..., :HEAD_DIM] for x in (dq, dk))  # unequal
-    dv = dv[..., :V_HEAD_DIM]  # unequal
+        if WINDOWS:
+            dq, dk, dv, _ = efficient_backward(dout, q, k, v, mask, *last, scale=SCALE)
+        else:
+            dq, dk, dv, _ = efficient_backward(dout, q, k, v, None, *last, scale=SCALE)
+        if GROUPED:
+            dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))
+    if SIGNED:
+        dq = dq * SIGN
+    if UNEQUAL:
+        dq, dk = (x[..., :HEAD_DIM] for x in (dq, dk))
+        dv = dv[..., :V_HEAD_DIM]
     return dq, dk, dv
 
 

@@ -11,10 +11,12 @@ import torch
 import torch.distributed as dist
 
 OPERATOR = ""
+LOOPS = DYNAMIC = True
 
 # ---- Schedule: a pass is an operator, for compilers and checkpoint policies.
 
-group_named: Any = dist.distributed_c10d._resolve_process_group  # regular
+if LOOPS:
+    group_named: Any = dist.distributed_c10d._resolve_process_group
 
 
 def meaning(code: CodeType, docstring: Any = None) -> list[Any]:
@@ -38,8 +40,10 @@ def operator(kind: str) -> Callable[[Any], Any]:
     A second import of the same code gets the operator of the first; one of edited code gets its
     own, under a further number.
     """
-    code = program
-    code = f"{program} {id(globals())}"  # its tables are in this module  # given
+    if DYNAMIC:
+        code = f"{program} {id(globals())}"  # its tables are in this module
+    else:
+        code = program
 
     def register(function: Any) -> Any:
         for number in count():

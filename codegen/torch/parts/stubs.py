@@ -16,6 +16,7 @@ allowed: Callable[..., Tensor] = missing
 attention: Callable[..., Tensor] = missing
 positions: Callable[..., Tensor] = missing
 shard: Callable[..., Tensor] = missing
+shapes: Callable[..., list[tuple[int, ...]]] = missing
 sinks: Any = None
 forward: Any = missing
 backward: Any = missing

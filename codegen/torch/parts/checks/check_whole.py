@@ -6,8 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.function import attention
-from codegen.torch.parts.stubs import allowed, shard
+from codegen.torch.parts.stubs import allowed, attention, shard
 
 HEADS, KV_HEADS, HEAD_DIM = 1, 1, 1
 PLAN: dict[str, Any] = {}
@@ -26,7 +25,7 @@ def compared(seq: int, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
     q, k, v = whole = [x.double().requires_grad_() for x in (q, k, v)]
     rules: dict[str, Any] = {"scale": PLAN["scale"], "enable_gqa": True}
     i, j = torch.arange(seq)[:, None], torch.arange(seq)
-    seen = allowed(i, j).to(q.device)  # :seen
+    seen = allowed(i, j).to(q.device)
     exact = torch.nn.functional.scaled_dot_product_attention(q, k, v, seen, **rules)
     wanted = exact, *torch.autograd.grad(exact, whole, dout.double())
     return [(x, shard(y, rank)) for x, y in zip(results, wanted, strict=True)]
