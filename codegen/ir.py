@@ -16,7 +16,7 @@ route     ::= Hop(by)                             as far along each axis, cyclic
             | Gather(axis) | Reduce(axis)         tokens of all ranks of an axis; sums back
             | Swap(axis) | SwapBack(axis)         tokens of all for some heads; sums back
 register  ::= (q | kv, value) for inputs, (OUT | DQ | DKV, value) for sums
-slice     ::= register [pieces lo..hi] [heads lo..hi]
+slice     ::= register [pieces lo..hi] [heads lo..hi by ...]
 kind      ::= full | causal | strict              one kernel call
             | tiles                               what the mask leaves of tokens at two places
 place     ::= the tokens of the ranks at given coordinates, in the order of the sequence
@@ -107,11 +107,15 @@ Route = Hop | Root | Exchange
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some pieces, and some slices of heads, of a register; None stands for all of them."""
+    """Some pieces, and some slices of heads, of a register; None stands for all of them.
+
+    Of the heads these are the first slice, and each that lies `by` slices further, up to the last.
+    """
 
     register: Register
     pieces: Ends | None = None
     heads: Ends | None = None
+    by: int = 1
 
 
 @dataclass(frozen=True, slots=True)

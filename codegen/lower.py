@@ -35,7 +35,7 @@ from codegen.ir import (
 from codegen.lowering.accumulators import Accumulation, Delivery, accumulate, destination, source
 from codegen.lowering.calls import attends
 from codegen.lowering.keeping import Kept
-from codegen.lowering.order import sorts
+from codegen.lowering.order import sorts, swapped
 from codegen.lowering.stale import refuse_stale
 from planner.errors import PlanError
 from planner.loops import form
@@ -184,7 +184,7 @@ class _Lowering:
     def _message(self, s: Moving, steps: range) -> Message:
         if s.sums:
             assert isinstance(s, Delivery)
-            sent, complete = source(s), self.accumulation.replaces(s)
+            sent, complete = source(s), self.accumulation.completes(s)
         else:
             sent, complete = self._input(s), False
         route, when = self._route(s), self.whens[s]
@@ -215,8 +215,8 @@ class _Lowering:
     def _input(self, s: Moving) -> Slice:
         """The inputs that a message takes."""
         if isinstance(s, Exchange):
-            heads = s.heads if s.gathers else None
-            return Slice(Register(s.side, s.part.value), s.part.pieces, heads)
+            heads, by = (s.heads, 1) if s.gathers else swapped(self.rows, s)
+            return Slice(Register(s.side, s.part.value), s.part.pieces, heads, by)
         assert isinstance(s, Send)
         if len(s.parts) > 1:
             raise PlanError("a message carries several values")
@@ -230,7 +230,9 @@ class _Lowering:
         else:
             into = Slice(Register(s.side, s.name))
         to_root = isinstance(message.route, form.Root) and s.sums
-        return Wait(message, into, to_root or bool(message.on), message.complete)
+        replaces = isinstance(s, Delivery) and s.sums and self.accumulation.replaces(s)
+        replaces &= message.complete
+        return Wait(message, into, to_root or bool(message.on), replaces)
 
     def _route(self, s: Moving) -> Route:
         if isinstance(s, Send):
@@ -246,9 +248,6 @@ class _Lowering:
         if exchange.gathers:
             way = Gather if s is exchange else Reduce
             return way(exchange.axis, sort)
-        slices, size = self.rows.plan.partition.side(s.side).slices, self.loops.mesh[s.axis]
-        if len(slices) != size or len({*map(len, slices)}) > 1:
-            raise PlanError(f"{len(slices)} slices of heads are swapped among {size} ranks")
         return Swap(s.axis, sort) if s is exchange else SwapBack(s.axis, sort)
 
     def _forth(self, s: Return) -> Exchange:

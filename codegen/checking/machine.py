@@ -59,20 +59,22 @@ class Registers:
         Fails where one lies outside on ranks that are on.
         """
         ranks, shape = np.arange(len(on)), self.table(part.register).shape
-        pieces, has_piece = self._along(part.pieces, shape[1], t, on)
-        heads, has_head = self._along(part.heads, shape[2], t, on)
+        pieces, has_piece = self._along(part.pieces, 1, shape[1], t, on)
+        heads, has_head = self._along(part.heads, part.by, shape[2], t, on)
         at = ranks[:, None, None], pieces[:, :, None], heads[:, None, :]
         return at, has_piece[:, :, None] & has_head[:, None, :]
 
-    def _along(self, ends: Ends | None, size: int, t: int, on: Flags) -> tuple[Ints, Flags]:
+    def _along(
+        self, ends: Ends | None, by: int, size: int, t: int, on: Flags
+    ) -> tuple[Ints, Flags]:
         """Places along one axis of a table, and which are any: [ranks, w] each."""
         if ends is None:
             every = np.broadcast_to(np.arange(size), (len(on), size))
             return every, np.ones(every.shape, np.bool_)
         low, high = (e.at(t, self.where) for e in ends)
         self.fail_where(on & ((low < 0) | (high >= size) | (low > high)), "a slice lies outside")
-        width = int((high - low)[on].max()) + 1 if on.any() else 1
-        at = low[:, None] + np.arange(width)
+        width = int((high - low)[on].max()) // by + 1 if on.any() else 1
+        at = low[:, None] + by * np.arange(width)
         inside = (at <= high[:, None]) & (at >= 0) & (at < size)
         return np.clip(at, 0, size - 1), inside
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from codegen.conditions import Flags
 from codegen.ir import Register, Slice
+from codegen.lowering.order import swapped
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS
 from planner.loops.expand import Expansion, pairs
@@ -58,14 +59,26 @@ class Accumulation:
         """The sums that attends add to."""
         return frozenset(r for call in self.calls for r in call.sums)
 
-    def replaces(self, s: Delivery) -> bool:
+    def completes(self, s: Delivery) -> bool:
         """True if the sums that arrive are all there ever are, so nothing has to be added up."""
-        into = destination(self.rows, s)
-        others = [d for d in self.deliveries if destination(self.rows, d).register == into.register]
-        when = self.deliveries[s]
+        into, when = destination(self.rows, s), self.deliveries[s]
+        others = [destination(self.rows, d) for d in self.deliveries if d != s]
+        met = any(part.register == into.register and not _apart(part, into) for part in others)
         once = when.first == when.last and when.guard == When(0, 0).guard
-        whole = into.pieces is into.heads is None
-        return once and whole and others == [s] and into.register not in self.added
+        return once and not met and into.register not in self.added
+
+    def replaces(self, s: Delivery) -> bool:
+        """True if, besides, they are all that there is of a register."""
+        into = destination(self.rows, s)
+        return self.completes(s) and into == Slice(into.register)
+
+
+def _apart(one: Slice, other: Slice) -> bool:
+    """True if two slices have no heads in common."""
+    if one.by != other.by or not one.heads or not other.heads:
+        return False
+    low, start = one.heads[0], other.heads[0]
+    return one.by > 1 and low != start and (low.constant - start.constant) % one.by != 0
 
 
 def accumulate(rows: Expansion) -> Accumulation:
@@ -110,11 +123,13 @@ def destination(rows: Expansion, s: Delivery) -> Slice:
     if isinstance(s, Send):
         assert s.into
         return Slice(Register(s.tensors[0], s.into.value), s.into.pieces, s.into.heads)
-    exchange, heads = rows.loops.exchanges.get(s.name), None
+    exchange, heads, by = rows.loops.exchanges.get(s.name), None, 1
     if exchange and exchange.gathers and exchange.heads:
         low, high = (replace(e, constant=e.constant - e.step * (1 + s.lag)) for e in exchange.heads)
         heads = low, high
-    return Slice(Register(s.tensors[0], rows.loops.source(s)), None, heads)
+    elif exchange and exchange.heads:
+        heads, by = swapped(rows, exchange)
+    return Slice(Register(s.tensors[0], rows.loops.source(s)), None, heads, by)
 
 
 def _calls(rows: Expansion, s: Attend, deliveries: Sequence[Delivery]) -> Iterator[Call]:

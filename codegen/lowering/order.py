@@ -1,10 +1,29 @@
-"""sorts(rows, exchange)   whether what an exchange brings is put in the order of the sequence."""
+"""What an exchange brings: of which heads, and whether it is put in the order of the sequence."""
 
 import numpy as np
 
 from planner.errors import PlanError
 from planner.loops.expand import Expansion
-from planner.loops.form import OWN, Attend, Exchange, Ints
+from planner.loops.form import OWN, Attend, Ends, Exchange, Expr, Ints
+
+
+def swapped(rows: Expansion, exchange: Exchange) -> tuple[Ends | None, int]:
+    """The slices of heads that a swap takes, None for all, and the distance between them.
+
+    Raises PlanError unless rank after rank gets equally many heads of them.
+    """
+    slices, size = rows.plan.partition.side(exchange.side).slices, rows.loops.mesh[exchange.axis]
+    assert exchange.heads
+    low, high = exchange.heads
+    by, width = low.axes[exchange.axis], high.constant - low.constant + 1
+    unit = tuple(by * (n == exchange.axis) for n in range(len(low.axes)))
+    plain = all(e == Expr(e.constant, 0, unit) for e in exchange.heads)
+    if len({*map(len, slices)}) > 1 or not plain or by < width or (by > width > 1):
+        raise PlanError(f"{len(slices)} slices of heads are swapped among {size} ranks")
+    last = high.constant + by * (size - 1)
+    if by == width and last - low.constant + 1 == len(slices):
+        return None, 1
+    return (Expr(low.constant), Expr(last)), by if by > width else 1
 
 
 def sorts(rows: Expansion, exchange: Exchange) -> bool:

@@ -1,7 +1,7 @@
 """Operands   registers, slices and positions as torch expressions: what calls are given."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from codegen.ir import Place, Program, Register, Slice, Swap, Wait, walk
@@ -65,24 +65,38 @@ class Operands:
         """True if a rank owns other keys than those that the forward pass left."""
         return self.backward and self.keeps and register.value == OWN
 
-    def part(self, part: Slice, tensors: Sequence[str] = STATS) -> str:
-        """Some pieces and heads of a register."""
+    def part(self, part: Slice, tensors: Sequence[str] = STATS, sent: bool = False) -> str:
+        """Some pieces and heads of a register, as views unless they are sent."""
         text = self.whole(part.register, tensors)
         if part.heads:
-            text = self.heads(text, part)
+            text = self.heads(text, part, sent)
         where = self.tokens(part)
         return f"tokens({text}, {where})" if where else text
 
-    def heads(self, text: str, part: Slice) -> str:
-        """One slice of the heads of tensors."""
+    def heads(self, text: str, part: Slice, sent: bool = False) -> str:
+        """Some slices of the heads of tensors, one unless they are sent."""
+        assert part.heads
+        if part.heads[0] == part.heads[1]:
+            return f"heads({text}, {self.slices(part)}, {self.words.number(part.heads[0])})"
+        if not sent:
+            raise PlanError("several slices of heads are attended at once")
+        return f"some_heads({text}, {self.several(part)})"
+
+    def several(self, part: Slice) -> str:
+        """The number of slices of heads, and which of these a part has."""
         assert part.heads
         low, high = part.heads
-        count = self.form.slices[part.register.side]
-        if low != high:
-            raise PlanError("several slices of heads travel, or are attended, at once")
-        if not count:
+        if high.modulo or high.table:
+            raise PlanError("slices of heads that travel go around the ranks")
+        ends = (self.words.number(e) for e in (low, replace(high, constant=high.constant + 1)))
+        by = f", {part.by}" * (part.by > 1)
+        return f"{self.slices(part)}, slice({', '.join(ends)}{by})"
+
+    def slices(self, part: Slice) -> int:
+        """The number of slices of the heads of a register."""
+        if not (count := self.form.slices[part.register.side]):
             raise PlanError("slices of heads of several sizes travel, or are attended")
-        return f"heads({text}, {count}, {self.words.number(low)})"
+        return count
 
     def tokens(self, part: Slice) -> str:
         """The tokens of a slice, "" for all."""

@@ -139,7 +139,8 @@ class _Printer(Operands):
 
     def message(self, message: Message) -> tuple[Lines, str]:
         """Lines before a message, and the call that starts it."""
-        before, sent, route = Lines(), self.part(message.source, message.tensors), message.route
+        sent = self.part(message.source, message.tensors, sent=True)
+        before, route = Lines(), message.route
         if message.complete and not isinstance(route, Reduce):
             sent = self.narrowed(message.source.register)
             if self.keeps and not self.backward:
@@ -240,7 +241,12 @@ class _Printer(Operands):
         came, route = f"wait({started})", op.message.route
         if isinstance(route, Gather | Swap) and route.sort:
             came = f"tokens({came}, {self.order(op.message)})"
-        register, into = op.into.register, self.part(op.into)
+        register, heads = op.into.register, op.into.heads
+        if heads and heads[0] != heads[1]:
+            verb = "merge_heads" if register.of == "OUT" else "add_heads"
+            whole, slices = self.whole(register), self.several(op.into)
+            return [*before, f"{verb}({whole}, {slices}, {came})"]
+        into = self.part(op.into)
         if not register.accumulates or op.replaces:
             return [*before, f"{into} = {came}{f' or {into}' * op.partial}"]
         if register.of != "OUT":

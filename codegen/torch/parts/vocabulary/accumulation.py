@@ -92,6 +92,28 @@ def heads(tensors: Iterable[Tensor], slices: int, number: int) -> list[Tensor]:
     return [x.chunk(slices, 1)[number] for x in tensors]
 
 
+def some_heads(tensors: Iterable[Tensor], slices: int, where: slice) -> list[Tensor]:
+    """Some of so many slices of the heads of each tensor, joined."""
+    return [torch.cat(x.chunk(slices, 1)[where], 1) for x in tensors]
+
+
+def merge_heads(out: Any, slices: int, where: slice, parts: Any) -> None:
+    """Merge partial attention of some slices of the heads."""
+    numbers = range(slices)[where]
+    chunks = (x.chunk(len(numbers), 1) for x in parts)
+    for number, part in zip(numbers, zip(*chunks, strict=True), strict=True):
+        output, lse = heads(out, slices, number)
+        merge(output, lse, *part)
+
+
+def add_heads(sums: Any, slices: int, where: slice, parts: Any) -> None:
+    """Add partial gradients of some slices of the heads."""
+    numbers = range(slices)[where]
+    chunks = (x.chunk(len(numbers), 1) for x in parts)
+    for number, part in zip(numbers, zip(*chunks, strict=True), strict=True):
+        add(heads(sums, slices, number), part)
+
+
 def zero_output(queries: list[Tensor]) -> list[Tensor]:
     """Begin partial attention: output, and log-sum-exp [batch, heads, tokens, 1] of no keys."""
     (out,) = zeros(queries[:1])
