@@ -207,7 +207,7 @@ def test_the_header_says_how_much_the_self_check_computes_and_why_there_are_no_l
         (WORK, "ring", "gradients with dense attention of 64 tokens."),
         (replace(WORK, seq=1), "pass-q", "dense attention of 1 token."),
         (fixed, "zigzag", "dense attention of 6000 tokens, which is slow on CPUs."),
-        (fixed, "zigzag", "(as tables, not loops: in a step, several messages bring a rank"),
+        (WORK, "tree", "(as tables, not loops: a rank reads a value of A after the next has come"),
     ):
         text = rl.emit(rl.plan(name, work, 4, pass_="both"), "torch")
         assert said in " ".join(text.split('"""')[1].split())
