@@ -17,7 +17,7 @@ from codegen.dry_run.ranks import HERE, Ranks
 from codegen.programs import Program, program_of
 from codegen.torch.by_tables.table import tables_of
 from planner.ir import Plan
-from planner.loops.pieces import recovered_by_piece
+from planner.loops import recovered
 from planner.masks import Causal, Chunks, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
 from planner.schedules import SCHEDULES
@@ -76,5 +76,5 @@ def test_torch_programs_make_the_kernel_calls_that_are_priced(schedule: str, mas
     program, text = program_of(plans, "torch"), emit(plans, "torch")
     by_tables = "(as tables" in " ".join(text.split())
     made = tabled(program) if by_tables else run(program, text)
-    apart = plans if by_tables else [recovered_by_piece(one).plan for one in plans]
+    apart = plans if by_tables else [recovered(one).plan for one in plans]
     assert made == [*map(priced, apart)]
