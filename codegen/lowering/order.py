@@ -1,4 +1,4 @@
-"""What an exchange brings: of which heads, and whether it is put in the order of the sequence."""
+"""Says what an exchange brings: which heads, and whether in the order of the sequence."""
 
 import numpy as np
 
