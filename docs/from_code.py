@@ -101,11 +101,9 @@ def reproduction() -> Lines:
     yield from ("# Published numbers beside ours", "")
     yield from (
         "What `ringloom reproduce all` prints. *Alike* are rows that are printed alike with the",
-        "paper's decimals; *mean* and *worst* are relative errors, or points where percentages are",
-        "compared; *rank* is Spearman's correlation.",
-        f"*Arithmetic* are rows of {in_terminal.ARITHMETIC}: they show that its",
-        f"numbers were copied right; *context* are rows of {in_terminal.CONTEXT}.",
-        "Neither is compared.",
+        "paper's decimals; *mean* and *worst* are errors, relative or, of percentages, in points",
+        f"(pp); *rank* is Spearman's correlation. *Left out* are {in_terminal.ARITHMETIC},",
+        f"which show that they were copied right, and context: {in_terminal.CONTEXT}.",
         "",
     )
     every = [each for tables in papers.values() for each in tables]

@@ -12,7 +12,7 @@ from ringloom.views.tables import faint, plain_table, titled
 
 ARITHMETIC = "arithmetic of the paper's own numbers"
 CONTEXT = "what is not attention alone in a setting that is known in full"
-HEADS = "", "rows", "arithmetic", "context", "alike", "mean", "worst", "rank"
+HEADS = "", "rows", "left out", "alike", "mean", "worst", "rank"
 WIDE = 1e6  # numbers from here on are printed in powers of ten
 
 
@@ -26,10 +26,12 @@ def pages(tables: Sequence[Table]) -> Iterator[Any]:
 
 
 def overview(tables: Sequence[Table]) -> Iterator[Any]:
-    """One row per table: how many rows, how many printed alike, errors, rank correlation."""
+    """One row per table: its rows, those left out and alike, errors, rank correlation."""
     yield plain_table(*HEADS, rows=map(agreement, tables), numbers=slice(1, None))
-    yield faint("alike: rows printed with the same digits; mean, worst: error; rank: correlation")
-    yield faint(f"arithmetic: rows of {ARITHMETIC}; context: rows of {CONTEXT}")
+    yield faint("alike: rows printed with the same digits; mean, worst: error, of percentages in")
+    yield faint("points (pp); rank: correlation")
+    yield faint(f"left out: rows of {ARITHMETIC}, and context:")
+    yield faint(CONTEXT)
     yield faint("ringloom reproduce striped|ring|distflash|burst|charts shows every row")
 
 
@@ -58,18 +60,17 @@ def deviation(line: Line) -> str:
 
 
 def _error(error: float, points: bool, digits: str) -> str:
-    return f"{100 * error:{digits}}{' points' if points else '%'}"
+    return f"{100 * error:{digits}}{' pp' if points else '%'}"
 
 
 def agreement(table: Table) -> tuple[str, ...]:
     """Returns the cells of a row of `HEADS`, "-" where nothing is compared."""
-    summary = table.summary
-    given = sum(line.arithmetic for line in table.lines), sum(line.context for line in table.lines)
+    summary, left_out = table.summary, sum(not line.counted for line in table.lines)
     sizes = summary.mean_error, summary.worst_error
     errors = ("-" if e is None else _error(e, table.points, ".1f") for e in sizes)
     rank = "-" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
     alike = str(summary.equal) if summary.compared else "-"
-    return table.title, str(summary.rows), *(str(n or "") for n in given), alike, *errors, rank
+    return table.title, str(summary.rows), str(left_out or ""), alike, *errors, rank
 
 
 def in_words(table: Table) -> str:

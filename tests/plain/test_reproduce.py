@@ -232,7 +232,7 @@ def test_errors_of_overheads_are_points_and_count_apart(ringloom: CommandLine) -
     assert not distflash.gains().points
     with pytest.raises(ValueError, match="too many"):
         assert Table("", (Line("", 1.0, 3.0, points=True), Line("", 1.0, 3.0))).points
-    assert " points mean" in ringloom.narrow("reproduce", "distflash")
+    assert " pp mean" in ringloom.narrow("reproduce", "distflash")
 
 
 def test_rematerialisation_gains_what_was_published() -> None:
