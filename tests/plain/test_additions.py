@@ -37,7 +37,7 @@ COMMANDS = {
         *("run", "zigzag", "--ranks", "4", "--seq", "64", "--heads", "2", "--head-dim", "8"),
         *("--mask", "image:8,24 & window:16,16", "--check", "--json"),
     ),
-    "emit": ("emit", "rows", "ring", "--ranks", "4", "--seq", "64", "--pass", "forward"),
+    "emit": ("emit", "generators", "ring", "--ranks", "4", "--seq", "64", "--pass", "forward"),
     "help": ("simulate", "--help"),
 }
 PLANNER_NAMES = """from planner.ir import Attend, Move, Plan, Step
@@ -100,13 +100,11 @@ def add_schedule(tree: Path) -> None:
 
 def add_target(tree: Path) -> None:
     """The package, and its name in the table."""
-    (tree / "codegen/rows").mkdir()
-    code = file_of("add_target", "numpy_target.py").replace("def write(", "def rows_of(")
-    code += "\n\ndef write(program):\n    return rows_of(program.forward)\n"
-    (tree / "codegen/rows/__init__.py").write_text(code)
+    (tree / "codegen/generators").mkdir()
+    (tree / "codegen/generators/__init__.py").write_text(file_of("add_target", "numpy_target.py"))
     table = tree / "codegen/programs.py"
     before = table.read_text()
-    after = before.replace('= ("torch", "jax")', '= ("torch", "jax", "rows")')
+    after = before.replace('= ("torch", "jax")', '= ("torch", "jax", "generators")')
     assert before != after
     table.write_text(after)
 
@@ -130,8 +128,9 @@ def test_a_mask_is_one_file(printed: dict[str, str]) -> None:
 
 
 def test_a_target_is_one_package_and_its_name(printed: dict[str, str]) -> None:
-    compile(printed["emit"], "rows", "exec")
-    assert printed["emit"].count("    attend(out.setdefault(") == 10
+    compile(printed["emit"], "numpy", "exec")
+    assert printed["emit"].count("merge(output, attend(") == 2
+    assert len(file_of("add_target", "numpy_target.py").splitlines()) <= 150
 
 
 def test_a_preset_is_one_file(printed: dict[str, str]) -> None:
