@@ -257,7 +257,7 @@ def test_contexts_of_rsa_are_those_that_memory_allows() -> None:
 def test_iteration_times_are_near_with_two_constants_from_one_node() -> None:
     figures = distflash.times()
     assert len(figures.lines) == 36
-    assert figures.summary.mean_error <= 0.0315
+    assert figures.summary.mean_error <= 0.029
     unseen = Table("", tuple(line for line in figures.lines if "16 GPUs" in line.what))
     assert unseen.summary.compared == 18
     assert unseen.summary.mean_error <= 0.032
@@ -272,6 +272,7 @@ def test_the_two_constants_are_as_good_as_a_fit_of_the_one_node_rows() -> None:
 
     refitted = tuple(distflash.refit().tolist())
     assert mean_error(distflash.constants()) <= mean_error(refitted) + 0.01
+    assert distflash.constants() == pytest.approx(refitted, rel=0.05)
 
 
 # BurstAttention

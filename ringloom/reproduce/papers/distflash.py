@@ -299,7 +299,8 @@ def cluster(attention: float) -> Hardware:
     base = hardware("a100-nvlink")
     kernels = {f"attention.{p}": base[f"attention.{p}"] for p in ("forward", "backward")}
     faster = {key: min(1.0, value * attention) for key, value in kernels.items()}
-    return base.changed({**faster, "inter.bandwidth": PORT}, "DistFlashAttn's cluster")
+    own = {"inter.bandwidth": PORT, "attention.merge": 1.0}
+    return base.changed(faster | own, "DistFlashAttn's cluster")
 
 
 def setting(
