@@ -3,7 +3,7 @@
     tables    {"QUERIES": blocks, "KEYS": blocks, "KEPT": [places of rank 0, places of rank 1 ...],
                "FORWARD": [steps of rank 0, steps of rank 1 ...], "BACKWARD": the same, or []}
     block     [owner, [first row, end] in its shard, [first head, end] if these are not all]
-    step      [sends, receives, attends, drops]     in this order; equally many steps on all ranks
+    step      [sends, receives, attends, drops]     in this order; as many steps on all ranks
     send      [to, tensor, block, finished]         a receive: [from, tensor, block, finished]
     attend    [query blocks, key blocks, parts]
     drop      [tensor, block]                       a copy that was read for the last time
@@ -27,7 +27,7 @@ from planner.ir import INPUTS, Plan
 from planner.partitions import Side
 
 Lists = list[Any]
-Tables = dict[str, Lists]
+Tables = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 Parts = Callable[[tuple[int, ...], tuple[int, ...]], Lists]
 LEFT = ("Q", "KV", "OUT")  # what a forward pass can leave on other ranks
@@ -61,9 +61,11 @@ def refuse(forward: Plan, backward: Plan | None) -> None:
 def kept(backward: Plan | None, ranks: int) -> Lists:
     """The places of all that each rank keeps of the forward pass, beside its own blocks."""
     copies: Lists = [[] for _ in range(ranks)]
-    for held in backward.start if backward else ():
+    for held in () if backward is None else backward.start:
+        assert backward
+        owners = backward.side(held.tensors[0]).owners.tolist()
         for block, rank in zip(*(x.tolist() for x in held.flat()), strict=True):
-            copies[rank] += [[tensor, block] for tensor in held.tensors]
+            copies[rank] += [[x, block] for x in held.tensors if owners[block] != rank]
     return copies
 
 
@@ -84,7 +86,8 @@ def blocks(side: Side, heads: int) -> Lists:
 
 def steps(plan: Plan, keeps: Lists, parts: Parts) -> Lists:
     """The steps of each rank; `keeps`: the places of copies that must stay, of each rank."""
-    table: Lists = [[[[], [], [], []] for _ in plan.steps] for _ in range(plan.ranks)]
+    count = max(1, len(plan.steps))  # none where nobody sees anything
+    table: Lists = [[[[], [], [], []] for _ in range(count)] for _ in range(plan.ranks)]
     for number, move in plan.moves():
         columns = move.src.tolist(), move.dst.tolist(), move.blocks.tolist()
         finished = reaches_owner(plan, number, move).astype(int).tolist()

@@ -14,6 +14,8 @@ import pytest
 from codegen import emit, masks
 from codegen.jax import write
 from codegen.jax.tables import dynamic
+from codegen.jax.tables import program as printed
+from codegen.jax.tables.slots import tables
 from codegen.programs import program_of
 from dense_attention import assert_dense
 from jax_devices import Mesh, jax, self_check
@@ -110,27 +112,46 @@ def test_plans_of_single_blocks_and_initial_copies_are_exact() -> None:
     kept = plan("usp:ulysses=2", replace(WORK, seq=32, kv_seq=32), 4, pass_="both")
     assert {t for held in kept.backward.start for t in held.tensors} == {"Q", "KV", "OUT"}
     module = as_tables(kept)
-    assert module.KEPT.keys() == {"Q", "KV"}
+    assert module.TABLES["KEPT"].keys() == {"Q", "KV"}
     assert_replay_exact(as_text(kept), kept.workload, 4)
 
 
 def test_long_tables_are_compressed_and_read_again() -> None:
     pair = plan("zigzag", replace(WORK, seq=64, kv_seq=64, mask=Window(9)), 8, pass_="both")
     source = as_text(pair)
-    assert "FORWARD_ROWS = unpacked(" in source
+    assert "= unpacked(" in source
     assert_replay_exact(source, pair.workload, 8)
 
 
-def test_a_wrong_tile_is_not_exact() -> None:
-    source = write(program_of(plan("ring", WORK, 2, pass_="both"), "jax").as_tables("by a test"))
-    head, rows = source.split('FORWARD_ROWS = """\n')
-    line, rest = rows.split("\n", 1)
-    slots, tile = line.split("| ")
-    other = " ".join(["0", "1" if tile.split()[1] == "0" else "0", *tile.split()[2:]])
-    wrong = f'{head}FORWARD_ROWS = """\n{slots}| {other}\n{rest}'
-    assert_replay_exact(source, WORK, 2)
-    with pytest.raises(AssertionError, match="from dense attention"):
-        assert_replay_exact(wrong, WORK, 2)
+def other_keys(step: Any) -> None:
+    step["TILES"][1][0][0][1] ^= 1
+
+
+def other_slot(step: Any) -> None:
+    step["TILES"][1][0][0][3] ^= 1
+
+
+def no_arrival(step: Any) -> None:
+    step["MOVES"][0][0][-1] = -1
+
+
+@pytest.mark.parametrize("change", [lambda step: None, other_keys, other_slot, no_arrival])
+def test_a_wrong_table_is_not_exact(
+    change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 meets the keys of rank 1 in the second step, in its second slot."""
+
+    def changed(*plans: Any) -> Any:
+        made = tables(*plans)
+        change(made["FORWARD"])
+        return made
+
+    monkeypatch.setattr(printed, "tables", changed)
+    work = replace(WORK, mask=Full())
+    source = as_text(plan("ring", work, 2, pass_="both"))
+    wrong = pytest.raises(AssertionError, match="from dense attention")
+    with wrong if "lambda" not in change.__name__ else nullcontext():
+        assert_replay_exact(source, work, 2)
 
 
 def test_finished_sums_travel_in_the_type_of_the_model() -> None:

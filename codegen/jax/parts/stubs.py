@@ -13,3 +13,5 @@ shard = unshard = shapes = share_of = example = check_tables = missing
 attention = forward = backward = missing
 QUERIES: Any = None
 KEYS: Any = None
+FORWARD_STEPS: Any = None
+BACKWARD_STEPS: Any = None

@@ -15,18 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codegen import masks
-from codegen.assemble import Part, parts_of
-from codegen.jax.parts.tables.dynamic_calls import calls_of
+from codegen.assemble import Part
+from codegen.jax.parts.tables.arrays import Steps, calls_of, side_of, steps_of
 from codegen.jax.tables import program as table
-from codegen.jax.tables.slots import Tables
 from codegen.jax.tables.slots import tables as tables_of
 from codegen.programs import Program
 from planner.errors import PlanError
 from planner.files.digest import digest
 from planner.masks import Full, Mask
-from planner.partitions import Side
 
-NOWHERE = 2**30
+FORMAT = 2  # of tables
 KEEP = ("make_tables", "load")
 USAGE = (
     "tables = make_tables(boxes)                    # of any mask; or load(path)",
@@ -37,14 +35,14 @@ USAGE = (
 
 def schedule(program: Program) -> list[str | Part]:
     """The tables, those of both passes together."""
-    rows = ['"forward": numbers(FORWARD_ROWS, 5)', '"backward": numbers(BACKWARD_ROWS, 8)']
+    passes = (f'"{plan.pass_}": {plan.pass_.upper()}_STEPS' for plan in program.plans)
     roomy = (program.max_calls or 0) >= 2 * most_tiles(program)
     more = [
-        f"ROWS = {{{', '.join(rows[: len(program.plans)])}}}",
+        f"PASSES = {{{', '.join(passes)}}}",
         f"IDENTITY = {identity(program)}  # of the tables",
         f"CUT = {'KV_SEQ // 3' if roomy else 0}  # where a document of the self-check begins",
     ]
-    return [*table.schedule(program, *more), *parts_of("jax", "tables/dynamic_calls")]
+    return table.schedule(program, *more)
 
 
 def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.int32]]:
@@ -56,18 +54,15 @@ def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.i
     program = with_room(program)
     work, sides = program.work, program.forward.partition
     boxes = masks.boxes(replace(work, mask=mask or work.mask), free=False)
-    spans = spans_of(sides.q, work.offset), spans_of(sides.kv, 0)
-    made = {"plan": np.array(identity(program), np.int32)}
-    both = tables_of(program.forward, program.backward)
-    for plan, of_pass in zip(program.plans, both, strict=True):
-        tiles = tiles_of(of_pass, plan.pass_)
-        try:
-            made[plan.pass_] = calls_of(tiles, *spans, boxes, program.max_calls or 0)
-        except ValueError as error:
-            raise PlanError(
-                f"the {plan.pass_} pass under {mask}: {error}: see --max-calls"
-            ) from None
-    return made
+    made, steps = tables_of(program.forward, program.backward), steps_of_passes(program)
+    queries = side_of(made["QUERIES"], sides.q.shards(program.ranks), work.heads)
+    keys = side_of(made["KEYS"], sides.kv.shards(program.ranks), work.kv_heads)
+    given = queries, keys, work.offset, boxes, program.max_calls or 0
+    try:
+        calls = {name: calls_of(x.tiles, *given) for name, x in steps.items()}
+    except ValueError as error:
+        raise PlanError(f"under {mask}: {error}: see --max-calls") from None
+    return {"plan": np.array(identity(program), np.int32), **calls}
 
 
 def with_room(program: Program) -> Program:
@@ -86,32 +81,17 @@ def with_room(program: Program) -> Program:
 
 def most_tiles(program: Program) -> int:
     """The most tiles that a rank attends in a step."""
-    made = zip(program.plans, tables_of(program.forward, program.backward), strict=True)
-    return max(int(tiles_of(table, plan.pass_).shape[2]) for plan, table in made)
+    return max(int(steps.tiles.shape[2]) for steps in steps_of_passes(program).values())
 
 
-def tiles_of(table: Tables, pass_: str) -> NDArray[np.int64]:
-    """The tiles of a pass [steps, ranks, n, numbers]."""
-    width = 5 if pass_ == "forward" else 8
-    steps = [step for section in table.sections for step in section.tiles]
-    most = max(len(row) for step in steps for row in step) // width
-    tiles = np.full((len(steps), len(steps[0]), most * width), NOWHERE)
-    for s, step in enumerate(steps):
-        for r, row in enumerate(step):
-            tiles[s, r, : len(row)] = row
-    return tiles.reshape(*tiles.shape[:2], most, width)
-
-
-def spans_of(side: Side, offset: int) -> NDArray[np.int64]:
-    """The first and the last aligned position of each block; of none a span before all."""
-    spans = [
-        (min(p.start for p in part), max(p[-1] for p in part)) if part else (2**29, -1)
-        for part in side.chunks
-    ]
-    return np.array(spans, np.int64)[side.chunk] + offset
+def steps_of_passes(program: Program) -> dict[str, Steps]:
+    """The steps of each pass, as arrays."""
+    made = tables_of(program.forward, program.backward)
+    names = (plan.pass_ for plan in program.plans)
+    return {name: steps_of(made[name.upper()], table.NUMBERS[name]) for name in names}
 
 
 def identity(program: Program) -> int:
     """A number that tells the tables of this program from those of others."""
-    text: str = f"{digest(program.plans)} {program.max_calls}"
+    text: str = f"{FORMAT} {digest(program.plans)} {program.max_calls}"
     return int(sha256(text.encode()).hexdigest()[:7], 16)

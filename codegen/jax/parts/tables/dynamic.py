@@ -10,12 +10,13 @@ import numpy as np
 
 from codegen.jax.parts.function import refuse_second_derivatives
 from codegen.jax.parts.stubs import KEYS, QUERIES
-from codegen.jax.parts.tables.dynamic_calls import calls_of
+from codegen.jax.parts.tables.arrays import calls_of
 from codegen.jax.parts.tables.table import run_backward, run_forward
 
 RANKS = SEQ = KV_SEQ = IDENTITY = CUT = 0
+BACKWARD = True
 PLAN: dict[str, Any] = {}
-ROWS: dict[str, Any] = {}
+PASSES: dict[str, Any] = {}
 
 # ---- The function to call
 
@@ -27,14 +28,16 @@ def local_attention(q, k, v, tables, axis):
 
 def forward(q, k, v, tables, axis):
     """Output, and what the backward pass needs."""
-    out, saved = run_forward(q, k, v, axis, (ROWS["forward"][0], tables["forward"]))
+    out, saved = run_forward(q, k, v, axis, tables["forward"])
     return out, (*saved, tables)
 
 
-def backward(axis, saved, dout):  # backward
-    """Gradients of a device's queries, keys and values; tables have none."""
-    *arrays, tables = saved
-    return *run_backward(axis, arrays, dout, (ROWS["backward"][0], tables["backward"])), None
+if BACKWARD:
+
+    def backward(axis, saved, dout):
+        """Gradients of a device's queries, keys and values; tables have none."""
+        *arrays, tables = saved
+        return *run_backward(axis, arrays, dout, tables["backward"]), None
 
 
 once = jax.custom_jvp(backward, nondiff_argnums=(0,))
@@ -62,9 +65,8 @@ def make_tables(boxes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
     pair, and for a mask that needs more than PLAN["max_calls"] calls of a rank in a step.
     """
     refuse_overlaps(np.array(boxes, np.int64).reshape(-1, 6))
-    spans = spans_of(QUERIES.at) + (KV_SEQ - SEQ), spans_of(KEYS.at)
-    most = int(str(PLAN["max_calls"]))
-    calls = {name: calls_of(tiles, *spans, boxes, most) for name, (_, tiles) in ROWS.items()}
+    given = QUERIES, KEYS, KV_SEQ - SEQ, boxes, PLAN["max_calls"]
+    calls = {name: calls_of(steps.tiles, *given) for name, steps in PASSES.items()}
     return {"plan": np.array(IDENTITY, np.int32), **calls}
 
 
@@ -78,12 +80,6 @@ def refuse_overlaps(boxes):
             raise ValueError(f"box {n} {box.tolist()} shares a pair with one before it")
 
 
-def spans_of(at):
-    """The first and the last position of each block [blocks, 2]; of none a span before all."""
-    first = np.where(at < 0, 2**29, at).min(1)
-    return np.stack([first, at.max(1)], 1)
-
-
 def load(path: str) -> dict[str, np.ndarray]:
     """The tables in a file, as `ringloom tables jax` writes it."""
     with np.load(path) as file:
@@ -92,8 +88,8 @@ def load(path: str) -> dict[str, np.ndarray]:
 
 def check_tables(tables):
     """Raise ValueError for tables of another program; if JAX traces them, say if they fit."""
-    for name, (_, tiles) in ROWS.items():
-        shape = *tiles.shape[:2], PLAN["max_calls"], tiles.shape[3] + 6
+    for name, steps in PASSES.items():
+        shape = *steps.tiles.shape[:2], PLAN["max_calls"], steps.tiles.shape[3] + 6
         if tables[name].shape != shape:
             raise ValueError(f"tables {name} are {[*tables[name].shape]}, not {[*shape]}")
     fit = jnp.asarray(tables["plan"]) == IDENTITY

@@ -1,0 +1,84 @@
+"""Tables as arrays, in numpy alone: blocks, steps, and tiles cut by a mask; for planning, too."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+nowhere = 2**30  # stands for no slot, no token, no tile
+
+
+class Side(NamedTuple):
+    """The blocks of queries, or of keys; -1 stands for none."""
+
+    at: np.ndarray  # positions [blocks, tokens]
+    tokens: np.ndarray  # where these tokens are in the shard of their owner [blocks, tokens]
+    heads: np.ndarray  # the first head of each block, and how many [blocks, 2]
+    own: np.ndarray  # the blocks of each rank [ranks, most]
+
+
+def side_of(blocks: Any, shards: Sequence[np.ndarray], heads: int) -> Side:
+    """The side of blocks [owner, [first row, end], [first head, end] if not all]; -1 is padding."""
+    real = [np.flatnonzero(shard >= 0) for shard in shards]
+    tokens = [real[owner][slice(*rows)] for owner, rows, *_ in blocks]
+    at = [shards[owner][x] for (owner, *_), x in zip(blocks, tokens, strict=True)]
+    ends = [[*part, [0, heads]][0] for _, _, *part in blocks]
+    own = [[n for n, (x, *_) in enumerate(blocks) if x == rank] for rank in range(len(shards))]
+    return Side(in_rows(at), in_rows(tokens), np.array([[a, b - a] for a, b in ends]), in_rows(own))
+
+
+class Steps(NamedTuple):
+    """The steps of a pass: slots of each tensor, sections of steps that send alike, numbers."""
+
+    slots: dict[str, int]
+    sections: list[Any]
+    moves: np.ndarray  # slots that leave and that are filled, hop by hop [steps, ranks, slots]
+    tiles: np.ndarray  # what a rank attends [steps, ranks, most, numbers]
+
+
+def steps_of(table: dict[str, Any], width: int) -> Steps:
+    """The steps of a pass in a table, whose tiles have so many numbers."""
+    shape = len(table["MOVES"]), len(table["MOVES"][0])
+    rows = ([np.ravel(row) for step in table[name] for row in step] for name in ("MOVES", "TILES"))
+    moves, tiles = (in_rows(x, least) for x, least in zip(rows, (1, width), strict=True))
+    moves, tiles = (np.where(x < 0, nowhere, x) for x in (moves, tiles))
+    moves, tiles = moves.reshape(*shape, -1), tiles.reshape(*shape, -1, width)
+    return Steps(table["SLOTS"], table["SECTIONS"], moves, tiles)
+
+
+def in_rows(rows: Sequence[Any], least: int = 1) -> np.ndarray:
+    """Rows of different lengths as one array, with -1 behind them."""
+    width = max([least, *map(len, rows)])
+    return np.array([np.pad(x, (0, width - len(x)), constant_values=-1) for x in rows], np.int32)
+
+
+def calls_of(
+    tiles: np.ndarray, queries: Side, keys: Side, offset: int, boxes: Any, most: int
+) -> np.ndarray:
+    """Tiles [steps, ranks, n, numbers] cut by boxes: [steps, ranks, most, numbers + 6].
+
+    Query i is at the aligned position i + offset. Raises ValueError where a rank has more than
+    `most` calls in a step.
+    """
+    spans, kv_spans = spans_of(queries.at) + offset, spans_of(keys.at)
+    calls = np.full((*tiles.shape[:2], most, tiles.shape[3] + 6), nowhere, np.int32)
+    bounds = np.array(boxes, np.int64).reshape(-1, 6)
+    i0, i1, j0, j1, low, high = bounds.T
+    for step, rank in np.ndindex(*tiles.shape[:2]):
+        rows = []
+        for tile in tiles[step, rank]:
+            if tile[0] < nowhere:
+                (a, b), (c, d) = spans[tile[0]], kv_spans[tile[1]]
+                near = (i0 <= b) & (a < i1) & (j0 <= d) & (c < j1)
+                near &= (low <= d - a) & (c - b <= high)
+                rows += [np.append(tile, box) for box in bounds[near]]
+        if len(rows) > most:
+            raise ValueError(f"{len(rows)} calls in step {step}, but there is room for {most}")
+        calls[step, rank, : len(rows)] = np.array(rows, np.int64).reshape(-1, calls.shape[3])
+    return calls
+
+
+def spans_of(at: np.ndarray) -> np.ndarray:
+    """The first and the last position of each block [blocks, 2]; of none a span before all."""
+    first = np.where(at < 0, 2**29, at).min(1)
+    return np.stack([first, at.max(1)], 1)
