@@ -13,6 +13,7 @@ from codegen.torch.parts.visitors import with_output
 from codegen.torch.parts.vocabulary.accumulation import zero_output
 
 HEAD_DIM = V_HEAD_DIM = 1
+SINKS = UNEQUAL = False
 
 sums = ("OUT", "DQ", "DKV")  # moved whole; the other tensors are copied
 # What a value consists of, x: as wide as a key, v: as a value, 1: one number per token and head.
@@ -49,8 +50,11 @@ class Memory(dict[tuple[str, int], list[Tensor]]):
         _, heads, rows = index(*self.blocks(tensor)[number][1:])
         shape = len(like), len(range(like.shape[1])[heads]), rows.stop - rows.start
         narrow = like.dtype if finished or tensor not in sums else wide(like)
-        kinds = {"x": (HEAD_DIM, narrow), "v": (HEAD_DIM, narrow), "1": (1, wide(like))}
-        kinds["v"] = V_HEAD_DIM, narrow  # unequal
+        kinds = {
+            "x": (HEAD_DIM, narrow),
+            "v": (V_HEAD_DIM if UNEQUAL else HEAD_DIM, narrow),
+            "1": (1, wide(like)),
+        }
         parts = (kinds[part] for part in forms[tensor])
         return [like.new_empty((*shape, width), dtype=dtype) for width, dtype in parts]
 
@@ -98,13 +102,15 @@ class Memory(dict[tuple[str, int], list[Tensor]]):
         for number, *value in zip(numbers, *parts, strict=True):
             self.add(tensor, number, value)
 
-    def sink(self, sinks: Tensor) -> None:  # sinks
-        """Let the output that stays for the backward pass have its sinks, too."""
-        for tensor, number in self.kept:
-            if tensor == "OUT" and (tensor, number) in self:
-                heads = index(*self.blocks(tensor)[number][1:])[1]
-                out, lse = self[tensor, number]
-                self[tensor, number] = [*sunk(out, lse, sinks[heads])]
+    if SINKS:
+
+        def sink(self, sinks: Tensor) -> None:
+            """Let the output that stays for the backward pass have its sinks, too."""
+            for tensor, number in self.kept:
+                if tensor == "OUT" and (tensor, number) in self:
+                    heads = index(*self.blocks(tensor)[number][1:])[1]
+                    out, lse = self[tensor, number]
+                    self[tensor, number] = [*sunk(out, lse, sinks[heads])]
 
     def collect(self, tensor: str) -> list[Tensor]:
         """The sums of this rank's blocks as shards; what nobody added to is zero."""

@@ -22,6 +22,7 @@ from codegen.torch.parts.vocabulary.accumulation import (
 from codegen.torch.parts.vocabulary.messages import initialise, start, wait
 
 V_HEAD_DIM = 1
+SINKS = KEEPING = UNEQUAL = DYNAMIC = False
 TABLES: dict[str, Any] = {}
 
 
@@ -81,58 +82,70 @@ def part(tensors: list[Tensor], heads: slice) -> list[Tensor]:
 
 group_of: Any = dist.distributed_c10d._resolve_process_group
 
+if not DYNAMIC:
 
-def group_named(name: str) -> Any:  # bound
-    """The tables, and the group of that name."""
-    return TABLES, group_of(name)
+    def group_named(name: str) -> Any:
+        """The tables, and the group of that name."""
+        return TABLES, group_of(name)
 
 
-@operator("attention")
-def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sinks: Tensor,  # sinks
-    name: str,
-    about: str,
-    wrong: str,
-    seq: int,
-) -> list[Tensor]:
+def run_forward(inputs: list[Tensor], name: str, about: str, wrong: str, seq: int) -> list[Tensor]:
     """Output and log-sum-exp of the local queries, and copies for the backward pass."""
-    where = group_named(name)
-    about = f"{about}, tables {where[0].digest}"  # given
+    (q, k, v, *sinks), where = inputs, group_named(name)
+    if DYNAMIC:
+        about = f"{about}, tables {where[0].digest}"
     agree(where[1], q, k, about, wrong, seq)
     memory = Memory(where, Q=[q], KV=[k, v])
     run(memory, "FORWARD", attend_blocks)
     out, lse = memory.collect("OUT")
-    out, lse = sunk(out, lse, sinks)  # sinks
-    memory.sink(sinks)  # sinks
+    if SINKS:
+        out, lse = sunk(out, lse, *sinks)
+        memory.sink(*sinks)
     kept = (x.clone() for place in memory.kept for x in memory.take(*place, True))
     return [out.to(q.dtype), lse, *kept]
 
 
-@forward.register_fake  # keeping
-def outputs_like(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:  # keeping
-    """Tensors like all that `forward` returns."""
-    memory = Memory(group_named(rest[-4]), Q=[q], KV=[k, v])
-    copies = (x for place in memory.kept for x in memory.room(*place, True))
-    out = q.clone()
-    out = q.new_empty((*q.shape[:3], V_HEAD_DIM))  # unequal
-    return [out, q[..., :1].to(wide(q), copy=True), *copies]
+if SINKS:
+
+    @operator("attention")
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, name: str, about: str, wrong: str, seq: int
+    ) -> list[Tensor]:
+        return run_forward([q, k, v, sinks], name, about, wrong, seq)
+
+else:
+
+    @operator("attention")
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, name: str, about: str, wrong: str, seq: int
+    ) -> list[Tensor]:
+        return run_forward([q, k, v], name, about, wrong, seq)
+
+
+if KEEPING:
+
+    @forward.register_fake
+    def outputs_like(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:
+        """Tensors like all that `forward` returns."""
+        memory = Memory(group_named(rest[-4]), Q=[q], KV=[k, v])
+        copies = (x for place in memory.kept for x in memory.room(*place, True))
+        out = q.new_empty((*q.shape[:3], V_HEAD_DIM)) if UNEQUAL else q.clone()
+        return [out, q[..., :1].to(wide(q), copy=True), *copies]
 
 
 @operator("attention_backward")
 def backward(dout: Tensor, saved: list[Tensor], name: str) -> list[Tensor]:
     """Gradients of the local queries, keys and values."""
-    q, k, v, out, lse, *kept = saved  # sinkless
-    q, k, v, sinks, out, lse, *kept = saved  # sinks
+    if SINKS:
+        q, k, v, sinks, out, lse, *kept = saved
+    else:
+        q, k, v, out, lse, *kept = saved
     memory = Memory(group_named(name), Q=[q], KV=[k, v], DOUT=[dout], OUT=[out, lse])
-    if not memory.tables["BACKWARD"]:  # given
-        raise NotImplementedError("these tables have no backward plan")  # given
+    if DYNAMIC and not memory.tables["BACKWARD"]:
+        raise NotImplementedError("these tables have no backward plan")
     copies = iter(kept)
     for place in memory.kept:
         memory[place] = [next(copies) for _ in forms[place[0]]]
     run(memory, "BACKWARD", attend_blocks_backward)
     grads = narrow([*memory.collect("DQ"), *memory.collect("DKV")], q)
-    return grads  # sinkless
-    return [*grads, sink_gradient(dout, sinks, out, lse)]  # sinks
+    return [*grads, sink_gradient(dout, sinks, out, lse)] if SINKS else grads
