@@ -3,24 +3,17 @@
 import base64
 import json
 import zlib
-from collections.abc import Collection, Iterable
-from itertools import islice
+from collections.abc import Collection
 from typing import Any
 
 LINES = 60  # of data that is printed as it is
-LONG = 4000  # characters of data that is compressed
+LONG = 2000  # characters of data that is compressed
 PIECE = 80  # characters of a text that is printed in pieces
 
 
 def unpacked(text: str) -> Any:
     """Data out of compressed JSON."""
     return json.loads(zlib.decompress(base64.b85decode("".join(text.split()))))
-
-
-def packed(name: str, value: Any, lines: Iterable[str]) -> list[str]:
-    """The assignment of a value: these lines, or if they are many, compressed JSON."""
-    made = [*islice(lines, LINES + 1)]
-    return made if len(made) <= LINES else [_compressed(name, _json(value))]
 
 
 def assigned(name: str, value: Collection[object], text: str = "") -> str:

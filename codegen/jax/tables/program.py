@@ -14,7 +14,7 @@ def schedule(program: Program, *more: str) -> list[str | Part]:
     """The texts that define both passes, and `more` lines behind the tables."""
     table, arrays, masked = parts_of("jax", "tables/table", "tables/arrays", "masked")
     data = assigned("TABLES: dict[str, Any]", tables(program.forward, program.backward))
-    return [table, arrays, data + "\n".join([*constants(program), *more]) + "\n", masked]
+    return [table, arrays, "\n".join([data, *constants(program), *more]) + "\n", masked]
 
 
 def constants(program: Program) -> Iterator[str]:
