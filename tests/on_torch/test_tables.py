@@ -1,7 +1,5 @@
 """Torch programs that run any plan by its tables, in the program or as an argument."""
 
-from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import replace
 from itertools import combinations, pairwise, product
 from pathlib import Path
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 
 from codegen.layout import layout_of
 from codegen.programs import Program
-from codegen.steps import last_reads
 from codegen.torch import write
 from codegen.torch.by_tables import dynamic
 from codegen.torch.by_tables.calls import shared_heads
@@ -117,59 +114,6 @@ def test_blocks_whose_positions_interlace_run_exactly() -> None:
     )
     plans = Plans(verify(forward), backward_of(forward))
     assert_exact(load(write(program_of(plans))), plans)
-
-
-def other_band(steps: Any) -> None:
-    steps[0][1][2][0][2] = [[True]]
-
-
-def no_call(steps: Any) -> None:
-    steps[0][1][2][0][2] = []
-
-
-def early_drop(steps: Any) -> None:
-    steps[0][0][3] = steps[0][1][3]
-
-
-def other_block(steps: Any) -> None:
-    steps[0][0][1][0][2] ^= 1
-
-
-@pytest.fixture(scope="module")
-def ring_of_two() -> tuple[ModuleType, Plans]:
-    """Rank 0 gets the keys of rank 1 in the first step, meets them in the second and drops them."""
-    pair = both("ring", Workload(seq=24, mask=Full(), **HEADS), 2)
-    return load(write(program_of(pair))), pair
-
-
-@pytest.mark.parametrize("change", [other_band, no_call, early_drop, other_block])
-def test_a_wrong_table_is_noticed(
-    ring_of_two: tuple[ModuleType, Plans],
-    change: Callable[[Any], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    program, pair = ring_of_two
-    assert_exact(program, pair)
-    change(wrong := deepcopy(program.TABLES["FORWARD"]))
-    monkeypatch.setitem(program.TABLES, "FORWARD", wrong)
-    with pytest.raises((AssertionError, KeyError)):
-        assert_exact(program, pair)
-
-
-def test_finished_sums_travel_in_the_type_of_the_model() -> None:
-    work = Workload(seq=32, mask=Full(), **HEADS)
-    program, sent = load(write(program_of(both("usp:ulysses=2", work)))), list[Any]()
-    plain = program.start
-    noted = lambda out, *rest: (sent.extend(x for x, _ in out), plain(out, *rest))[1]  # noqa: E731
-    program.start = noted  # type: ignore[attr-defined]
-    arrays = [torch.from_numpy(x).to(torch.bfloat16) for x in draw(work, 0)[:3]]
-
-    def body(group: Any) -> None:
-        program.attention(*(program.shard(x, group.rank()) for x in arrays), group=group)
-
-    in_threads(RANKS, body)
-    assert {x.dtype for x in sent if x.shape[-1] > 1} == {torch.bfloat16}
-    assert {x.dtype for x in sent if x.shape[-1] == 1} == {torch.float32}, "the log-sum-exp"
 
 
 def test_long_tables_are_compressed_and_read_again() -> None:
@@ -419,15 +363,3 @@ def test_a_file_of_its_own_starts_all_ranks(
     with pytest.raises(SystemExit):
         given_tables.main()
     assert started == [["--standalone", f"--nproc-per-node={RANKS}", "program.py", "--seq", "64"]]
-
-
-def test_dout_is_kept_until_the_last_use_of_the_statistics_that_are_computed_of_it() -> None:
-    """Rank 1 has OUT, computes the statistics of DOUT there, and sends them on after its attend."""
-    work = Workload(seq=6, heads=1, head_dim=2, mask=Full(), dtype="float64")
-    backward = plan("ring", work, 3, pass_="backward")
-    comes, attended = Move(("DOUT",), [[0]], [0], [1]), Attend([1], [[0]], [[1]])
-    goes = Move(("STATS",), [[0]], [1], [2])
-    steps = Step((), (comes,)), Step((attended,), ()), Step((), (goes,))
-    start = Held(("OUT",), [[0]], [1]), Held(("Q",), [[0]], [1])
-    made = replace(backward, start=start, buffers=(), steps=steps)
-    assert [*last_reads(made, "DOUT")] == [(1, 0, 2)]

@@ -1,0 +1,95 @@
+"""The rules of tables: each rank sends, attends and drops what they say, and nothing else."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from codegen.programs import program_of
+from codegen.steps import last_reads
+from codegen.torch import write
+from planner.ir import Attend, Held, Move, Step
+from planner.masks import Full
+from planner.planning import plan
+from planner.plans import Plans
+from planner.workload import Workload
+from runtimes.arrays import draw
+
+torch = pytest.importorskip("torch")
+
+from rank_threads import assert_exact, in_threads, load  # noqa: E402  only where torch is
+
+HEADS = {"heads": 4, "kv_heads": 2, "head_dim": 4, "dtype": "float64"}
+
+
+def by_tables(plans: Plans) -> ModuleType:
+    """The program of plans as tables, whether they are regular or not."""
+    return load(write(program_of(plans, "torch").as_tables("by a test")))
+
+
+def other_band(steps: Any) -> None:
+    steps[0][1][2][0][2] = [[True]]
+
+
+def no_call(steps: Any) -> None:
+    steps[0][1][2][0][2] = []
+
+
+def early_drop(steps: Any) -> None:
+    steps[0][0][3] = steps[0][1][3]
+
+
+def other_block(steps: Any) -> None:
+    steps[0][0][1][0][2] ^= 1
+
+
+@pytest.fixture(scope="module")
+def ring_of_two() -> tuple[ModuleType, Plans]:
+    """Rank 0 gets the keys of rank 1 in the first step, meets them in the second and drops them."""
+    pair = plan("ring", Workload(seq=24, mask=Full(), **HEADS), 2, pass_="both")
+    return by_tables(pair), pair
+
+
+@pytest.mark.parametrize("change", [other_band, no_call, early_drop, other_block])
+def test_a_wrong_table_is_noticed(
+    ring_of_two: tuple[ModuleType, Plans],
+    change: Callable[[Any], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program, pair = ring_of_two
+    assert_exact(program, pair)
+    change(wrong := deepcopy(program.TABLES["FORWARD"]))
+    monkeypatch.setitem(program.TABLES, "FORWARD", wrong)
+    with pytest.raises((AssertionError, KeyError)):
+        assert_exact(program, pair)
+
+
+def test_finished_sums_travel_in_the_type_of_the_model() -> None:
+    work = Workload(seq=32, mask=Full(), **HEADS)
+    program, sent = by_tables(plan("usp:ulysses=2", work, 4, pass_="both")), list[Any]()
+    plain = program.start
+    noted = lambda out, *rest: (sent.extend(x for x, _ in out), plain(out, *rest))[1]  # noqa: E731
+    program.start = noted  # type: ignore[attr-defined]
+    arrays = [torch.from_numpy(x).to(torch.bfloat16) for x in draw(work, 0)[:3]]
+
+    def body(group: Any) -> None:
+        program.attention(*(program.shard(x, group.rank()) for x in arrays), group=group)
+
+    in_threads(4, body)
+    assert {x.dtype for x in sent if x.shape[-1] > 1} == {torch.bfloat16}
+    assert {x.dtype for x in sent if x.shape[-1] == 1} == {torch.float32}, "the log-sum-exp"
+
+
+def test_dout_is_kept_until_the_last_use_of_the_statistics_that_are_computed_of_it() -> None:
+    """Rank 1 has OUT, computes the statistics of DOUT there, and sends them on after its attend."""
+    work = Workload(seq=6, heads=1, head_dim=2, mask=Full(), dtype="float64")
+    backward = plan("ring", work, 3, pass_="backward")
+    comes, attended = Move(("DOUT",), [[0]], [0], [1]), Attend([1], [[0]], [[1]])
+    goes = Move(("STATS",), [[0]], [1], [2])
+    steps = Step((), (comes,)), Step((attended,), ()), Step((), (goes,))
+    start = Held(("OUT",), [[0]], [1]), Held(("Q",), [[0]], [1])
+    made = replace(backward, start=start, buffers=(), steps=steps)
+    assert [*last_reads(made, "DOUT")] == [(1, 0, 2)]
