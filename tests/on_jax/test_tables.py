@@ -255,9 +255,3 @@ def test_files_check_themselves() -> None:
     wrong = text.replace("out + share * (part - out)", "out + share * part")
     assert wrong != text
     assert [self_check(source) for source in (text, wrong)] == [0, 1]
-
-
-def test_a_table_program_is_short() -> None:
-    work = replace(WORK, seq=8192, kv_seq=8192, mask=Documents((3000, 5192)) & Causal())
-    source = emit(plan("zigzag", work, 4, pass_="both"), "jax")
-    assert source.count("\n") <= 600
