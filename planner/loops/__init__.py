@@ -2,6 +2,5 @@
 
 from planner.loops.check import check
 from planner.loops.recovery import recover, recovered, recovered_whole
-from planner.loops.show import show
 
-__all__ = ["check", "recover", "recovered", "recovered_whole", "show"]
+__all__ = ["check", "recover", "recovered", "recovered_whole"]

@@ -14,12 +14,12 @@ from planner.files import save
 from planner.ir import Plan
 from planner.layouts import names
 from planner.loops import recover
-from planner.loops import show as pseudo_code
 from ringloom.cli.options import FILE, plans_of, source_options
 from ringloom.cli.output import console, show, working
 from ringloom.comparison import asked
 from ringloom.views import tables
 from ringloom.views.grids import cells, grid, legend
+from ringloom.views.pseudo_code import pseudo_code
 from ringloom.views.units import SHOWN, both_ends, counted
 
 GRID = 4000  # rows of a plan up to which the JSON object lists its cells

@@ -12,13 +12,14 @@ from loop_schedules import FOREIGN, foreign
 from planner.columns import taken
 from planner.errors import PlanError
 from planner.ir import Pass, Step
-from planner.loops import check, recover, show
+from planner.loops import check, recover
 from planner.loops.form import HELD, OWN, Expr, Guard, Part, Return, Send, Start
 from planner.loops.kinds import KINDS, Kinds
 from planner.loops.recovery import recovered
 from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from planner.planning import plan
 from planner.workload import Workload
+from ringloom.views.pseudo_code import pseudo_code
 from sampling import square
 from strategies import schedules, workloads
 
@@ -178,7 +179,7 @@ def test_causal_kinds_are_found_not_only_allowed() -> None:
 def test_what_a_mask_leaves_of_two_values_is_one_statement() -> None:
     for layout in ("contiguous", "zigzag"):
         made = plan(f"allgather:layout={layout}", work(4, Causal() & Window(20)), 4)
-        assert show(recover(made)).splitlines()[-1].split(",")[0] == "    attend own x G0"
+        assert pseudo_code(recover(made)).splitlines()[-1].split(",")[0] == "    attend own x G0"
 
 
 def test_bounds_that_are_open_at_an_end_do_not_go_around_it() -> None:
@@ -195,7 +196,7 @@ def test_bounds_that_are_open_at_an_end_do_not_go_around_it() -> None:
 
 def test_a_zigzag_reads_as_a_person_would_write_it() -> None:
     made = plan("zigzag", work(8, Causal()), 8, pass_="backward")
-    lines = [" ".join(line.split()) for line in show(recover(made)).splitlines()]
+    lines = [" ".join(line.split()) for line in pseudo_code(recover(made)).splitlines()]
     assert lines == [
         "mesh r=8",
         "for t in 0..7:",
@@ -212,10 +213,12 @@ def test_a_zigzag_reads_as_a_person_would_write_it() -> None:
 
 def test_ranks_around_the_end_are_told_as_two_ends() -> None:
     work = Workload(seq=240, heads=2, head_dim=8, mask=Window(40))
-    shown = show(recover(plan("mesh2d", work, 6)))
+    shown = pseudo_code(recover(plan("mesh2d", work, 6)))
     assert "(to_rank >= 4 or to_rank <= 1)" in shown
     assert "4 <= to_rank <= 1" not in shown
-    assert "t%6 <= r <= (t-2)%6" in show(recover(plan("broadcast", replace(work, mask=Full()), 6)))
+    assert "t%6 <= r <= (t-2)%6" in pseudo_code(
+        recover(plan("broadcast", replace(work, mask=Full()), 6))
+    )
 
 
 def test_sums_go_on_under_the_name_of_inputs_that_do_not() -> None:
@@ -251,7 +254,7 @@ def test_gathered_and_held_values_have_collectives() -> None:
 
 def test_exchanges_whose_receivers_get_the_same_heads_are_called_gathers() -> None:
     work = Workload(seq=32, heads=4, head_dim=4, mask=Full())
-    texts = [show(recover(plan(name, work, 4))) for name in ("llama3", "ulysses")]
+    texts = [pseudo_code(recover(plan(name, work, 4))) for name in ("llama3", "ulysses")]
     assert ["gather" in text for text in texts] == [True, False]
     assert ["all-to-all" in text for text in texts] == [False, True]
 

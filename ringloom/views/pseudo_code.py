@@ -1,4 +1,4 @@
-"""show(loops)   the loop form as pseudo-code: a section per loop, a line per statement."""
+"""pseudo_code(loops)   the loop form as pseudo-code: a section per loop, a line per statement."""
 
 from collections.abc import Iterator
 from math import prod
@@ -26,7 +26,7 @@ WIDTH = 54  # of a statement, before its conditions
 ZERO = Expr()
 
 
-def show(loops: Loops) -> str:
+def pseudo_code(loops: Loops) -> str:
     """Returns the loops as text, lines joined by newlines, none at the end."""
     axes = names(loops.mesh)
     sizes = " x ".join(f"{a}={n}" for a, n in zip(axes, loops.mesh, strict=True))
