@@ -18,12 +18,12 @@ from codegen.checking.machine import Held, ProgramError, Registers
 from codegen.checking.messages import arrivals
 from codegen.conditions import Flags, holds
 from codegen.ir import Place, Program, Register, Slice
+from planner.analysis.kinds import KINDS, Kinds
 from planner.analysis.tiles import tiles
 from planner.ir import ACCUMULATORS, QUERY_SIDE
 from planner.ir import Attend as Rectangle
 from planner.loops.expand import Expansion
 from planner.loops.form import HELD, OWN, Ints
-from planner.loops.kinds import KINDS, Kinds
 from planner.loops.values import same
 from planner.masks.mask import SideName
 

@@ -236,8 +236,6 @@ class _Lowering:
 
     def _route(self, s: Moving) -> Route:
         if isinstance(s, Send):
-            if isinstance(s.hop, form.Table):
-                raise PlanError("the receiver of each rank's message is a list, not a distance")
             return Hop(s.hop.by) if isinstance(s.hop, form.Shift) else s.hop
         return self._exchange(s)
 

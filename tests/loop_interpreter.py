@@ -84,8 +84,6 @@ class Machine:
                 return np.ones((len(rows), len(cols)), np.bool_)
             case "causal" | "strict":
                 return np.asarray(j <= i - (kind == "strict"))
-            case "end":
-                return np.asarray(j - len(cols) <= i - len(rows))
         return self.work.allowed(rows, cols)
 
     def attend(self, rank: int, q: list[int], kv: list[int], kind: str) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 from codegen.jax.cases import Case, Slice
 from codegen.lowered.walk import Rectangles, seen
 from codegen.text import Names, expression
+from planner.analysis.kinds import CAUSAL, EMPTY, FULL, Kinds
 from planner.errors import PlanError
 from planner.ir import Attend, Plan
 from planner.loops.fitting import plane
 from planner.loops.form import Ints
-from planner.loops.kinds import CAUSAL, EMPTY, FULL, Kinds
 
 HALVES = {(0, 1): "front", (1, 2): "back"}
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from planner.analysis.kinds import KINDS, Codes, Kind, Kinds
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
 from planner.ir import Attend, Plan, Step
 from planner.loops.expand import Expansion
-from planner.loops.form import Ints, Kind, Loops
-from planner.loops.kinds import END, KINDS, Codes, Kinds
+from planner.loops.form import Ints, Loops
 from planner.loops.meetings import live_pairs
 from planner.loops.values import codes, same
 
@@ -38,8 +38,8 @@ def check(loops: Loops, plan: Plan) -> Expansion:
 
 
 def _check_kinds(t: int, attend: Attend, said: Kind, true: Codes) -> None:
-    """Raise PlanError for rectangles of another kind: `other` and `any` leave more open."""
-    right = (true == KINDS.index(said)) | (said == "any") | ((said == "other") & (true == END))
+    """Raises PlanError for rectangles of another kind."""
+    right = true == KINDS.index(said)
     if not right.all():
         n = int(right.argmin())
         kinds = f"a rectangle is {KINDS[true[n]]}, not {said}"

@@ -11,7 +11,6 @@ from planner.errors import PlanError
 from planner.loops.form import (
     HELD,
     OWN,
-    TILES,
     Attend,
     Exchange,
     Ints,
@@ -22,7 +21,6 @@ from planner.loops.form import (
     Send,
     Shift,
     Start,
-    Table,
 )
 from planner.loops.places import Value, Values
 from planner.loops.values import Copies, held, same, sliced
@@ -179,7 +177,7 @@ class Expansion:
             for side, parts in (("q", s.q), ("kv", s.kv))
         )
         attend = ir.Attend(who, q, kv)
-        if s.kind == TILES:
+        if s.kind == "tiles" and len(attend):
             attend = alive(tiles(self.plan), attend)
         elif len(attend) < len(who):
             raise PlanError(f"step {t}: a rank attends to nothing")
@@ -195,17 +193,15 @@ def pairs(loops: Loops, s: Send, t: int) -> tuple[Ints, Ints]:
     broadcast, ranks = isinstance(s.hop, Root) and not s.sums, asked[:, -1]
     if s.when.guard.receiver and not broadcast:
         asked = asked[to]
-    who = np.flatnonzero(s.when.guard.at(t, asked) & (to >= 0) & (to != ranks))
+    who = np.flatnonzero(s.when.guard.at(t, asked) & (to != ranks))
     return (to[who], who) if broadcast else (who, to[who])
 
 
 def ends(s: Send, t: int, mesh: tuple[int, ...], coordinates: Ints) -> Ints:
-    """The rank that each rank sends to, or gets something from if that is a root; -1 for none."""
+    """The rank that each rank sends to, or gets something from if that is a root."""
     match s.hop:
         case Shift():
             to = [coordinates[:, a] + e.at(t, coordinates) for a, e in enumerate(s.hop.by)]
-        case Table():
-            return np.array(s.hop.to, np.intp)
         case Root():
             to = [*coordinates[:, :-1].T]
             to[s.hop.axis] = s.hop.root.at(t, coordinates)

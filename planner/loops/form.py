@@ -9,17 +9,16 @@ statement ::= Start(when, name, tensors, part)           from this step on, `nam
 when      ::= first..last [, `width` steps of every `every`] [, guard]
 part      ::= value [@ t - lag] [pieces lo..hi] [heads lo..hi]
 value     ::= "own" | "held" | a name
-hop       ::= Shift(an expression per axis) | Table(receiver of each rank, -1 for none)
+hop       ::= Shift(an expression per axis)
             | Root(axis, root)        one coordinate to the others; sums the other way
 guard     ::= axis in lo..hi & ... [of the receiver]     cyclic where lo > hi; axis -1 is the rank
             | FIRST[rank] <= t <= LAST[rank] | rank in a list
 expr      ::= (c + b * ((t - phase) // period) + a . coordinates) mod m | TABLE[that]
-kind      ::= full | causal | strict | end | other | any | tiles
+kind      ::= full | causal | strict | tiles
 
 A causal rectangle has as many keys as queries, and allows key index <= query index, a strict one
-key index < query index; `end` is causal, aligned at the last query and the last key; `other` is
-cut in another way, and `any` differs between ranks or steps. `tiles` are all pairs that the mask
-leaves of both parts: blocks of these that see nothing of the other are not in the rectangle.
+key index < query index. `tiles` are all pairs that the mask leaves of both parts, cut in any way:
+blocks of these that see nothing of the other are not in the rectangle.
 
 In a step every message reads its source as it was at the step's start; then attends add, then
 arrivals. A value that was sent is readable from the next step on ("age" t - lag), and so is what
@@ -39,16 +38,15 @@ that holds Q and OUT from the forward pass), Q and OUT of the same blocks are he
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.kinds import Kind
 from planner.ir import TENSORS
 
 Ints = NDArray[np.signedinteger[Any]]
-Kind = Literal["full", "causal", "strict", "end", "other", "any"]
-TILES: Literal["tiles"] = "tiles"
 OWN, HELD = "own", "held"  # what a rank owns; what it has from the start beside that
 
 
@@ -149,13 +147,6 @@ class Shift:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Each rank sends to the rank that stands here, -1 for none."""
-
-    to: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Root:
     """The ranks at a coordinate of an axis send to those of the guard along it: a broadcast.
 
@@ -166,7 +157,7 @@ class Root:
     root: Expr
 
 
-Hop = Shift | Table | Root
+Hop = Shift | Root
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +233,7 @@ class Attend:
     when: When
     q: tuple[Part, ...]
     kv: tuple[Part, ...]
-    kind: Kind | Literal["tiles"]
+    kind: Kind
 
 
 Statement = Start | Send | Exchange | Return | Attend

@@ -26,10 +26,10 @@ class Group(NamedTuple):
 
 
 class Naming:
-    """Names for the values of a reading; `loose` lets every sent value be the start of a chain."""
+    """Names for the values of a reading."""
 
-    def __init__(self, reading: Reading, loose: bool) -> None:
-        self.reading, self.loose = reading, loose
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
         self.lags = defaultdict[tuple[str, ...], set[tuple[str, int]]](set)
         self.started = defaultdict[tuple[Value, int], list[tuple[str, Cut]]](list)
         self.starts: list[Start] = []
@@ -48,7 +48,7 @@ class Naming:
         values = [v for p in self.reading.values.values() for v in p.values]
         born = {(v.name, v.born) for v in values}
         for name, records in sends.items():
-            if self.loose or any(_name(r.cuts[0], r.t) == (name, 0) for r in records):
+            if any(_name(r.cuts[0], r.t) == (name, 0) for r in records):
                 for record in records:
                     if (name, record.t) not in born:
                         born.add((name, record.t))

@@ -1,4 +1,4 @@
-"""recover(plan)     the loops of a plan: the shorter of two readings of its rows, checked.
+"""recover(plan)     the loops of a plan, read from its rows and checked.
 recovered(plan)   these and the rows that they expand to.
 """
 
@@ -27,7 +27,7 @@ from planner.loops.form import (
 )
 from planner.loops.naming import Group, Naming
 from planner.loops.pieces import groups
-from planner.loops.statements import Clusters, cost
+from planner.loops.statements import Clusters
 from planner.loops.walk import Reading, Record
 
 MOST = 64  # statements of a regular plan
@@ -49,54 +49,18 @@ def recovered(plan: Plan) -> Expansion:
 
     Pieces that travel apart have names of their own.
     """
-    return _checked(plan, Reading(plan, groups(plan)))
-
-
-@cached_on_plan
-def recovered_whole(plan: Plan) -> Expansion:
-    """The same, with one name for all pieces of a rank."""
-    return _checked(plan, Reading(plan, whole=True))
-
-
-def _checked(plan: Plan, reading: Reading) -> Expansion:
-    """The shortest loops of a reading that are the plan's."""
-    reasons = list[PlanError]()
-    for loops in _loops_of(plan, reading):
-        try:
-            if (many := len(loops.statements)) > MOST:
-                raise PlanError(
-                    f"irregular: its loops would have {many} statements, more than {MOST}"
-                )
-            return check(loops, plan)
-        except PlanError as error:
-            reasons.append(error)
-    raise next(iter(reasons), PlanError("irregular: its loops would need a list of ranks per step"))
-
-
-def _loops_of(plan: Plan, reading: Reading) -> list[Loops]:
-    """The loops that the records of a plan may be, the shortest first; not checked yet."""
-    strict, loose = (Naming(reading, loose) for loose in (False, True))
-    namings = [strict, loose] if loose.starts != strict.starts else [strict]
-    made = (_loops(plan, reading, naming) for naming in namings)
-    return sorted(filter(None, made), key=_cost)
-
-
-def _cost(loops: Loops) -> float:
-    """Returns the statements that a reader has to read: half a one more per section."""
-    return cost(loops.statements) + 0.5 * len(loops.sections())
-
-
-def _loops(plan: Plan, reading: Reading, naming: Naming) -> Loops | None:
-    """Returns the fewest statements under these names, None where they need lists of ranks."""
+    reading = Reading(plan, groups(plan))
+    naming = Naming(reading)
     statements: list[Statement] = [*naming.starts, *reading.exchanges, *reading.returns]
     for group, items in naming.groups():
-        said = _said(reading, group, items)
-        if not said and not reading.whole:
-            said = _in_turn(reading, group, items)
+        said = _said(reading, group, items) or _in_turn(reading, group, items)
         if not said:
-            return None
+            raise PlanError("irregular: its loops would need a list of ranks per step")
         statements += said
-    return Loops(reading.mesh, len(plan.steps), tuple(sorted(folded(statements), key=_order)))
+    made = sorted(folded(statements), key=_order)
+    if len(made) > MOST:
+        raise PlanError(f"irregular: its loops would have {len(made)} statements, more than {MOST}")
+    return check(Loops(reading.mesh, len(plan.steps), tuple(made)), plan)
 
 
 def _said(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:

@@ -11,10 +11,10 @@ from itertools import product
 
 import numpy as np
 
+from planner.analysis.kinds import KINDS, TILES
 from planner.ir import TENSORS
 from planner.loops.fitting import Piece, Sets, plane, runs
 from planner.loops.form import (
-    TILES,
     Attend,
     Ends,
     Expr,
@@ -27,13 +27,12 @@ from planner.loops.form import (
     Shift,
     Start,
     Statement,
-    Table,
     When,
     inside,
 )
-from planner.loops.kinds import ANY, CAUSAL, END, FULL, KINDS, OTHER, STRICT
 from planner.loops.naming import Group, constant
 from planner.loops.places import Role
+from planner.loops.transfers import Way
 from planner.loops.walk import Record
 
 Slices = tuple[tuple[Ends | None, Ends | None], ...]  # pieces and heads per part
@@ -54,10 +53,10 @@ def _cost(s: Statement) -> float:
     total += 2 * guard.tabled + 0.1 * len(guard.bounds)
     total += 0.05 * sum(e is not None for b in guard.bounds for e in b[1:])
     if isinstance(s, Attend):
-        total += {"any": 2.0, TILES: 0.5}.get(s.kind, 0.0)
+        total += 0.1 * (s.kind == "tiles")
     if isinstance(s, Send):
         sums = s.sums
-        total += 2 * isinstance(s.hop, Table) + 1.5 * (sums and s.into is None)
+        total += 1.5 * (sums and s.into is None)
         total += 0.01 * (guard.receiver == sums)  # rather said where it is attended
     return total
 
@@ -75,9 +74,7 @@ class Cluster:
     def kind(self) -> int:
         """The kind that may be said of all items."""
         kinds = {i.kind for i in self.items}
-        if len(kinds) == 1:
-            return kinds.pop()
-        return OTHER if kinds == {END, OTHER} else ANY
+        return TILES if self.tiles or len(kinds) > 1 else kinds.pop()
 
 
 class Clusters:
@@ -104,7 +101,7 @@ class Clusters:
     def _cheapest(self, items: list[Record]) -> list[Statement]:
         """The cheapest statements of items that read equally many slices of the same values."""
         ends = (False, True)[: 1 + bool(self.tensors)]  # whose ranks are told, a receiver's?
-        kinds = (True, False)[: len({i.kind for i in items})]
+        kinds = (True, False)[: 1 + any(i.kind == TILES for i in items)]  # tiles may be any
         best = list[Statement]()
         for apart, alike in product(kinds, (True, False)):
             clusters = self.clusters(items, alike, apart) or []
@@ -116,7 +113,7 @@ class Clusters:
 
     def _tiles(self) -> list[Cluster]:
         """A cluster per run of steps whose items are all that a mask leaves, cut otherwise."""
-        cut = any(i.kind not in (FULL, CAUSAL, STRICT) for i in self.items)
+        cut = any(i.kind == TILES for i in self.items)
         if not cut or not all(i.meeting and i.meeting.complete for i in self.items):
             return []
         parts = tuple((role, Part(name, lag)) for role, name, lag in self.group.uses)
@@ -128,7 +125,7 @@ class Clusters:
         groups = defaultdict[tuple[Slices, int], list[Record]](list)
         for item in items:
             slices = tuple(constant(cut) for cut in item.cuts) if alike else ()
-            groups[slices, item.kind if apart else ANY].append(item)
+            groups[slices, item.kind if apart else TILES].append(item)
         made = list[Cluster]()
         for group in groups.values() if len(groups) <= MOST else ():
             for run in runs([*{i.t for i in group}]):
@@ -174,10 +171,9 @@ class Clusters:
         said = list[Statement]()
         for cluster in clusters:
             pieces = self._pieces(cluster, receiver) or []
-            made = [s for p in pieces if (s := self._statement(cluster, p, receiver))]
-            if not made or len(made) < len(pieces):
+            if not pieces:
                 return None
-            said += made
+            said += [self._statement(cluster, piece, receiver) for piece in pieces]
         return said
 
     def _pieces(self, cluster: Cluster, receiver: bool) -> list[Piece] | None:
@@ -206,28 +202,19 @@ class Clusters:
                 on[item.t - run[0], root] = True
         return Sets(run[0], on, self.mesh, numbers).pieces()
 
-    def _statement(self, cluster: Cluster, piece: Piece, receiver: bool) -> Statement | None:
+    def _statement(self, cluster: Cluster, piece: Piece, receiver: bool) -> Statement:
         guard = piece.guard if piece.guard == Guard() else replace(piece.guard, receiver=receiver)
         when = When(piece.first, piece.last, guard=guard)
         parts = defaultdict[Role, tuple[Part, ...]](tuple)
         for role, part in cluster.parts:
             parts[role] += (part,)
         if not self.tensors:
-            kind = TILES if cluster.tiles else KINDS[cluster.kind]
-            return Attend(when, parts["q"], parts["kv"], kind)
-        hop = self._hop(cluster.items, piece)
-        if hop is None:
-            return None
+            return Attend(when, parts["q"], parts["kv"], KINDS[cluster.kind])
+        hop = self._hop(cluster.items[0].way, piece)
         return Send(when, self.name, self.tensors, parts["send"], hop, *parts["into"])
 
-    def _hop(self, items: list[Record], piece: Piece) -> Hop | None:
-        way = items[0].way
+    def _hop(self, way: Way | None, piece: Piece) -> Hop:
         assert way is not None
-        if way.kind == "table":
-            its = _during(items, [piece.first, piece.last])
-            ends = ([getattr(i, end) for i in its] for end in ("rank", "dst"))
-            to = _of_ranks(np.full(self.ranks, -1), *ends)
-            return Table(to) if to else None
         if way.kind == "root":
             return Root(way.axis, piece.fits[0])
         fits = zip(piece.fits, self.mesh, strict=True)

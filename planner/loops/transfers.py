@@ -22,10 +22,10 @@ AXES = 4  # of a mesh, at the most
 
 
 class Way(NamedTuple):
-    """A shift per axis, modulo the mesh; one coordinate of an axis; or, for a table, nothing."""
+    """A shift per axis, modulo the mesh; or one coordinate of an axis."""
 
-    kind: Literal["shift", "table", "root"]
-    by: tuple[int, ...] = ()
+    kind: Literal["shift", "root"]
+    by: tuple[int, ...]
     axis: int = 0
 
     def sizes(self, mesh: tuple[int, ...]) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ class Transfers:
             self.known.append(transfer)
         else:
             transfer = free[costs.index(min(costs))]
-            if t == transfer.last + 1 and way.by:
+            if t == transfer.last + 1:
                 steps = zip(way.by, transfer.way.by, way.sizes(self.mesh), strict=True)
                 transfer.change = tuple((a - b) % n for a, b, n in steps)
             transfer.way, transfer.last, transfer.sources = way, t, sources

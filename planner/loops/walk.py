@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.analysis.kinds import Kinds
 from planner.columns import distinct, taken
 from planner.ir import Attend, Move, Plan, Step
 from planner.loops.exchanges import Exchanges
 from planner.loops.form import Ints
-from planner.loops.kinds import Kinds
 from planner.loops.meetings import Meeting, parted
 from planner.loops.pieces import Groups
-from planner.loops.places import Asked, Cut, Value, read
+from planner.loops.places import Asked, Cut, read
 from planner.loops.transfers import Transfers, Way, find_mesh
 
 Key = tuple[str, tuple[str, ...]]  # of a send the name that it makes, and tensors
@@ -42,14 +42,11 @@ class Record:
 
 
 class Reading(Exchanges):
-    """The records, exchanges and values of a plan; messages are cut by `groups`, if any.
+    """The records, exchanges and values of a plan; messages are cut by `groups`."""
 
-    `whole`: rectangles stay as they are.
-    """
-
-    def __init__(self, plan: Plan, groups: Groups | None = None, whole: bool = False) -> None:
+    def __init__(self, plan: Plan, groups: Groups) -> None:
         super().__init__(find_mesh(((m.src, m.dst) for _, m in plan.moves()), plan.ranks), plan)
-        self.groups, self.whole = groups or {}, whole
+        self.groups = groups
         self.records = list[Record]()
         self.kinds, self.transfers = Kinds(plan), Transfers(self.mesh)
         for t, step in enumerate(self.steps):
@@ -80,7 +77,7 @@ class Reading(Exchanges):
                 yield way, n, Move(part.tensors, blocks, part.src, part.dst)
 
     def _ways(self, t: int, move: Move) -> Iterator[tuple[Way, Move]]:
-        """Messages by their shift; those of more than two shifts from, to a root or by a table."""
+        """Messages by their shift; those of more than two shifts from or to a root."""
         if not len(move):
             return
         mesh, where = self.mesh, self.coordinates
@@ -90,8 +87,6 @@ class Reading(Exchanges):
         many = len(shifts) > 2 or self.transfers.rooted(t, move.tensors)
         if many and (way := self._rooted(move)):
             yield way, move
-        elif len(shifts) > 2 and len(np.unique(move.src)) == len(np.unique(move.dst)) == len(move):
-            yield Way("table"), move
         else:
             for shift in shifts:
                 by = tuple(int(x) for x in np.unravel_index(shift, mesh))
@@ -126,24 +121,16 @@ class Reading(Exchanges):
 
     def _attended(self, t: int, attend: Attend) -> None:
         """Notes the records of the rectangles of a step."""
-        if self.whole:
-            self._rectangles(t, attend, None)
-            return
-        for q, kv, part in self._by_value(attend):
-            meeting = Meeting(self.kinds.tiles, q, kv, part)
-            self._rectangles(t, meeting.attend, meeting)
-
-    def _by_value(self, attend: Attend) -> Iterator[tuple[Value, Value, Attend]]:
-        """The rectangles of each value of queries and each of keys, without what is dead."""
         q, kv = self.values["q"], self.values["kv"]
         q_of, kv_of = q.numbers(attend.rank, attend.q), kv.numbers(attend.rank, attend.kv)
         for a, b, part in parted(self.kinds.tiles, attend, q_of, kv_of):
-            yield q.values[a], kv.values[b], part
+            self._meet(t, Meeting(self.kinds.tiles, q.values[a], kv.values[b], part))
 
-    def _rectangles(self, t: int, attend: Attend, meeting: Meeting | None) -> None:
-        rank, q, kv = attend.rank, attend.q, attend.kv
+    def _meet(self, t: int, meeting: Meeting) -> None:
+        """Notes the records of the rectangles of two values."""
+        rank, q, kv = meeting.attend.rank, meeting.attend.q, meeting.attend.kv
         self.added += [("q", rank, q), ("kv", rank, kv)]
-        kinds, values = self.kinds.of(attend), self.values
+        kinds, values = self.kinds.of(meeting.attend), self.values
         for at, cuts in read(("q", values["q"], rank, q), ("kv", values["kv"], rank, kv)):
             for kind in distinct(kinds[at]).tolist():
                 rows = at[kinds[at] == kind]

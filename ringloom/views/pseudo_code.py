@@ -18,7 +18,6 @@ from planner.loops.form import (
     Send,
     Start,
     Statement,
-    Table,
     When,
 )
 
@@ -121,8 +120,6 @@ def _span(ends: Ends, axes: tuple[str, ...]) -> str:
 
 def _to(s: Send, axes: tuple[str, ...]) -> str:
     match s.hop:
-        case Table():
-            return "to TO[r]"
         case Root():
             root = f"{axes[s.hop.axis]} = {expression(s.hop.root, axes)}"
             return f"{'to' if s.sums else 'from'} {root}"

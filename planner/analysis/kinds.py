@@ -1,13 +1,12 @@
-"""Kinds of rectangles, asked of the mask by closed forms: full, causal, strict, end, other.
+"""Kinds of rectangles, asked of the mask by closed forms: full, causal, strict, or only tiles.
 
 A rectangle is a grid of tiles (q chunk x kv chunk), its chunks in the order of the sequence. It
 is causal if it has as many queries as keys, and the tiles of the diagonal are causal, those below
-full and those above empty; with other numbers, aligned at the last chunks, that is `end`. A tile
-of two sets that are each other shifted is causal if the mask allows it exactly the pairs with
-j - i <= the shift.
+full and those above empty. A tile of two sets that are each other shifted is causal if the mask
+allows it exactly the pairs with j - i <= the shift.
 """
 
-from typing import get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +14,15 @@ from numpy.typing import NDArray
 from planner.analysis.tiles import FULL as FULL_TILE
 from planner.analysis.tiles import LIVE, tiles
 from planner.ir import Attend, Plan
-from planner.loops.form import Ints, Kind
 from planner.masks.areas import areas
 from planner.masks.regions import FAR, Region
 from planner.partitions import Side, shifted
 
+Ints = NDArray[np.signedinteger[Any]]
+Kind = Literal["full", "causal", "strict", "tiles"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-FULL, CAUSAL, STRICT, END, OTHER, ANY = range(len(KINDS))
-EMPTY = ANY + 1
+FULL, CAUSAL, STRICT, TILES = range(len(KINDS))
+EMPTY = TILES + 1
 Codes = NDArray[np.int8]
 CELLS = 1 << 20  # tiles looked at at a time
 BANDS = 8  # different shifts per question that are looked at under a mask of several pieces
@@ -82,36 +82,33 @@ class Kinds:
         grid = np.full(here.shape, EMPTY, np.int8)
         at, r, c = np.nonzero(here)
         grid[here] = self._tiles(rows[at, r], cols[at, c])
-        offset = (cols >= 0).sum(axis=1) - (rows >= 0).sum(axis=1)
-        above = j - i - offset[:, None, None]  # the diagonal
+        above = j - i  # the diagonal
         n, m = self.q.size[rows][:, :, None], self.kv.size[cols][:, None, :]
-        aligned = self.q.apart(rows) & self.kv.apart(cols)
+        aligned = (rows >= 0).sum(axis=1) == (cols >= 0).sum(axis=1)
+        aligned &= self.q.apart(rows) & self.kv.apart(cols)
         aligned &= ~(here & (above < 0) & (grid != FULL)).any(axis=(1, 2))
         aligned &= ~(here & (above > 0) & (grid != EMPTY)).any(axis=(1, 2))
         diagonal = here & (above == 0)
         aligned &= ~(diagonal & (n != m)).any(axis=(1, 2))
         causal, strict = (~(diagonal & (grid != k)).any(axis=(1, 2)) for k in (CAUSAL, STRICT))
-        kinds = np.where(aligned & causal, np.where(offset == 0, CAUSAL, END), OTHER)
-        kinds = np.where(aligned & strict & (offset == 0), STRICT, kinds)
+        kinds = np.where(aligned & causal, CAUSAL, np.where(aligned & strict, STRICT, TILES))
         single = here.sum(axis=(1, 2)) == 1
-        return np.where(single, np.minimum(grid[:, 0, 0], OTHER), kinds).astype(np.int8)
+        return np.where(single, np.minimum(grid[:, 0, 0], TILES), kinds).astype(np.int8)
 
     def _tiles(self, r: Ints, c: Ints) -> Codes:
         """The kinds of tiles, chunk r[i] x chunk c[i]; EMPTY is one, too."""
         tile, n, m = self.tiles.chunk_kinds[r, c], self.q.size[r], self.kv.size[c]
-        kinds = np.full(len(r), OTHER, np.int8)
+        kinds = np.full(len(r), TILES, np.int8)
         gap = self.q.gap[r]
-        like = (gap == self.kv.gap[c]) & (gap < FAR)
+        like = (gap == self.kv.gap[c]) & (gap < FAR) & (n == m)
         shift = self.kv.first[c] - self.q.first[r]
         if (high := self._band()) is not None:
             far = high - shift
-            kinds[like & (far // gap == m - n)] = END
-            like &= n == m
             kinds[like & (-gap <= far) & (far < 0)] = STRICT
             kinds[like & (far >= 0) & (far < gap)] = CAUSAL
         else:
             area = self.tiles.areas[r, c]
-            like &= (n == m) & (area == n * (n + 1) // 2)
+            like &= area == n * (n + 1) // 2
             for by in np.unique(shift[like])[:BANDS]:
                 at = np.flatnonzero(like & (shift == by))
                 kinds[at[self._under(int(by), r[at], c[at]) == area[at]]] = CAUSAL
