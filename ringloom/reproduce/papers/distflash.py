@@ -6,7 +6,8 @@ attention  what attention kernels reach, in times of the preset's share of the p
 matrix     share of the peak that the other matrix products reach
 
 Everything else is the preset's, the paper's (100 Gb/s per GPU between nodes) or assumed: partial
-results travel in 16 bit, as inputs do; 92% of a port's rate is reached, as on faster ports.
+results travel in 16 bit, as inputs do; 92% of a port's rate is reached, as on faster ports; kernels
+go on from earlier statistics, so that results are added in one kernel and not in several.
 """
 
 import tomllib
@@ -220,7 +221,7 @@ def times() -> Table:
     note = (
         f"two constants, attention {attention:.3g} x the preset and matrix products {matrix:.3g} of"
         f" the peak, fitted on the {len(one_node(runs()))} one-node rows; the fit saw no row of 16"
-        " GPUs"
+        " GPUs, but that one kernel adds results was assumed with all rows in view"
     )
     return Table("DistFlashAttn: seconds per iteration", lines, note)
 
