@@ -66,29 +66,20 @@ def written(program: Program, texts: Sequence[str | Part], held: bool = False) -
         *parts_of("jax", "dense", "check"),
     ]
     held = held and program.work.sinks
-    marks = program.marks | {"every" if every(program) == 1 else "some"}
-    marks |= {"held"} if held else set()
-    marks |= {"apart" if keys else "alike", "unpadded" if layout.equal else "padded"}
     choices = program.choices | {
         "HELD": held,
-        "SAMPLED": every(program) > 1,
         "APART": keys,
         "PADDED": not layout.equal,
     }
     keep = [*KEEP, *["kv_positions"] * keys, *dynamic.KEEP * program.dynamic]
     usage = dynamic.USAGE * program.dynamic
-    return assemble(docstring(program, usage), every_text, keep, marks, choices)
+    return assemble(docstring(program, usage), every_text, keep, program.marks, choices)
 
 
 def function(program: Program) -> list[Part]:
     """The parts with the function to call, of what it is given beside queries, keys and values."""
-    given = ["sinks"] * program.work.sinks + ["tables"] * program.dynamic
-    arguments = ", ".join(["q", "k", "v", *given, "axis"])
-    out = f"local_attention({arguments})"
-    out = out if program.layout.equal else f"real({out}, axis, positions)"
-    lines = {"on_device": f"def on_device({arguments}):", "attend": f"    return {out}"}
-    kinds = ["sinks"] * program.work.sinks + ["tables/dynamic"] * program.dynamic
-    return [*parts_of("jax", "function", **lines), *parts_of("jax", *kinds)]
+    kind = "sinks" if program.work.sinks else "tables/dynamic" if program.dynamic else "attention"
+    return parts_of("jax", "function", kind)
 
 
 def kernels(platform: str, masked: bool = False) -> list[Part]:
@@ -106,9 +97,7 @@ def checked(program: Program) -> str:
     """Says the tokens that the self-check takes, and what it compares."""
     gradients = ("dq", "dk", "dv", *["dsinks"] * program.work.sinks)
     results = quoted(("out", *gradients * (program.backward is not None)))
-    names, values = ["CHECKED", "RESULTS"], [program.checked, results]
-    if every(program) > 1:
-        names, values = ["EVERY", *names], [every(program), *values]
+    names, values = ("EVERY", "CHECKED", "RESULTS"), (every(program), program.checked, results)
     return f"{', '.join(names)} = {', '.join(map(str, values))}  # of the self-check\n"
 
 

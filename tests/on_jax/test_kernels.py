@@ -164,8 +164,8 @@ def test_programs_hold_the_kernels_of_their_platform_alone(
 ) -> None:
     keep = ("attend", "attend_backward")
     texts = ["SCALE = 1.0\n", *kernels(platform)]
-    marks = {"equal", "statless", "portable" if platform == "all" else "single"}
-    text = assemble('"""Kernels."""', texts, keep, frozenset(marks))
+    choices = {"UNEQUAL": False, "STATS": False, "ALL_PLATFORMS": platform == "all"}
+    text = assemble('"""Kernels."""', texts, keep, choices=choices)
     names = set(re.findall(r"\w+", text))
     assert present <= names
     assert not absent & names

@@ -16,32 +16,32 @@ from codegen.jax.parts.stubs import attention, example, shard, unshard
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = SEQ = KV_SEQ = CHECKED = EVERY = 1
 RESULTS = ("out",)
+ANY_LENGTH = DYNAMIC = SINKS = UNEQUAL = True
 PLAN: dict[str, Any] = {}
 
 # ---- Self-check
 
 
 def ours(mesh, *inputs):
-    """Attention by this program, of and in the order of the sequence."""
-    sinks, inputs = inputs[-1], inputs[:-1]  # sinks
-    given = [jnp.concatenate([shard(x, rank) for rank in range(RANKS)], 2) for x in inputs]  # alike
-    sides = zip(inputs, ("q", "kv", "kv"), strict=True)  # apart
-    shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)  # apart
-    given = [jnp.concatenate(x, 2) for x in shards]  # apart
+    """Attention by this program, in the order of the sequence, of one query in EVERY."""
+    sides = zip(inputs, ("q", "kv", "kv"), strict=False)
+    shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)
+    given = [jnp.concatenate(x, 2) for x in shards]
     attend = jax.jit(partial(attention, mesh=mesh))  # alone: XLA fails to partition the rest
-    return unshard(jnp.split(attend(*given), RANKS, 2))  # bound sinkless
-    return unshard(jnp.split(attend(*given, sinks=sinks), RANKS, 2))  # sinks
-    return unshard(jnp.split(attend(*given, example()), RANKS, 2))  # given
+    if DYNAMIC:
+        out = attend(*given, example())
+    elif SINKS:
+        out = attend(*given, sinks=inputs[3])
+    else:
+        out = attend(*given)
+    return unshard(jnp.split(out, RANKS, 2))[:, :, ::EVERY]
 
 
 def results(function, dout, *inputs):
-    """Output, then gradients, of all queries."""  # every
-    """Output, then gradients, of one query in EVERY."""  # some
-    out, pull = jax.vjp(function, *inputs)  # every
-    out, pull = jax.vjp(lambda *x: function(*x)[:, :, ::EVERY], *inputs)  # some
+    """Output, then gradients."""
+    out, pull = jax.vjp(function, *inputs)
     yield out
-    yield from pull(dout)  # every
-    yield from pull(dout[:, :, ::EVERY])  # some
+    yield from pull(dout)
 
 
 def main(seq: int = CHECKED) -> int:
@@ -50,12 +50,12 @@ def main(seq: int = CHECKED) -> int:
     on_cpu = mesh.devices[0].platform == "cpu"
     jax.config.update("jax_enable_x64", on_cpu)
     dtype = jnp.dtype("float64" if on_cpu else str(PLAN["dtype"]))
-    queries, keys = (1, HEADS, seq, HEAD_DIM), (1, KV_HEADS, seq + KV_SEQ - SEQ, HEAD_DIM)
-    shapes = enumerate((queries, queries, keys, keys))  # equal
-    of_values, of_out = (*keys[:3], V_HEAD_DIM), (*queries[:3], V_HEAD_DIM)  # unequal
-    shapes = enumerate((of_out, queries, keys, of_values))  # unequal
-    inputs = [jax.random.normal(jax.random.key(n), shape, dtype) for n, shape in shapes]
-    inputs.append(jax.random.normal(jax.random.key(4), (HEADS,), dtype))  # sinks
+    keys, dim = (KV_HEADS, seq + KV_SEQ - SEQ), V_HEAD_DIM if UNEQUAL else HEAD_DIM
+    shapes = (HEADS, -(-seq // EVERY), dim), (HEADS, seq, HEAD_DIM), (*keys, HEAD_DIM), (*keys, dim)
+    numbered = enumerate(shapes)
+    inputs = [jax.random.normal(jax.random.key(n), (1, *shape), dtype) for n, shape in numbered]
+    if SINKS:
+        inputs.append(jax.random.normal(jax.random.key(4), (HEADS,), dtype))
     exact = results(jax.jit(dense), *(x.astype(wide(x)) for x in inputs))
     values, wrong = results(partial(ours, mesh), *inputs), False
     for name, x, truth in zip(RESULTS, values, exact, strict=False):
@@ -69,7 +69,9 @@ def main(seq: int = CHECKED) -> int:
 
 if __name__ == "__main__" and "__file__" in globals():  # not in a notebook
     words = ArgumentParser(description=main.__doc__)
-    words.add_argument("--seq", type=int, default=CHECKED)  # free
-    words.add_argument("--seq", type=int, default=CHECKED, choices=[CHECKED])  # fixed
+    if ANY_LENGTH:
+        words.add_argument("--seq", type=int, default=CHECKED)
+    else:
+        words.add_argument("--seq", type=int, default=CHECKED, choices=[CHECKED])
     jax.config.update("jax_num_cpu_devices", RANKS)
     sys.exit(main(words.parse_args().seq))

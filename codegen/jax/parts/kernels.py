@@ -21,27 +21,32 @@ from codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu, splas
 from codegen.jax.parts.masked import with_output
 
 HEAD_DIM = V_HEAD_DIM = 1
+UNEQUAL = STATS = ALL_PLATFORMS = True
 
 # ---- Kernels
 
 
 def attend(q, kv, causal=False):
     """Output and log-sum-exp, wide, of queries over keys; causal: query n sees keys 0..n."""
-    out, lse = on_platform(0, causal, *of_one_width(q, *kv))  # unequal
-    return out[..., :V_HEAD_DIM], lse  # unequal
-    return on_platform(0, causal, q, *kv)  # equal
+    if UNEQUAL:
+        out, lse = on_platform(0, causal, *of_one_width(q, *kv))
+        return out[..., :V_HEAD_DIM], lse
+    else:
+        return on_platform(0, causal, q, *kv)
 
 
 def attend_backward(queries, kv, causal=False):
     """The share of these pairs in dq and dkv, given out and lse over all keys of the queries."""
-    dq, *dkv = on_platform(1, causal, *with_output(queries), *kv)  # stats equal
-    dq, *dkv = on_platform(1, causal, *queries, *kv)  # statless equal
-    return dq, tuple(dkv)  # equal
-    q, dout, out, lse = with_output(queries)  # stats unequal
-    q, dout, out, lse = queries  # statless unequal
-    q, dout, out, k, v = of_one_width(q, dout, out, *kv)  # unequal
-    dq, dk, dv = on_platform(1, causal, q, dout, out, lse, k, v)  # unequal
-    return dq[..., :HEAD_DIM], (dk[..., :HEAD_DIM], dv[..., :V_HEAD_DIM])  # unequal
+    if STATS:
+        queries = with_output(queries)
+    if UNEQUAL:
+        q, dout, out, lse = queries
+        q, dout, out, k, v = of_one_width(q, dout, out, *kv)
+        dq, dk, dv = on_platform(1, causal, q, dout, out, lse, k, v)
+        return dq[..., :HEAD_DIM], (dk[..., :HEAD_DIM], dv[..., :V_HEAD_DIM])
+    else:
+        dq, *dkv = on_platform(1, causal, *queries, *kv)
+        return dq, tuple(dkv)
 
 
 def of_one_width(*arrays):
@@ -50,19 +55,21 @@ def of_one_width(*arrays):
     return [jnp.pad(x, [(0, 0)] * 3 + [(0, size - x.shape[3])]) for x in arrays]
 
 
-def on_platform(way, causal, q, *arrays):  # portable
-    """Run the kernel, forward or backward, of the platform that a program is lowered for."""
-    kernels = {"default": (attend_cpu, attend_backward_cpu)}
-    if q.dtype.itemsize < 8 and importable(splash):
-        kernels["tpu"] = attend_tpu, attend_backward_tpu
-    if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:
-        if importable(cudnn):
-            kernels["cuda"] = attend_cudnn, attend_backward_cudnn
-    elif q.dtype.itemsize < 8 and triton_blocks(q, arrays[-2]) and importable(triton):
-        kernels["cuda"] = attend_triton, attend_backward_triton
-    branches = {name: partial(pair[way], causal) for name, pair in kernels.items()}
-    with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
-        return lax.platform_dependent(q, *arrays, **branches)
+if ALL_PLATFORMS:
+
+    def on_platform(way, causal, q, *arrays):
+        """Run the kernel, forward or backward, of the platform that a program is lowered for."""
+        kernels = {"default": (attend_cpu, attend_backward_cpu)}
+        if q.dtype.itemsize < 8 and importable(splash):
+            kernels["tpu"] = attend_tpu, attend_backward_tpu
+        if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:
+            if importable(cudnn):
+                kernels["cuda"] = attend_cudnn, attend_backward_cudnn
+        elif q.dtype.itemsize < 8 and triton_blocks(q, arrays[-2]) and importable(triton):
+            kernels["cuda"] = attend_triton, attend_backward_triton
+        branches = {name: partial(pair[way], causal) for name, pair in kernels.items()}
+        with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
+            return lax.platform_dependent(q, *arrays, **branches)
 
 
 def importable(kernel):

@@ -9,17 +9,20 @@ import jax.numpy as jnp
 from codegen.jax.parts.masked import wide
 
 SCALE = 1.0
+ALL_PLATFORMS = True
 
 
-def on_platform(way, causal, q, *arrays):  # single
-    """Run the forward or backward kernel: cuDNN's in 16 bit, Triton's in 32 bit."""
-    k, kernels = arrays[-2], (attend_triton, attend_backward_triton)
-    if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:
-        kernels = attend_cudnn, attend_backward_cudnn
-    elif q.dtype.itemsize > 4 or triton_blocks(q, k) is None:
-        raise ValueError(f"no kernel of a GPU takes {q.dtype}{[*q.shape]} and {[*k.shape]}")
-    with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
-        return kernels[way](causal, q, *arrays)
+if not ALL_PLATFORMS:
+
+    def on_platform(way, causal, q, *arrays):
+        """Run the forward or backward kernel: cuDNN's in 16 bit, Triton's in 32 bit."""
+        k, kernels = arrays[-2], (attend_triton, attend_backward_triton)
+        if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:
+            kernels = attend_cudnn, attend_backward_cudnn
+        elif q.dtype.itemsize > 4 or triton_blocks(q, k) is None:
+            raise ValueError(f"no kernel of a GPU takes {q.dtype}{[*q.shape]} and {[*k.shape]}")
+        with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
+            return kernels[way](causal, q, *arrays)
 
 
 def cudnn():

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from codegen.jax.parts.masked import attend_masked, attend_masked_backward, wide
 
 SEQ = KV_SEQ = 0
+STATS = False
 
 
 def attend_cpu(causal, q, k, v):
@@ -14,8 +15,10 @@ def attend_cpu(causal, q, k, v):
 
 def attend_backward_cpu(causal, q, dout, out, lse, k, v):
     """`attend_masked_backward` of tokens in their order."""
-    queries = q, dout, lse, (dout.astype(wide(q)) * out).sum(-1, keepdims=True)  # stats
-    queries = q, dout, out, lse  # statless
+    if STATS:
+        queries = q, dout, lse, (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
+    else:
+        queries = q, dout, out, lse
     dq, dkv = attend_masked_backward(queries, (k, v), *in_turn(causal, q, k))
     return dq, *dkv
 

@@ -5,6 +5,7 @@ from jax import lax
 
 SCALE = 1.0
 SEQ = KV_SEQ = 0
+STATS = False
 
 
 def attend_masked(q, kv, rows, cols, seen):
@@ -32,8 +33,7 @@ def attend_masked(q, kv, rows, cols, seen):
 
             return lax.cond(pairs.any(), add, lambda *same: same, *sums), None
 
-        out = jnp.zeros(q.shape, wide(q))  # equal
-        out = jnp.zeros((*q.shape[:-1], kv[1].shape[-1]), wide(q))  # unequal
+        out = jnp.zeros((*q.shape[:-1], kv[1].shape[-1]), wide(q))
         return lax.scan(meet, (out, jnp.full_like(out[..., :1], -jnp.inf)), keys)[0]
 
     out, lse = lax.map(block_of_rows, (in_blocks(grouped(q, kv[0])), in_blocks(rows[:, None])))
@@ -42,9 +42,11 @@ def attend_masked(q, kv, rows, cols, seen):
 
 def attend_masked_backward(queries, kv, rows, cols, seen):
     """Shares of these pairs in dq and dkv; lse and delta, sums of out * dout, are of all keys."""
-    (q, dout, lse, delta), (k, v) = queries, kv  # stats
-    (q, dout, out, lse), (k, v) = queries, kv  # statless
-    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)  # statless
+    if STATS:
+        (q, dout, lse, delta), (k, v) = queries, kv
+    else:
+        (q, dout, out, lse), (k, v) = queries, kv
+        delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
     queries = [in_blocks(grouped(x, k)) for x in (q, dout, lse, delta)]
     keys = [in_blocks(x) for x in (k, v, cols[:, None])]
 

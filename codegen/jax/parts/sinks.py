@@ -1,18 +1,47 @@
 """Attention with sinks: a logit per query head in each softmax, beside those of the keys.
 
-They have a `local_attention` of their own.
+They have an `attention` and a `local_attention` of their own.
 """
 
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
 
-from codegen.jax.parts.function import refuse_second_derivatives
+from codegen.jax.parts.function import refuse_second_derivatives, sharded
 from codegen.jax.parts.masked import merge
 from codegen.jax.parts.stubs import backward, forward, share_of
 
+HELD = True
+
 # ---- The function to call
+
+
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    sinks: jax.Array | None = None,
+    mesh: Mesh,
+    axis: str = "sp",
+    batch_axis: str | None = None,
+    head_axis: str | None = None,
+) -> jax.Array:
+    """Exact attention of a sequence that is sharded over `axis` of a mesh.
+
+    q, and the result: [batch, heads, tokens, head_dim], k and v: [batch, KV heads, ...]; tokens in
+    layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that shard those, too.
+    sinks: [heads], a logit each beside those of the keys.
+    Shapes are those of whole arrays, alike on all hosts. Raises ValueError for tokens that do not
+    make the shards of the layout, other heads, mixed or other types, and meshes of another size.
+    """
+    if sinks is None or sinks.shape != (q.shape[1],):
+        given = sinks if sinks is None else [*sinks.shape]
+        raise ValueError(f"sinks are {given}, not [heads]")
+    run, spec = sharded(q, k, v, mesh, axis, batch_axis, head_axis)
+    return run(in_specs=(spec, spec, spec, PartitionSpec(head_axis)))(q, k, v, sinks)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -23,8 +52,9 @@ def local_attention(q, k, v, sinks, axis):
 def forward_with_sinks(q, k, v, sinks, axis):
     """Output, and what the backward pass needs; a sink is one more key, whose value is 0."""
     _, (q, k, v, out, lse, *kept) = forward(q, k, v, axis)
-    ours = share_of(sinks, axis)[:, None, None].astype(lse.dtype)  # held
-    kept[1:3] = merge(kept[1], kept[2], 0, ours)  # held
+    if HELD:
+        ours = share_of(sinks, axis)[:, None, None].astype(lse.dtype)
+        kept[1:3] = merge(kept[1], kept[2], 0, ours)
     out, lse = merge(out, lse, 0, sinks[:, None, None].astype(lse.dtype))
     return out.astype(q.dtype), (q, k, v, out, lse, *kept, sinks)
 

@@ -10,7 +10,7 @@ def missing(*_: Any, **_named: Any) -> Any:
 
 allowed = positions = kv_positions = missing
 shard = unshard = shapes = share_of = example = check_tables = missing
-attention = forward = backward = missing
+attention = local_attention = forward = backward = missing
 QUERIES: Any = None
 KEYS: Any = None
 FORWARD_STEPS: Any = None

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
-from codegen.jax.parts.function import refuse_second_derivatives
+from codegen.jax.parts.function import refuse_second_derivatives, sharded
 from codegen.jax.parts.stubs import KEYS, QUERIES
 from codegen.jax.parts.tables.arrays import calls_of
 from codegen.jax.parts.tables.table import run_backward, run_forward
@@ -19,6 +20,30 @@ PLAN: dict[str, Any] = {}
 PASSES: dict[str, Any] = {}
 
 # ---- The function to call
+
+
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    tables: dict[str, jax.Array],
+    *,
+    mesh: Mesh,
+    axis: str = "sp",
+    batch_axis: str | None = None,
+    head_axis: str | None = None,
+) -> jax.Array:
+    """Exact attention of a sequence that is sharded over `axis` of a mesh.
+
+    q, and the result: [batch, heads, tokens, head_dim], k and v: [batch, KV heads, ...]; tokens in
+    layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that shard those, too.
+    tables: those of a mask; where JAX traces those of another program, the result is NaN.
+    Shapes are those of whole arrays, alike on all hosts. Raises ValueError for tokens that do not
+    make the shards of the layout, other heads, mixed or other types, and meshes of another size.
+    """
+    fit = jnp.where(check_tables(tables), 1, jnp.nan)
+    run, spec = sharded(q, k, v, mesh, axis, batch_axis, head_axis)
+    return run(in_specs=(spec, spec, spec, PartitionSpec()))(q, k, v, tables) * fit
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
