@@ -40,7 +40,9 @@ def write(program: Program) -> str:
             try:
                 old = old_loops(program)
                 parts = kernels(program.platform, "_masked" in old)
-                text = written(program, [old, *parts_of("jax", "schedule"), *parts], True)
+                text = written(
+                    program, [old, *parts_of("jax", "schedule"), *parts], "def share_of" in old
+                )
                 dry_run.check(program, text)
                 return text
             except PlanError:
