@@ -184,7 +184,8 @@ class _Lowering:
     def _message(self, s: Moving, steps: range) -> Message:
         if s.sums:
             assert isinstance(s, Delivery)
-            sent, complete = source(s), self.accumulation.completes(s)
+            sent = source(s)
+            complete = self.accumulation.completes(s) and _whole(sent)
         else:
             sent, complete = self._input(s), False
         route, when = self._route(s), self.whens[s]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from codegen.ir import Place, Program, Register, Slice, Swap, Wait, walk
+from codegen.ir import Let, Place, Post, Program, Register, Slice, Swap, Wait, walk
 from codegen.names import Names, named
 from codegen.words import AXES, SIZES, Data, Words
 from planner.errors import PlanError
@@ -40,6 +40,7 @@ class Operands:
         self.words = self.frame(range(1), False)
         self.backward = program.pass_ == "backward"
         self.keeps = bool(program.kept)
+        self.settled = settled(program)
         self.orders = dict[str, str]()  # of what exchanges bring, by name
 
     def frame(self, steps: range, loop: bool) -> Words:
@@ -157,6 +158,8 @@ class Operands:
             text = "[dout, q, out, lse]"
             return self.heads(text, q) if q.heads else text
         name = self.part(whole, ("DOUT",))
+        if q.register in self.settled:
+            return name
         return f"[*{name}, q, out, lse]" if self.keeps else f"[*with_output({name})]"
 
     def positions(self, place: Place, side: SideName) -> str:
@@ -180,6 +183,16 @@ class Operands:
         given = f"{self.joined(coordinates)}{', seq' * self.form.free}"
         cut = f"[{where}]" if where else ""
         return f"{function}({given}){cut}{''.join(loops)}"
+
+
+def settled(program: Program) -> set[Register]:
+    """Visiting queries with their statistics that come to all ranks, and that nobody sends on."""
+    ops = [*walk(program.ops)]
+    waits = [op for op in ops if isinstance(op, Wait) and op.message.source.register.of == "q"]
+    came = {op.into.register for op in waits if "STATS" in op.message.tensors}
+    sent = {op.message.source.register for op in ops if isinstance(op, Post | Wait)}
+    named = {op.into for op in ops if isinstance(op, Let)}
+    return came - sent - named - {op.into.register for op in waits if op.partial}
 
 
 def kept_along(program: Program) -> int:

@@ -241,6 +241,7 @@ class _Printer(Operands):
         came, route = f"wait({started})", op.message.route
         if isinstance(route, Gather | Swap) and route.sort:
             came = f"tokens({came}, {self.order(op.message)})"
+        came = f"with_output({came})" if op.into.register in self.settled else came
         register, heads = op.into.register, op.into.heads
         if heads and heads[0] != heads[1]:
             verb = "merge_heads" if register.of == "OUT" else "add_heads"
@@ -266,6 +267,8 @@ class _Printer(Operands):
         given = ", ".join([*sums, self.queries(op.q), kv])
         rows, cols = self.tokens(op.q), self.tokens(op.kv)
         call = "add_gradients" if self.backward else "merge_attention"
+        if op.kind == "strict" and (rows or cols):
+            raise PlanError("pieces of a value are attended without their diagonal")
         if op.kind == "strict":
             return f"{call}({given}, True, slice(1, None), slice(-1))"
         cut = "".join(f", {n}={x}" for n, x in (("rows", rows), ("cols", cols)) if x)
@@ -283,27 +286,21 @@ class _Printer(Operands):
         """The names that the lines below read, each after what it needs itself."""
         own, several = ("dout" if self.backward else "q"), len(self.mesh) > 1
         count, unit = self.program.pieces_of(Register("q", OWN)), self.program.unit
-        size = f"{own}.shape[2]" + (f" * {unit}" if unit > 1 else "") + f" // {count}"
+        lines = [*self.saved(), "group = group_named(name)"]
+        self.used.update(self.axes if several and self.orders else ())
+        if several and self.used & {*self.axes, "axis_groups"}:
+            lines.append("axis_groups, at = along_axes(group)")
+        at = [f"at[{n}]" for n in range(len(self.mesh))] if several else ["group.rank()"]
         known = {
-            "axis_groups": ("axis_groups, at = along_axes(group)", ["group"]),
-            **{
-                name: (f"{name} = at[{n}]", ["axis_groups"])
-                if several
-                else ("rank = group.rank()", [])
-                for n, name in enumerate(self.axes)
-            },
-            "rank": ("rank = group.rank()", []),
-            "size": (f"size = {size}", []),
-            "seq": (f"seq = {own}.shape[2] * RANKS", []),
-            "delta": ("delta = (dout * out.to(wide(q))).sum(-1, keepdim=True)", []),
-            **{name: (f"{name} = {text}", []) for name, text in self.orders.items()},
+            **dict(zip(self.axes, at, strict=True)),
+            "rank": "group.rank()",
+            "size": f"{own}.shape[2]{f' * {unit}' * (unit > 1)} // {count}",
+            "seq": f"{own}.shape[2] * RANKS",
+            "delta": "(dout * out.to(wide(q))).sum(-1, keepdim=True)",
+            **self.orders,
         }
-        for name in self.axes if several and self.orders else ():
-            self.used.add(name)
-        needed = [name for name in known if name in self.used]
-        if several and any(name in self.used for name in (*self.axes, "axis_groups")):
-            needed = ["axis_groups", *(name for name in needed if name != "axis_groups")]
-        return [*self.saved(), "group = group_named(name)", *(known[name][0] for name in needed)]
+        used = (name for name in known if name in self.used)
+        return [*lines, *(f"{name} = {known[name]}" for name in used)]
 
     def saved(self) -> Lines:
         """The names of what the forward pass has left."""

@@ -1,13 +1,15 @@
 """Torch programs printed from the program IR, run on all ranks with numpy in place of torch."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from codegen import dry_run
+from codegen.formatting import formatted
 from codegen.programs import Program, program_of
-from codegen.torch import formatted, write
+from codegen.torch import write
 from codegen.torch.schedule import schedule
 from loop_schedules import foreign_pair
 from lowered_programs import SCHEDULES, masks, workload
@@ -46,7 +48,17 @@ def test_printed_programs_compute_attention(name: str) -> None:
         if text := printed(made):
             dry_run.check(made, text)
             exact += 1
-    assert exact >= 2 * (name != "head-chunks")  # whose ranks swap several slices each
+    assert exact >= 2
+
+
+@pytest.mark.parametrize("mask", masks(4)[:3])
+@pytest.mark.parametrize("name", ["head-chunks", "ulysses-stages"])
+def test_heads_that_are_swapped_in_stages_are_printed(name: str, mask: str) -> None:
+    work = replace(workload(4, mask), heads=16, kv_heads=8)
+    made = program_of(plan(name, work, 4, pass_="both"), "torch")
+    text = printed(made)
+    assert "merge_heads(output, 8, slice(1, 8, 2)" in text
+    dry_run.check(made, text)
 
 
 @pytest.mark.parametrize("ranks", [4, 5])
