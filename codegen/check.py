@@ -154,10 +154,10 @@ class Machine(Registers):
         self.leaving.pop(message.handle, None)
         register, here = op.into.register, comes & on
         merged = isinstance(message.route, ir.Reduce) and register.of == "OUT"
-        some = op.into.heads is not None and message.complete and not op.replaces
-        if some and self.read(op.into, t, here).any():
+        by_heads = op.into.heads is not None and message.complete and not op.replaces
+        if by_heads and self.read(op.into, t, here).any():
             self.fail("sums that are complete come where others were added")
-        if (message.complete != op.replaces and not some) or (merged and op.replaces):
+        if (message.complete != op.replaces and not by_heads) or (merged and op.replaces):
             self.fail("sums that are complete replace others, and only those")
         if not op.partial:
             self.fail_where(~here, "nothing comes to a rank")
