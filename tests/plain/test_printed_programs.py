@@ -57,7 +57,8 @@ def test_heads_that_are_swapped_in_stages_are_printed(name: str, mask: str) -> N
     work = replace(workload(4, mask), heads=16, kv_heads=8)
     made = program_of(plan(name, work, 4, pass_="both"), "torch")
     text = printed(made)
-    assert "merge_heads(output, 8, slice(1, 8, 2)" in text
+    assert "    merge_heads(" in text
+    assert "slice(1, 8, 2)" in text
     dry_run.check(made, text)
 
 
