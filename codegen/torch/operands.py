@@ -36,7 +36,7 @@ class Operands:
         self.program, self.form, self.mesh = program, form, program.mesh
         self.axes, self.sizes = AXES[len(self.mesh)], SIZES[len(self.mesh)]
         self.names: Names = named(program)
-        self.used = {"group"}
+        self.used = set[str]()
         self.words = self.frame(range(1), False)
         self.backward = program.pass_ == "backward"
         self.keeps = bool(program.kept)

@@ -5,7 +5,9 @@ op is written; nothing that was printed is read.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from math import prod
+from operator import itemgetter
 from typing import assert_never
 
 from codegen.conditions import Condition, Every, Steps
@@ -116,9 +118,12 @@ class _Printer(Operands):
     def choose(self, cases: Sequence[tuple[Condition, Op]]) -> Lines:
         """if ...: elif ...: else: ..."""
         lines = Lines()
-        for n, (tests, case) in enumerate(cases):
-            asked = self.words.condition(tests)
-            head = f"{'el' * (n > 0)}if {asked}:" if asked else "else:"
+        for n, (case, alike) in enumerate(groupby(cases, itemgetter(1))):
+            each = [tests for tests, _ in alike]
+            asked = [self.words.condition(tests) for tests in each]
+            if len(each) > 1:
+                asked = [f"({x})" if len(y) > 1 else x for x, y in zip(asked, each, strict=True)]
+            head = f"{'el' * (n > 0)}if {' or '.join(asked)}:" if all(asked) else "else:"
             lines += [head, *indented(self.op(case))]
         return lines
 
@@ -177,6 +182,7 @@ class _Printer(Operands):
     def group(self, axis: int) -> str:
         """The group of the ranks along an axis."""
         if len(self.mesh) == 1:
+            self.used.add("group")
             return "group"
         self.used.add("axis_groups")
         return f"axis_groups[{axis}]"
@@ -185,6 +191,7 @@ class _Printer(Operands):
         """A message between pairs of ranks."""
         assert isinstance(message.route, Hop)
         to, source = (self.far(message.route.by, sign) for sign in (1, -1))
+        self.used.add("group")
         call = f"exchange({sent}, {self.joined(to)}, {self.joined(source)}, group"
         if steps_only(message.on):
             return [], f"{call}){self.when(message.on)}"
@@ -286,8 +293,9 @@ class _Printer(Operands):
         """The names that the lines below read, each after what it needs itself."""
         own, several = ("dout" if self.backward else "q"), len(self.mesh) > 1
         count, unit = self.program.pieces_of(Register("q", OWN)), self.program.unit
-        lines = [*self.saved(), "group = group_named(name)"]
         self.used.update(self.axes if several and self.orders else ())
+        asked = self.used & {"group", "rank", "axis_groups", *self.axes}
+        lines = [*self.saved(), *["group = group_named(name)"] * bool(asked)]
         if several and self.used & {*self.axes, "axis_groups"}:
             lines.append("axis_groups, at = along_axes(group)")
         at = [f"at[{n}]" for n in range(len(self.mesh))] if several else ["group.rank()"]

@@ -140,17 +140,6 @@ def bare(tree: ast.Module) -> list[str]:
 LARGE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16"}
 
 
-@pytest.mark.parametrize(("schedule", "function"), [("ulysses", "merge"), ("zigzag", "full_like")])
-def test_torch_programs_merge_with_nothing_where_they_need_not(
-    schedule: str, function: str
-) -> None:
-    """The first whole rectangle is the result so far; a loop of equal steps begins with zeros."""
-    for name, mask, merges in (("ring", rl.Full(), True), (schedule, rl.Causal(), False)):
-        work = rl.Workload(seq=2**16, mask=mask, **LARGE)
-        source = rl.emit(rl.plan(name, work, 8, pass_="both"), "torch")
-        assert (f"{function}(" in source) == merges
-
-
 def lines(source: str) -> int:
     return source.count("\n")
 
