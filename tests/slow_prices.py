@@ -15,7 +15,9 @@ def up(n: float, to: float) -> float:
     return -(-n // to) * to
 
 
-def program_calls(one: Plan, qs: list[Block], kvs: list[Block]) -> list[Call]:
+def program_calls(
+    one: Plan, qs: list[Block], kvs: list[Block], windows: bool = False
+) -> list[Call]:
     """The kernel calls of a rectangle, blocks in the order of their first positions."""
     work, pieces = one.workload, one.workload.mask.region().pieces
     q, kv = ([b.positions for b in sorted(s, key=first) if b.size] for s in (qs, kvs))
@@ -23,7 +25,8 @@ def program_calls(one: Plan, qs: list[Block], kvs: list[Block]) -> list[Call]:
     straight = (np.diff(rows) > 0).all() and (np.diff(columns) > 0).all()
     if straight and work.allowed(rows, columns).all():
         return [Call(range(len(rows)), range(len(columns)), False)]
-    return rectangle_calls([shifted(part, work.offset) for part in q], kv, pieces)
+    aligned = [shifted(part, work.offset) for part in q]
+    return rectangle_calls(aligned, kv, pieces, windows=windows)
 
 
 def first(block: Block) -> int:
@@ -114,7 +117,9 @@ class SlowPrices:
 
     def kernels(self, qs: list[Block], kvs: list[Block]) -> float:
         """The calls of an emitted program, and the merging of their results."""
-        calls = program_calls(self.plan, qs, kvs)
+        mask = self.machine.option("attention.mask", self.plan.pass_)
+        windows = not mask and DTYPES[self.plan.workload.dtype] == 2
+        calls = program_calls(self.plan, qs, kvs, windows)
         rows = [row for call in calls for row in call.rows]
         columns = [column for call in calls for column in call.columns]
         heads = self.heads(qs[0], kvs[0])

@@ -26,13 +26,18 @@ MOST = 64  # pairs of runs beyond which positions are taken as interleaved
 
 
 def rectangle_calls(
-    q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints, masks: bool = True
+    q: Sequence[Ranges],
+    kv: Sequence[Ranges],
+    boxes: Ints,
+    masks: bool = True,
+    windows: bool = False,
 ) -> list[Call]:
     """Returns the calls of a rectangle of blocks under a mask.
 
     q, kv: positions of each block, queries aligned with the keys. boxes: [n, 6], the mask as
     disjoint boxes cut by bands. Rows and columns count the positions of the blocks in turn, each
-    block's ascending. `masks`: kernels take masks, so that there may be masked calls.
+    block's ascending. `masks`: kernels take masks, so that there may be masked calls; `windows`:
+    they take a window as an argument, so that what it leaves of two runs is one call.
     """
     rows, columns = in_turn(q), in_turn(kv)
     few = len(rows) * len(columns) <= MOST or not masks
@@ -40,7 +45,7 @@ def rectangle_calls(
     if calls and (few or len(calls) ** 2 <= MOST):
         return calls
     if few:
-        return band_calls(runs(rows), runs(columns), boxes)
+        return band_calls(runs(rows), runs(columns), boxes, windows)
     q, kv = ([(*x,)] if ascend(x) else side for x, side in ((rows, q), (columns, kv)))
     return list(_strips(q, kv, boxes))
 

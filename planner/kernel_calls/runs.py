@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.masks.regions import Ints
+from planner.masks.regions import FAR, Ints
 
 STRIP = 1024  # rows of a window at least, as a kernel may need it as a bias
 Band = bool | tuple[int, int]
@@ -78,17 +78,20 @@ def ascend(parts: Iterable[range]) -> bool:
     return all(a[-1] < b[0] for a, b in pairwise(parts))
 
 
-def band_calls(rows: Sequence[Run], columns: Sequence[Run], boxes: Ints) -> list[Call]:
+def band_calls(
+    rows: Sequence[Run], columns: Sequence[Run], boxes: Ints, whole: bool = False
+) -> list[Call]:
     """Cuts a rectangle of runs under disjoint boxes [n, 6]; full calls that go on are one.
 
-    Queries are at positions aligned with those of keys.
+    Queries are at positions aligned with those of keys. `whole`: kernels take a window as an
+    argument, so that what a window leaves of two runs is one call.
     """
     calls = list[Call]()
     near = _near(rows, boxes[:, 0], boxes[:, 1]) & _near(columns, boxes[:, 2], boxes[:, 3])
     for box in boxes[near].tolist():
         own = [part for run in rows if (part := run.between(*box[:2])).at]
         other = [part for run in columns if (part := run.between(*box[2:4])).at]
-        calls += _halved(_half(own), _half(other), box) if own and other else ()
+        calls += _halved(_half(own), _half(other), box, whole) if own and other else ()
     for side in (1, 0, 1):
         calls = _joined(calls, side)
     return calls
@@ -139,7 +142,7 @@ def _half(runs: Sequence[Run]) -> Half:
     return Half(runs, min(a.first, b.first), max(a.last, b.last), at, halves)
 
 
-def _halved(rows: Half, columns: Half, box: Box) -> Iterator[Call]:
+def _halved(rows: Half, columns: Half, box: Box, whole: bool) -> Iterator[Call]:
     """Goes into halves of one box until their rows are full, or of one run each."""
     least, most = columns.first - rows.last, columns.last - rows.first
     if most < box[4] or least > box[5]:
@@ -148,15 +151,15 @@ def _halved(rows: Half, columns: Half, box: Box) -> Iterator[Call]:
         yield from (Call(run.at, columns.at, False) for run in rows.runs)
     elif rows.halves:
         for half in rows.halves:
-            yield from _halved(half, columns, box)
+            yield from _halved(half, columns, box, whole)
     elif columns.halves:
         for half in columns.halves:
-            yield from _halved(rows, half, box)
+            yield from _halved(rows, half, box, whole)
     else:
-        yield from box_calls(rows.runs[0], columns.runs[0], box)
+        yield from box_calls(rows.runs[0], columns.runs[0], box, whole)
 
 
-def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[Call]:
+def box_calls(rows: Run, columns: Run, box: Box, whole: bool = False) -> Iterator[Call]:
     """Yields the calls of two runs within a box."""
     (*_, lo, hi), i, j = box, rows.positions, columns.positions
     if j[-1] - i[0] < lo or j[0] - i[-1] > hi:
@@ -167,13 +170,14 @@ def box_calls(rows: Run, columns: Run, box: Box) -> Iterator[Call]:
         step = lcm(i.step, j.step)
         for one in rows.every(step):
             for other in columns.every(step):
-                yield from box_calls(one, other, box)
+                yield from box_calls(one, other, box, whole)
     else:
         step, ahead = (i if len(i) > 1 else j).step, j[0] - i[0]
-        yield from banded(rows, columns, -((ahead - lo) // step), (hi - ahead) // step)
+        whole &= lo > -FAR
+        yield from banded(rows, columns, -((ahead - lo) // step), (hi - ahead) // step, whole)
 
 
-def banded(rows: Run, columns: Run, lo: int, hi: int) -> Iterator[Call]:
+def banded(rows: Run, columns: Run, lo: int, hi: int, whole: bool = False) -> Iterator[Call]:
     """Yields the calls in which row r sees the columns r + lo..r + hi, as far as there are any."""
     height, width = len(rows.at), len(columns.at)
     top, left = max(0, -hi), max(0, lo)
@@ -182,7 +186,9 @@ def banded(rows: Run, columns: Run, lo: int, hi: int) -> Iterator[Call]:
     height, width, lo, hi = len(rows.at), len(columns.at), lo + top - left, hi + top - left
     if lo > hi or not height or not width:
         return
-    if lo > 1 - height:
+    if whole and (lo > 1 - height or hi < width - 1):
+        yield Call(rows.at, columns.at, (lo, hi))
+    elif lo > 1 - height:
         yield from _strips(rows.at, columns.at, lo, hi)
     elif hi >= width - 1:
         yield Call(rows.at, columns.at, False)

@@ -75,6 +75,8 @@ class Kernels:
         )
         # Of one (query, key) pair, in pairs of one head.
         self._mask = hardware.option("attention.mask", pass_) / self.seconds_per_pair
+        # Kernels take a window as an argument: a rectangle's is one call, not strips under a mask.
+        self.windows = DTYPES[work.dtype] == 2 and not self._mask
         self._causal = hardware.option("attention.causal", pass_)
         self._at_once = hardware.option("attention.blocks")
         self._per_row, self._per_column = traffic_per_token(pass_, work)
@@ -87,7 +89,7 @@ class Kernels:
     def form(self) -> tuple[object, ...]:
         """Everything that the counts of calls depend on, beside the workload."""
         tiles = self.tile, self._short, self._flash
-        return *tiles, self._skips, self._mask, self._causal
+        return *tiles, self._skips, self.windows, self._mask, self._causal
 
     def blocks(self, rows: Any, columns: Any, heads: Any) -> Any:
         """Count the blocks per head of calls for some query heads."""

@@ -91,7 +91,10 @@ class Rectangles:
 
     def calls(self, q: Ints, kv: Ints) -> list[Call]:
         """Return the calls of one rectangle of blocks, in the order of a program."""
-        return rectangle_calls(*self._rectangle(*self._in_order(*self._chunks(q, kv))))
+        return self._calls(*self._rectangle(*self._in_order(*self._chunks(q, kv))))
+
+    def _calls(self, q: list[Ranges], kv: list[Ranges], boxes: Numbers) -> list[Call]:
+        return rectangle_calls(q, kv, boxes, windows=self._kernels.windows)
 
     def _chunks(self, *sides: Ints) -> list[Ints]:
         """Return the chunks of blocks of both sides, by columns in memory."""
@@ -110,7 +113,7 @@ class Rectangles:
         self._work += int(self._tokens[0][q].sum()) * (len(boxes) + 1)
         if self._work > WORK:
             return self._uncut(heads, q, kv)
-        calls = rectangle_calls(rows, columns, boxes)
+        calls = self._calls(rows, columns, boxes)
         work = sum(self._kernels.pairs(call, heads) for call in calls)
         again = _again([call.rows for call in calls]), _again([call.columns for call in calls])
         spans = np.array([(len(call.rows), len(call.columns)) for call in calls]).reshape(-1, 2).T

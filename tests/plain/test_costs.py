@@ -80,17 +80,23 @@ def test_rectangles_are_cut_once_for_kernels_that_cut_alike() -> None:
     assert usual is not other
 
 
-def test_a_window_is_cut_into_strips_as_high_as_it_is_wide() -> None:
+def test_a_window_is_one_call_or_strips_as_high_as_it_is_wide() -> None:
+    """Strips, where a kernel takes the window as a bias: on CPUs, and in 32 bit."""
     one = plan("ring", Workload(seq=2**14, heads=2, mask=Window(1024)), 4)
     node = one.steps[0].attends[0]
-    cut = rectangles(one).calls(node.q[1], node.kv[1])
-    assert sizes(cut) == [
-        (1025, 1025, "window"),
-        *[(1025, 2049, "window")] * 2,
-        (1021, 2045, "window"),
-    ]
-    kernels = Costs(one, H100).kernels
-    assert 4096 * 1024 < sum(kernels.pairs(call, 1) for call in cut) < 4096 * 4096 / 2
+    assert sizes(rectangles(one).calls(node.q[1], node.kv[1])) == [(4096, 4096, "window")]
+    for wide, machine in (
+        (replace(one.workload, dtype="float32"), H100),
+        (one.workload, H100.changed({"attention.mask": 1e-12})),
+    ):
+        cut = rectangles(plan("ring", wide, 4), machine).calls(node.q[1], node.kv[1])
+        assert sizes(cut) == [
+            (1025, 1025, "window"),
+            *[(1025, 2049, "window")] * 2,
+            (1021, 2045, "window"),
+        ]
+    kernels, (call,) = Costs(one, H100).kernels, rectangles(one).calls(node.q[1], node.kv[1])
+    assert 4096 * 1024 < kernels.pairs(call, 1) < 4096 * 4096 / 2
 
 
 def test_a_window_is_a_masked_call_for_kernels_that_are_given_a_mask() -> None:
