@@ -74,6 +74,14 @@ def test_printed_programs_compute_attention_under_masks(name: str, ranks: int) -
     assert exact >= 4
 
 
+@pytest.mark.parametrize("mask", ["causal", "causal & window:7"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_last_query_meets_the_last_key(ranks: int, mask: str) -> None:
+    work = replace(workload(ranks, mask), seq=8 * ranks, kv_seq=24 * ranks)
+    made = program_of(plan("ring", work, ranks, pass_="both"), "torch")
+    dry_run.check(made, printed(made) or "no loops")
+
+
 def test_a_defect_in_a_printed_program_is_noticed() -> None:
     made = program("zigzag", 4, "causal")
     text = write(made)

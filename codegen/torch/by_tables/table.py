@@ -33,7 +33,7 @@ def operators(program: Program, shapes: str = "") -> list[str | Part]:
     names = ["gradients"] * (program.backward is not None or program.dynamic)
     names = ["sinks", *names, "likes"]
     if program.dynamic:
-        return [*parts_of("torch", "agree", *names)]
+        return [*parts_of("torch", "agree", "function", *names)]
     attention = "attention_with_sinks" if program.work.sinks else "attention"
     called = parts_of("torch", "agree", attention, "function")
     return [*called, shapes, *parts_of("torch", *names)]

@@ -9,19 +9,23 @@ from torch import Tensor
 from codegen.torch.parts.stubs import forward, shapes
 
 RANKS = 1
-ANY_HEADS = APART = SINKS = True
+ANY_HEADS = APART = DYNAMIC = SINKS = True
 
 
 # ---- The function to call.
 
 
-def called(inputs: list[Any], group: dist.ProcessGroup | None, seq: int | None) -> Tensor:
+def called(
+    inputs: list[Any], group: dist.ProcessGroup | None, seq: int | None, tables: Any = None
+) -> Tensor:
     """Check the arguments of all ranks, and attend."""
     if (group := group or dist.group.WORLD) is None or group.size() != RANKS:
         raise ValueError(f"the program is for {RANKS} ranks, not {group and group.size()}")
     q, k, v = inputs[:3]
-    wanted = shapes(q, k, group.rank())
-    if APART:
+    wanted = shapes(q, tables if DYNAMIC else k, group.rank())
+    if DYNAMIC:
+        hint = ": pass shard(x, rank, tables), of k and v shard(x, rank, tables, side='kv')"
+    elif APART:
         hint = ": pass shard(x, rank), of k and v shard(x, rank, side='kv')"
     else:
         hint = ": pass shard(x, rank)"
@@ -31,6 +35,8 @@ def called(inputs: list[Any], group: dist.ProcessGroup | None, seq: int | None) 
         for name, x, shape in zip(("q", "k", "v"), (q, k, v), wanted, strict=True)
         if (x.shape, x.dtype, x.device) != (shape, q.dtype, q.device) or not x.is_floating_point()
     ]
+    if DYNAMIC and seq not in (None, tables.seq):
+        wrong.append(f"seq is {seq}, but the tables are for {tables.seq} tokens")
     if ANY_HEADS and q.shape[1] % max(1, k.shape[1]):
         wrong.append(f"{q.shape[1]} heads are no multiple of {k.shape[1]} KV heads")
     if SINKS:
@@ -44,6 +50,7 @@ def called(inputs: list[Any], group: dist.ProcessGroup | None, seq: int | None) 
         raise NotImplementedError("derivatives in forward mode: there are those of backward only")
     grads = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     about = f"gradients {'wanted' if grads else 'not wanted'}", (wrong or [""])[0]
-    whole = -1 if seq is None else seq
-    out: Tensor = forward(*[x.contiguous() for x in inputs], group.group_name, *about, whole)[0]
+    whole = -1 if seq is None or DYNAMIC else seq
+    name = f"{tables.name} {group.group_name}" if DYNAMIC else group.group_name
+    out: Tensor = forward(*[x.contiguous() for x in inputs], name, *about, whole)[0]
     return out

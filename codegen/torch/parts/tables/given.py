@@ -9,12 +9,12 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from codegen.torch.parts.function import called
 from codegen.torch.parts.tables.memory import forms
-from codegen.torch.parts.tables.table import forward, group_of
+from codegen.torch.parts.tables.table import group_of
 
 RANKS, HEADS, KV_HEADS, HEAD_DIM, FORMAT = 1, 1, 1, 1, 2
 PLAN: dict[str, Any] = {}
@@ -164,30 +164,13 @@ def attention(
     checked. Raises ValueError on all ranks if one has other shapes, mixed types or a group of
     another size, or if they differ in batch, dtype, device, wanted gradients, tables or program.
     """
-    group = group or dist.group.WORLD
-    if group is None or group.size() != RANKS:
-        size = group.size() if group else "not been initialized"
-        raise ValueError(f"the program is for {RANKS} ranks, but the group has {size}")
-    wrong = list[str]()
-    for name, x, heads in (("q", q, HEADS), ("k", k, KV_HEADS), ("v", v, KV_HEADS)):
-        side = "q" if name == "q" else "kv"
-        shape = q.shape[0], heads, len(tables.shards[side][group.rank()]), HEAD_DIM
-        same = (x.shape, x.dtype, x.device) == (shape, q.dtype, q.device)
-        if not same or not x.is_floating_point():
-            wanted = f"{q.dtype} {list(shape)} of a float type on {q.device}"
-            hint = f": pass shard({name}, rank, tables, side='{side}')"
-            said = f"{name} is {x.dtype} {list(x.shape)} on {x.device}, not {wanted}"
-            wrong.append(said + hint * (x.shape[2:3] != shape[2:3]))
-    if seq is not None and seq != tables.seq:
-        wrong.append(f"seq is {seq}, but the tables are for {tables.seq} tokens")
-    if wrong and any(x.is_meta for x in (q, k, v)):
-        raise ValueError(wrong[0])
-    if any(torch.autograd.forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):
-        raise NotImplementedError("derivatives in forward mode: there are those of backward only")
-    grads = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    about = f"gradients {'wanted' if grads else 'not wanted'}", (wrong or [""])[0]
-    q, k, v = (x.contiguous() for x in (q, k, v))
-    return forward(q, k, v, f"{tables.name} {group.group_name}", *about, -1)[0]
+    return called([q, k, v], group, seq, tables)
+
+
+def shapes(q: Tensor, tables: Tables, rank: int) -> list[tuple[int, ...]]:
+    """The shapes of q, k and v on a rank."""
+    sides = (HEADS, "q"), (KV_HEADS, "kv"), (KV_HEADS, "kv")
+    return [(len(q), heads, len(tables.shards[side][rank]), HEAD_DIM) for heads, side in sides]
 
 
 def group_named(name: str) -> Any:

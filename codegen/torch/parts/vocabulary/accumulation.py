@@ -12,6 +12,7 @@ from codegen.torch.parts.merge import merge
 from codegen.torch.parts.sums import add, zeros
 
 STEP = 1  # between the tokens of a piece
+SEQ = KV_SEQ = 1
 V_HEAD_DIM = 1
 
 
@@ -55,7 +56,7 @@ def merge_tiles(
 ) -> None:
     """Attend what the mask leaves of tokens at these positions, by as many calls as it takes."""
     out, queries, kv = tokens(out, rows), tokens(queries, rows), tokens(kv, cols)
-    for own, others, band in tiles(runs(at[rows]), runs(kv_at[cols])):
+    for own, others, band in tiles(runs(at[rows] + (KV_SEQ - SEQ)), runs(kv_at[cols])):
         merge_attention(out, queries, kv, band, own, others)
 
 
@@ -72,7 +73,7 @@ def add_tile_gradients(
     """Add the gradients of what the mask leaves of tokens at these positions."""
     dq, queries = tokens(dq, rows), tokens(queries, rows)
     dkv, kv = tokens(dkv, cols), tokens(kv, cols)
-    for own, others, band in tiles(runs(at[rows]), runs(kv_at[cols])):
+    for own, others, band in tiles(runs(at[rows] + (KV_SEQ - SEQ)), runs(kv_at[cols])):
         add_gradients(dq, dkv, queries, kv, band, own, others)
 
 
