@@ -57,7 +57,7 @@ def _cost(s: Statement) -> float:
     if isinstance(s, Send):
         sums = s.sums
         total += 1.5 * (sums and s.into is None)
-        total += 0.01 * (guard.receiver == sums)  # rather said where it is attended
+        total += (0.1 if sums else 0.01) * (guard.receiver == sums)  # rather where it is attended
     return total
 
 
