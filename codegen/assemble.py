@@ -25,12 +25,13 @@ Raises LookupError for a name that two texts define, or that is used and not def
 
 import ast
 import builtins
-import re
 import symtable
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
+from types import MappingProxyType
 
 from codegen.folding import folded
 from codegen.formatting import formatted
@@ -38,17 +39,7 @@ from codegen.imports import Import, written
 
 CODEGEN = Path(__file__).parent
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
-MARK = (
-    "(?:windows|plain|backward|signed|given|bound|unequal|equal|sinks|sinkless|held|whole|heads"
-    "|regular|tabled|portable|single|free|fixed|keeping|fresh|stats|statless|many|every|some"
-    "|all|keys|grouped|ungrouped|alike|apart"
-    "|later|direct|several|padded|unpadded)"
-)
-MARKED = re.compile(rf"(.*)  # ({MARK}(?: {MARK})*)")
-WIDEST = 100  # columns of a line
-CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
-COMMENT = re.compile("#(?! ---- )")
-HEADINGS = re.compile(rf"^# ---- .*(?:\n{COMMENT.pattern}.*)*", re.MULTILINE)
+HEADING = "# ---- "
 IMPORTS = """\
 from collections.abc import Iterable
 from functools import cache, partial
@@ -84,56 +75,35 @@ class Piece:
 
 @dataclass(frozen=True)
 class Part:
-    """A real module under codegen/ whose definitions go into programs; "torch/parts/kernels".
-
-    Some lines are there for some programs only. Such a line ends in marks, `first = 0  # windows`,
-    and is left out of programs that do not have all of them, with the block that it begins. A line
-    with a comment `# :key` stands for what is `printed` under the key, if anything is.
-    """
+    """A real module under codegen/ whose definitions go into programs; "torch/parts/kernels"."""
 
     name: str
-    printed: tuple[tuple[str, str], ...] = ()
 
-    def text(self, marks: frozenset[str], choices: Mapping[str, bool] | None = None) -> str:
-        """Its source for a program of these marks and choices."""
-        kept, outside, printed = list[str](), WIDEST, dict(self.printed)
-        for line in (CODEGEN / f"{self.name}.py").read_text(encoding="utf-8").splitlines():
-            indent = len(line) - len(line.lstrip())
-            if not line or indent > outside:
-                kept += [line] * (outside == WIDEST)
-                continue
-            code, _, key = line.rpartition("  # :")
-            line = printed.get(key, code) if code else line
-            marked = MARKED.fullmatch(line)
-            holds = not marked or marks >= {*marked[2].split()}
-            text = marked[1] if marked else line
-            outside = WIDEST if holds or not text.endswith(":") else indent
-            kept += [text] * holds
-        text = "\n".join(kept) + "\n"
-        return folded(text, choices) if choices else text
+    def text(self, choices: Mapping[str, bool]) -> str:
+        """Its source for a program that makes these choices."""
+        return folded((CODEGEN / f"{self.name}.py").read_text(encoding="utf-8"), choices)
 
 
 PACKED = Part("packed")  # before the first data
 
 
-def parts_of(target: str, *names: str, **printed: str) -> list[Part]:
-    """Parts of a target by their names, with lines that are printed under their keys."""
-    return [Part(f"{target}/parts/{name}", tuple(printed.items())) for name in names]
+def parts_of(target: str, *names: str) -> list[Part]:
+    """Parts of a target by their names."""
+    return [Part(f"{target}/parts/{name}") for name in names]
 
 
 def assemble(
     docstring: str,
     texts: Sequence[str | Part],
     keep: Sequence[str],
-    marks: frozenset[str] = frozenset(),
-    choices: Mapping[str, bool] | None = None,
+    choices: Mapping[str, bool] = MappingProxyType({}),
 ) -> str:
     """The program: docstring, imports, and what `keep` needs of the texts, in their order.
 
-    `choices`: those of parts, by name. `marks`: those of lines of parts that the program has.
+    `choices`: those of parts, by name.
     """
     modules = [
-        module(x.text(marks, choices), above=True) if isinstance(x, Part) else module(x)
+        module(x.text(choices), above=True) if isinstance(x, Part) else module(x)
         for x in (IMPORTS, *texts)
     ]
     given = {line for imports, _ in modules for line in imports}
@@ -197,10 +167,10 @@ def module(text: str, above: bool = False) -> tuple[tuple[Import, ...], tuple[Pi
     heading, end, last = "", 0, 0
     for node in ast.parse(text).body:
         first = min(n.lineno for n in (node, *getattr(node, "decorator_list", ()))) - 1
-        while first > end and COMMENT.match(lines[first - 1]):
+        while first > end and _is_comment(lines[first - 1]):
             first -= 1
         between, follows = lines[end:first], last == end
-        heading = next(reversed(HEADINGS.findall("\n".join(between))), heading)
+        heading = _heading(between) or heading
         above = above and not isinstance(node, DEFINITIONS)
         end = node.end_lineno or node.lineno
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -212,13 +182,28 @@ def module(text: str, above: bool = False) -> tuple[tuple[Import, ...], tuple[Pi
     return tuple(imports), tuple(pieces)
 
 
+def _is_comment(line: str) -> bool:
+    """True for comments that begin no section."""
+    return line[:1] == "#" and line[: len(HEADING)] != HEADING
+
+
+def _heading(between: list[str]) -> str:
+    """The last heading between two definitions, with the comments that go on with it."""
+    starts = [n for n, line in enumerate(between) if line[: len(HEADING)] == HEADING]
+    if not starts:
+        return ""
+    first, *others = between[starts[-1] :]
+    return "\n".join([first, *takewhile(_is_comment, others)])
+
+
 def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Import]:
     source = getattr(node, "module", None) or ""
     if source == "__future__":
         raise LookupError("a part must not import from __future__: programs do not")
     for alias in node.names:
-        if (source or alias.name).split(".")[0] != "codegen":
-            yield Import(source, alias.name, alias.asname or "")
+        package, *_ = (source or alias.name).split(".")
+        if package != "codegen":
+            yield Import(source, alias.name, alias.asname or "", package)
 
 
 def _left_out(node: ast.stmt, above: bool) -> bool:
@@ -227,7 +212,7 @@ def _left_out(node: ast.stmt, above: bool) -> bool:
         case ast.Expr(value=ast.Constant()):
             return True
         case ast.Assign() | ast.AnnAssign():
-            return above and all(map(CAPITALS.fullmatch, _defined(node)))
+            return above and all(map(str.isupper, _defined(node)))
     return False
 
 

@@ -4,9 +4,9 @@ The docstring says what the program computes and how, how it was made and verifi
 used and checked; nothing in it is computed with.
 """
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from shlex import quote, split
 
 import numpy as np
 
@@ -126,7 +126,7 @@ def _command(program: Program) -> Iterator[str]:
         yield f"rl.emit(plan, {', '.join(_arguments(program))})"
         return
     lines, more = list[str](), ""
-    for word in map(shlex.quote, shlex.split(program.command)):
+    for word in map(quote, split(program.command)):
         if len(word) > LONGEST:
             word, more = "MASK", "  # MASK is PLAN['mask']"
         if lines and word[:2] != "--":

@@ -11,11 +11,12 @@ class Import(NamedTuple):
     module: str
     source: str
     alias: str
+    package: str  # that the module is in, or that is imported
 
     @property
     def name(self) -> str:
         """The name that is bound."""
-        return self.alias or (self.source if self.module else self.source.split(".")[0])
+        return self.alias or (self.source if self.module else self.package)
 
 
 def written(imports: Iterable[Import]) -> str:
@@ -34,7 +35,7 @@ def written(imports: Iterable[Import]) -> str:
 
 
 def _is_foreign(line: Import) -> bool:
-    return (line.module or line.source).split(".")[0] not in sys.stdlib_module_names
+    return line.package not in sys.stdlib_module_names
 
 
 def _place(line: Import) -> tuple[bool, str, int, str]:

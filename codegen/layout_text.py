@@ -150,14 +150,14 @@ class Text:
             count, last = f"2 * {groups}", f"2 * {groups} - 1 - {rank}"
             if form.members > 1:
                 count, last = f"{2 * form.groups}", f"{2 * form.groups - 1} - {rank}"
-            yield f"pieces = {self.split(tokens, count)}"
+            yield f"pieces = {self.pieces(tokens, count)}"
             each = ", ".join(self.own(form, f"pieces{n}") for n in ("[:RANKS][rank]", f"[{last}]"))
             if form.members > 1:
                 each = f"{self.own(form, 'pieces[i]')} for i in ({rank}, {last})"
             yield f"{into}{self.cat(each)}"
             return
         if form.pieces:
-            own = f"{self.split(tokens, groups)}[{rank}]"
+            own = f"{self.pieces(tokens, groups)}[{rank}]"
         elif form.grain > 1:
             yield f"tokens = {tokens}"
             place = f"(tokens - {start})" if start else "tokens"
@@ -170,7 +170,7 @@ class Text:
     def cat(self, parts: str) -> str:
         return f"{'torch.cat' if self.torch else 'np.concatenate'}([{parts}])"
 
-    def split(self, whole: str, parts: object) -> str:
+    def pieces(self, whole: str, parts: object) -> str:
         """Nearly equal parts, the first ones longer."""
         return (
             f"{whole}.tensor_split({parts})" if self.torch else f"np.array_split({whole}, {parts})"
@@ -179,7 +179,7 @@ class Text:
     def own(self, form: Form, whole: str) -> str:
         """The part of a rank of a piece, of a stripe or of ranges, padded where it has to be."""
         if form.members > 1:
-            whole = f"{self.split(whole, form.members)}[h]"
+            whole = f"{self.pieces(whole, form.members)}[h]"
         if not self.padded:
             return whole
         longest = max(map(len, form.shards()))

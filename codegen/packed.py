@@ -13,7 +13,7 @@ PIECE = 80  # characters of a text that is printed in pieces
 
 def unpacked(text: str) -> Any:
     """Data out of compressed JSON."""
-    return json.loads(zlib.decompress(base64.b85decode("".join(text.split()))))
+    return json.loads(zlib.decompress(base64.b85decode(text.encode().translate(None, b"\n"))))
 
 
 def assigned(name: str, value: Collection[object], text: str = "") -> str:

@@ -29,21 +29,6 @@ PLATFORMS = ("all", "tpu", "gpu", "cpu")
 Choice = TypeVar("Choice", bound=str)
 
 
-MARKS = {
-    "WINDOWS": ("windows", "plain"),
-    "BACKWARD": ("backward", ""),
-    "SIGNED": ("signed", ""),
-    "UNEQUAL": ("unequal", "equal"),
-    "SINKS": ("sinks", "sinkless"),
-    "DYNAMIC": ("given", "bound"),
-    "ANY_HEADS": ("whole", "heads"),
-    "GROUPED": ("grouped", "ungrouped"),
-    "ANY_LENGTH": ("free", "fixed"),
-    "LOOPS": ("regular", "tabled"),
-    "ALL_PLATFORMS": ("portable", "single"),
-    "KEEPING": ("keeping", "fresh"),
-    "STATS": ("stats", "statless"),
-}  # of comments that parts still have in place of choices
 CHECKED = 128  # queries per rank that a self-check has where any length goes
 
 
@@ -180,11 +165,6 @@ class Program:
             "KEEPING": self.dynamic or bool(backward and backward.start),
             "STATS": by_tables or "STATS" in sent,
         }
-
-    @property
-    def marks(self) -> frozenset[str]:
-        """The marks of the lines of parts that it has."""
-        return frozenset(MARKS[name][not holds] for name, holds in self.choices.items())
 
     def as_tables(self, reason: str) -> "Program":
         """The same as a table program, because its loops cannot be printed."""

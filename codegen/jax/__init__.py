@@ -75,7 +75,7 @@ def written(program: Program, texts: Sequence[str | Part], held: bool = False) -
     }
     keep = [*KEEP, *["kv_positions"] * keys, *dynamic.KEEP * program.dynamic]
     usage = dynamic.USAGE * program.dynamic
-    return assemble(docstring(program, usage), every_text, keep, program.marks, choices)
+    return assemble(docstring(program, usage), every_text, keep, choices)
 
 
 def function(program: Program) -> list[Part]:

@@ -14,7 +14,6 @@ __all__ = ["tables", "write"]
 CALLED = "vocabulary/messages", "vocabulary/accumulation", "bands", "visitors", "merge"
 KERNELS = "kernels", "sums"
 KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
-OPS = frozenset({"regular"})  # marks of what passes call
 
 
 def write(program: Program) -> str:
@@ -45,9 +44,8 @@ def written(program: Program, layout: str, apart: bool, passes: str = "") -> str
     check = "checks/check_whole" if whole else "checks/check_rows"
     texts += parts_of("torch", check, "checks/check")
     keep = [*KEEP, *["kv_positions"] * apart]
-    marks = program.marks | {"apart" if apart else "alike"} | (OPS if passes else set())
     choices = program.choices | {"APART": apart}
-    return assemble(docstring(program), texts, keep, marks, choices)
+    return assemble(docstring(program), texts, keep, choices)
 
 
 def shapes(program: Program, apart: bool) -> str:

@@ -29,7 +29,7 @@ def kernels_of(*chosen: str) -> ModuleType:
     module = ModuleType(f"kernels_{'_'.join(chosen)}")
     choices = "WINDOWS", "GROUPED", "ANY_LENGTH", "UNEQUAL"
     made = {name: name in chosen for name in choices} | {"SIGNED": True}
-    exec(Part("torch/parts/kernels").text(frozenset(), made), module.__dict__)
+    exec(Part("torch/parts/kernels").text(made), module.__dict__)
     return module
 
 

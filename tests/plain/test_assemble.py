@@ -63,51 +63,6 @@ def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
     return Part("kernels")
 
 
-MARKED = """
-def attend(q):
-    first = 0  # windows
-    if q:  # windows
-        first = 1
-
-    elif q:  # plain
-        second = 2
-        third = 3
-    else:
-        return q  # plain backward
-    return first
-
-
-def last(q):  # backward
-    return q
-"""
-
-
-def test_lines_of_other_programs_are_left_out_with_their_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(assembly, "CODEGEN", tmp_path)
-    (tmp_path / "marked.py").write_text(MARKED)
-    windows = """
-def attend(q):
-    first = 0
-    if q:
-        first = 1
-
-    else:
-    return first
-
-
-"""
-    assert Part("marked").text(frozenset({"windows"})) == windows
-    both = (
-        MARKED.replace("  # plain backward", "")
-        .replace("  # plain", "")
-        .replace("  # backward", "")
-    )
-    left = both.replace("    first = 0  # windows\n    if q:  # windows\n        first = 1\n\n", "")
-    assert Part("marked").text(frozenset({"plain", "backward"})) == left
-
-
 CHOICES = '''"""A part with choices, for ×."""
 
 if WINDOWS:  # said of both
@@ -296,7 +251,7 @@ def test_imports_come_in_the_order_of_ruff(tmp_path: Path) -> None:
         ("typing", "Any", ""),
         ("math", "pi", ""),
     ]
-    imports = [Import(*name) for name in names]
+    imports = [Import(*name, (name[0] or name[1]).split(".")[0]) for name in names]
     uses = ", ".join(sorted({line.name for line in imports}))
     (tmp_path / "imports.py").write_text(f"{written(imports)}\n\nALL = ({uses})\n")
     assert_as_ruff_has_it(tmp_path)

@@ -161,7 +161,7 @@ def test_long_windows_are_cut_into_as_many_strips_as_programs_have() -> None:
 
 
 without_windows = ModuleType("printed")
-exec(Part("torch/parts/bands").text(frozenset(), {"WINDOWS": False}), vars(without_windows))
+exec(Part("torch/parts/bands").text({"WINDOWS": False}), vars(without_windows))
 
 
 def written(part: slice) -> tuple[int, ...]:

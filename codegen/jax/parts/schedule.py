@@ -12,6 +12,7 @@ from codegen.jax.parts.masked import attend_masked, attend_masked_backward, merg
 from codegen.jax.parts.stubs import allowed, kv_positions, positions, shard
 
 RANKS = SEQ = V_HEAD_DIM = 1
+UNEQUAL = True
 
 # ---- Schedule
 
@@ -106,8 +107,10 @@ def put(x, number, new):
 
 def nothing(q):
     """Zero output, and log-sum-exp of -inf: attention to no keys."""
-    out = jnp.zeros(q.shape, wide(q))  # equal
-    out = jnp.zeros((*q.shape[:-1], V_HEAD_DIM), wide(q))  # unequal
+    if UNEQUAL:
+        out = jnp.zeros((*q.shape[:-1], V_HEAD_DIM), wide(q))
+    else:
+        out = jnp.zeros(q.shape, wide(q))
     return out, jnp.full_like(out[..., :1], -jnp.inf)
 
 

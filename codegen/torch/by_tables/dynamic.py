@@ -32,7 +32,7 @@ def write(program: Program) -> str:
     texts += parts_of("torch", "tables/given", *table.INTERPRETER, "kernels", "sums")
     texts += table.operators(program)
     texts += parts_of("torch", "checks/check_rows", "checks/check")
-    return assemble(docstring(program, usage), texts, KEEP, program.marks, program.choices)
+    return assemble(docstring(program, usage), texts, KEEP, program.choices)
 
 
 def tables(program: Program) -> Arrays:

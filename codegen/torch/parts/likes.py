@@ -8,11 +8,12 @@ from codegen.torch.parts.merge import wide
 from codegen.torch.parts.stubs import forward
 
 V_HEAD_DIM = 1
+KEEPING = UNEQUAL = True
 
-forward.register_fake(lambda q, *_: [q.clone(), q[..., :1].to(wide(q), copy=True)])  # equal fresh
+if not KEEPING:
 
-
-@forward.register_fake  # unequal fresh
-def like_results(q: Tensor, *_: Any) -> list[Tensor]:  # unequal fresh
-    out = q.new_empty((*q.shape[:3], V_HEAD_DIM))
-    return [out, q[..., :1].to(wide(q), copy=True)]
+    @forward.register_fake
+    def like_results(q: Tensor, *_: Any) -> list[Tensor]:
+        """Tensors like the results."""
+        out = q.new_empty((*q.shape[:3], V_HEAD_DIM)) if UNEQUAL else q.clone()
+        return [out, q[..., :1].to(wide(q), copy=True)]

@@ -90,7 +90,8 @@ def make_tables(boxes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
     pair, and for a mask that needs more than PLAN["max_calls"] calls of a rank in a step.
     """
     refuse_overlaps(np.array(boxes, np.int64).reshape(-1, 6))
-    given = QUERIES, KEYS, KV_SEQ - SEQ, boxes, PLAN["max_calls"]
+    most: Any = PLAN["max_calls"]
+    given = QUERIES, KEYS, KV_SEQ - SEQ, boxes, most
     calls = {name: calls_of(steps.tiles, *given) for name, steps in PASSES.items()}
     return {"plan": np.array(IDENTITY, np.int32), **calls}
 

@@ -91,7 +91,7 @@ if not DYNAMIC:
 
 def run_forward(inputs: list[Tensor], name: str, about: str, wrong: str, seq: int) -> list[Tensor]:
     """Output and log-sum-exp of the local queries, and copies for the backward pass."""
-    (q, k, v, *sinks), where = inputs, group_named(name)
+    (q, k, v), where = inputs[:3], group_named(name)
     if DYNAMIC:
         about = f"{about}, tables {where[0].digest}"
     agree(where[1], q, k, about, wrong, seq)
@@ -99,8 +99,9 @@ def run_forward(inputs: list[Tensor], name: str, about: str, wrong: str, seq: in
     run(memory, "FORWARD", attend_blocks)
     out, lse = memory.collect("OUT")
     if SINKS:
-        out, lse = sunk(out, lse, *sinks)
-        memory.sink(*sinks)
+        sinks = inputs[3]
+        out, lse = sunk(out, lse, sinks)
+        memory.sink(sinks)
     kept = (x.clone() for place in memory.kept for x in memory.take(*place, True))
     return [out.to(q.dtype), lse, *kept]
 

@@ -14,6 +14,7 @@ from codegen.torch.parts.sums import add, zeros
 STEP = 1  # between the tokens of a piece
 SEQ = KV_SEQ = 1
 V_HEAD_DIM = 1
+UNEQUAL = True
 
 
 # ---- Accumulators: partial attention is merged, partial gradients are added, both in place.
@@ -118,7 +119,8 @@ def add_heads(sums: Any, slices: int, where: slice, parts: Any) -> None:
 def zero_output(queries: list[Tensor]) -> list[Tensor]:
     """Begin partial attention: output, and log-sum-exp [batch, heads, tokens, 1] of no keys."""
     (out,) = zeros(queries[:1])
-    out = out.new_zeros((*out.shape[:3], V_HEAD_DIM))  # unequal
+    if UNEQUAL:
+        out = out.new_zeros((*out.shape[:3], V_HEAD_DIM))
     return [out, torch.full_like(out[..., :1], -torch.inf)]
 
 
