@@ -34,6 +34,7 @@ from codegen.ir import (
 )
 from codegen.lowering.accumulators import Accumulation, Delivery, accumulate, destination, source
 from codegen.lowering.calls import attends
+from codegen.lowering.heads import refuse_other_heads
 from codegen.lowering.keeping import Kept
 from codegen.lowering.order import sorts, swapped
 from codegen.lowering.stale import refuse_stale
@@ -59,6 +60,7 @@ class _Lowering:
     def __init__(self, rows: Expansion, kept: Kept) -> None:
         self.rows, self.kept, self.loops = rows, kept, rows.loops
         refuse_stale(rows)
+        refuse_other_heads(rows)
         self.accumulation: Accumulation = accumulate(rows)
         inputs = (s for s in self.loops.statements if isinstance(s, Moving) and not s.sums)
         self.whens: dict[Moving, When] = {s: s.when for s in inputs}

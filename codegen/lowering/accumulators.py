@@ -19,7 +19,7 @@ from codegen.lowering.order import swapped
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS, TENSORS
 from planner.loops.expand import Expansion, pairs
-from planner.loops.form import OWN, Attend, Ints, Part, Return, Root, Send, When
+from planner.loops.form import OWN, Attend, Expr, Ints, Part, Return, Root, Send, When
 from planner.loops.values import same
 
 Delivery = Send | Return  # a message of sums
@@ -124,12 +124,19 @@ def destination(rows: Expansion, s: Delivery) -> Slice:
         assert s.into
         return Slice(Register(s.tensors[0], s.into.value), s.into.pieces, s.into.heads)
     exchange, heads, by = rows.loops.exchanges.get(s.name), None, 1
-    if exchange and exchange.gathers and exchange.heads:
-        low, high = (replace(e, constant=e.constant - e.step * (1 + s.lag)) for e in exchange.heads)
+    if exchange and exchange.heads:
+        heads, by = (exchange.heads, 1) if exchange.gathers else swapped(rows, exchange)
+    if heads:
+        low, high = (_before(e, 1 + s.lag) for e in heads)
         heads = low, high
-    elif exchange and exchange.heads:
-        heads, by = swapped(rows, exchange)
     return Slice(Register(s.tensors[0], rows.loops.source(s)), None, heads, by)
+
+
+def _before(e: Expr, steps: int) -> Expr:
+    """What a number was so many steps ago."""
+    if e.period == 1:
+        return replace(e, constant=e.constant - e.step * steps)
+    return replace(e, phase=e.phase + steps)
 
 
 def _calls(rows: Expansion, s: Attend, deliveries: Sequence[Delivery]) -> Iterator[Call]:

@@ -1,10 +1,12 @@
 """Says what an exchange brings: which heads, and whether in the order of the sequence."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from planner.errors import PlanError
 from planner.loops.expand import Expansion
-from planner.loops.form import OWN, Attend, Ends, Exchange, Expr, Ints
+from planner.loops.form import OWN, Attend, Ends, Exchange, Ints
 
 
 def swapped(rows: Expansion, exchange: Exchange) -> tuple[Ends | None, int]:
@@ -17,13 +19,16 @@ def swapped(rows: Expansion, exchange: Exchange) -> tuple[Ends | None, int]:
     low, high = exchange.heads
     by, width = low.axes[exchange.axis], high.constant - low.constant + 1
     unit = tuple(by * (n == exchange.axis) for n in range(len(low.axes)))
-    plain = all(e == Expr(e.constant, 0, unit) for e in exchange.heads)
+    clock = replace(low, constant=0, axes=())
+    plain = all(replace(e, constant=0) == replace(clock, axes=unit) for e in exchange.heads)
+    plain &= not (low.modulo or low.table)
     if len({*map(len, slices)}) > 1 or not plain or by < width or (by > width > 1):
         raise PlanError(f"{len(slices)} slices of heads are swapped among {size} ranks")
     last = high.constant + by * (size - 1)
     if by == width and last - low.constant + 1 == len(slices):
         return None, 1
-    return (Expr(low.constant), Expr(last)), by if by > width else 1
+    ends = replace(clock, constant=low.constant), replace(clock, constant=last)
+    return ends, by if by > width else 1
 
 
 def sorts(rows: Expansion, exchange: Exchange) -> bool:

@@ -5,14 +5,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from planner.columns import twice
 from planner.errors import PlanError
 from planner.loops.expand import Expansion, pairs
 from planner.loops.form import Attend, Exchange, Ints, Part, Send, Start
 
 
 def refuse_stale(rows: Expansion) -> None:
-    """Raises PlanError if a rank reads an arrival that a later one of the same name replaces."""
+    """Raises PlanError if a rank reads an arrival that a later one of the same name replaces.
+
+    Or one at the same time, where several messages bring a rank parts of one value.
+    """
     ranks = rows.plan.ranks
+    _refuse_several(rows)
     latest = defaultdict[tuple[str, str], Ints](lambda: np.full(ranks, -1))
     for t in range(rows.loops.steps):
         for side, values in rows.values.items():
@@ -23,6 +28,16 @@ def refuse_stale(rows: Expansion) -> None:
             born = rows.value(part, side, t).born
             if born is not None and (latest[side, part.value][who] != born).any():
                 raise PlanError(f"a rank reads a value of {part.value} after the next has come")
+
+
+def _refuse_several(rows: Expansion) -> None:
+    """Raises PlanError if a rank gets two messages of inputs of one name in a step."""
+    coming = defaultdict[tuple[str, str, int], list[Ints]](list)
+    for s in (s for s in rows.loops.statements if isinstance(s, Send) and not s.sums):
+        for t in s.when.steps:
+            coming[s.side, s.name, t].append(pairs(rows.loops, s, t)[1])
+    if any(len(to) > 1 and twice(np.concatenate(to)) for to in coming.values()):
+        raise PlanError("in a step, several messages bring a rank parts of one value")
 
 
 def _named(rows: Expansion, side: str, name: str, t: int) -> bool:

@@ -33,7 +33,7 @@ from codegen.ir import (
     Zero,
     walk,
 )
-from codegen.torch.operands import STATS, Form, Operands, kept_along
+from codegen.torch.operands import Form, Operands, kept_along
 from planner.errors import PlanError
 from planner.loops.form import OWN, Expr, Root
 
@@ -84,7 +84,7 @@ class _Printer(Operands):
         """The lines of an op."""
         match op:
             case Let(into, source):
-                return [f"{self.names[into]} = {self.part(source, STATS)}"]
+                return [f"{self.names[into]} = {self.part(source, sent=True)}"]
             case Zero():
                 return [f"{self.names[op.sums]} = {self.zero(op)}"]
             case Clear(sums):

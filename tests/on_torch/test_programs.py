@@ -264,7 +264,7 @@ def test_heads_come_while_others_are_attended(schedule: str) -> None:
     lines = source_of(both(schedule, work, 4), "torch").partition("def forward")[2].splitlines()
     started, attended, waited = (
         next(n for n, line in enumerate(lines) if text in line)
-        for text in ("arriving_kv = ", "attend(", "for x in arriving_kv]")
+        for text in ("arriving_kv", "merge_attention(", "wait(arriving_kv")
     )
     assert started < attended < waited
 
