@@ -103,7 +103,7 @@ def merge_heads(out: Any, slices: int, where: slice, parts: Any) -> None:
     """Merge partial attention of some slices of the heads."""
     numbers = range(slices)[where]
     chunks = (x.chunk(len(numbers), 1) for x in parts)
-    for number, part in zip(numbers, zip(*chunks, strict=True), strict=True):
+    for number, part in zip(numbers, zip(*chunks, strict=True), strict=False):  # or none came
         output, lse = heads(out, slices, number)
         merge(output, lse, *part)
 
@@ -112,7 +112,7 @@ def add_heads(sums: Any, slices: int, where: slice, parts: Any) -> None:
     """Add partial gradients of some slices of the heads."""
     numbers = range(slices)[where]
     chunks = (x.chunk(len(numbers), 1) for x in parts)
-    for number, part in zip(numbers, zip(*chunks, strict=True), strict=True):
+    for number, part in zip(numbers, zip(*chunks, strict=True), strict=False):  # or none came
         add(heads(sums, slices, number), part)
 
 
