@@ -133,7 +133,7 @@ def destination(rows: Expansion, s: Delivery) -> Slice:
 
 
 def _before(e: Expr, steps: int) -> Expr:
-    """What a number was so many steps ago."""
+    """Returns a number as it was so many steps ago."""
     if e.period == 1:
         return replace(e, constant=e.constant - e.step * steps)
     return replace(e, phase=e.phase + steps)
