@@ -197,6 +197,20 @@ def test_a_program_cuts_a_mask_into_the_calls_that_the_compiler_cuts_it_into() -
         np.testing.assert_equal(ours, dynamic.tables(program, mask))
 
 
+@pytest.mark.parametrize("left", range(1, 37, 3))
+def test_each_pair_that_a_mask_allows_is_in_one_call(left: int) -> None:
+    mask, ranks = Window(left, 3), 3
+    pair = plan("zigzag", replace(WORK, mask=Full()), ranks, pass_="both")
+    made = dynamic.tables(program_of(pair, "jax", dynamic=True), mask)
+    count, sides = np.zeros((WORK.seq, WORK.kv_seq), int), pair.forward.partition
+    for i, j, *_, i0, i1, j0, j1, low, high in made["forward"].reshape(-1, 11).tolist():
+        if i < len(sides.q):
+            rows, cols = sides.q.blocks[i].tokens()[:, None], sides.kv.blocks[j].tokens()[None]
+            seen = (i0 <= rows) & (rows < i1) & (j0 <= cols) & (cols < j1)
+            count[rows, cols] += seen & (low <= cols - rows) & (cols - rows <= high)
+    np.testing.assert_array_equal(count, replace(WORK, mask=mask).allowed(range(37), range(37)))
+
+
 def test_boxes_that_share_a_pair_are_refused() -> None:
     """Each pair is looked at: whether some pair of positions lies in both boxes."""
     full = replace(WORK, mask=Full())
