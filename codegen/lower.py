@@ -8,8 +8,6 @@ a name of its own before anything arrives, and accumulators that begin in a loop
 from collections.abc import Iterator, Sequence, Set
 from itertools import pairwise
 
-import numpy as np
-
 from codegen.conditions import Condition, Every, Steps, condition, holds
 from codegen.ir import (
     At,
@@ -86,13 +84,10 @@ class _Lowering:
     def _shape(self, register: Register, table: Ints) -> None:
         """Notes pieces and slices of heads of a value, which have to be the same on all ranks."""
         here = table >= 0
-        counts = {
-            (int(rank.any(axis=1).sum()), int(rank.any(axis=0).sum()))
-            for rank in np.unique(here, axis=0)
-            if rank.any()
-        }
-        shape, *others = {self.shapes.get(register, next(iter(counts))), *counts}
-        if others:
+        counts = [here.any(axis=axis).sum(axis=1)[here.any(axis=(1, 2))] for axis in (2, 1)]
+        shape = int(counts[0][0]), int(counts[1][0])
+        alike = all((count == n).all() for count, n in zip(counts, shape, strict=True))
+        if not alike or self.shapes.get(register, shape) != shape:
             raise PlanError(f"ranks have different numbers of pieces of {register.value}")
         self.shapes[register] = shape
 
