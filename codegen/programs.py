@@ -212,7 +212,7 @@ def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Prog
     except ProgramError:
         raise
     except PlanError as error:
-        passes = passes if target == "jax" else None
+        passes = None
         reason = str(error).removeprefix("irregular: ")
     layout = layout_of(forward)
     return Program(target, forward, backward, layout, passes, ops, reason, **options)

@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 
-from codegen import dry_run
 from codegen.assemble import PACKED, Part, assemble, parts_of
-from codegen.check import ProgramError
 from codegen.header import constants, docstring
 from codegen.jax import loops
-from codegen.jax.schedule import print_loops as old_loops
 from codegen.jax.tables import dynamic
 from codegen.jax.tables import program as table
 from codegen.jax.tables.dynamic import tables
@@ -27,26 +24,13 @@ def write(program: Program) -> str:
     if program.dynamic:
         program = dynamic.with_room(program)
         return written(program, dynamic.schedule(program))
-    if program.loops is not None:
+    if program.lowered is not None:
         try:
-            if program.lowered is None:
-                raise PlanError(program.irregular)
             made = loops.schedule(program)
             parts = [*parts_of("jax", *VOCABULARY), *kernels(program.platform, made.masked)]
             return written(program, [made.text, *parts], made.held)
-        except ProgramError:
-            raise
         except PlanError as error:
-            try:
-                old = old_loops(program)
-                parts = kernels(program.platform, "_masked" in old)
-                text = written(
-                    program, [old, *parts_of("jax", "schedule"), *parts], "def share_of" in old
-                )
-                dry_run.check(program, text)
-                return text
-            except PlanError:
-                program = program.as_tables(str(error))
+            program = program.as_tables(str(error))
     return written(program, table.schedule(program, *table.passes(program)))
 
 
