@@ -11,7 +11,6 @@ from codegen.jax.tables.dynamic import tables
 from codegen.layout_text import has_kv_positions, layout_text
 from codegen.masks import mask_function
 from codegen.programs import Program
-from codegen.text import quoted
 from planner.errors import PlanError
 
 __all__ = ["tables", "write"]
@@ -82,7 +81,7 @@ def kernels(platform: str, masked: bool = False) -> list[Part]:
 def checked(program: Program) -> str:
     """Says the tokens that the self-check takes, and what it compares."""
     gradients = ("dq", "dk", "dv", *["dsinks"] * program.work.sinks)
-    results = quoted(("out", *gradients * (program.backward is not None)))
+    results = ("out", *gradients * (program.backward is not None))
     names, values = ("EVERY", "CHECKED", "RESULTS"), (every(program), program.checked, results)
     return f"{', '.join(names)} = {', '.join(map(str, values))}  # of the self-check\n"
 
