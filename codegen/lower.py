@@ -44,18 +44,24 @@ from planner.loops.form import HELD, OWN, Exchange, Ints, Return, Send, Start, W
 Moving = Send | Return | Exchange
 
 
-def lower(rows: Expansion, kept: Kept | None = None) -> Program:
+def lower(rows: Expansion, kept: Kept | None = None, padded: bool = False) -> Program:
     """The program of loops; `kept` are the copies that a backward pass begins with.
 
-    Raises PlanError with what the program IR, or this lowering, has no op for.
+    `padded`: the target makes pieces equally long by padding, so these may be of several lengths;
+    then all attends are tiles, cut by positions. Raises PlanError with what the program IR, or
+    this lowering, has no op for.
     """
-    return _Lowering(rows, kept or {}).program()
+    return _Lowering(rows, kept or {}, padded).program()
 
 
 class _Lowering:
     """One pass as it is lowered; `defined` are the registers that have a value by now."""
 
-    def __init__(self, rows: Expansion, kept: Kept) -> None:
+    def __init__(self, rows: Expansion, kept: Kept, padded: bool) -> None:
+        sizes = [*(rows.plan.partition.side(side).sizes for side in rows.values)]
+        self.uneven = any(len({*x.tolist()}) > 1 for x in sizes)
+        if self.uneven and not padded:
+            raise PlanError("pieces have different numbers of tokens")
         self.rows, self.kept, self.loops = rows, kept, rows.loops
         refuse_stale(rows)
         refuse_other_heads(rows)
@@ -68,8 +74,6 @@ class _Lowering:
         self.defined = {Register(side, name) for side in ("q", "kv") for name in (OWN, HELD)}
         self.shapes = dict[Register, tuple[int, int]]()
         for side, values in rows.values.items():
-            if len({*rows.plan.partition.side(side).sizes.tolist()}) > 1:
-                raise PlanError("pieces have different numbers of tokens")
             for (name, _), value in values.named.items():
                 self._shape(Register(side, name), value.table)
 
@@ -128,7 +132,7 @@ class _Lowering:
         before = [*names, *self._aliases(later, waits, begun), *map(self._zero, begun)]
         body += [Post(message) for _, message in messages]
         body += self._begun_anew(messages, anew, kept)
-        body += attends(self.rows, calls, steps)
+        body += attends(self.rows, calls, steps, self.uneven)
         waits.sort(key=lambda wait: not wait.into.register.accumulates)
         body += waits
         body += self._cleared(messages, added, steps)

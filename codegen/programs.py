@@ -171,7 +171,7 @@ class Program:
         return replace(self, passes=None, lowered=None, irregular=reason)
 
 
-def lowered(passes: Sequence[Expansion], target: Target) -> tuple[ir.Program, ...]:
+def lowered(passes: Sequence[Expansion], target: Target = "torch") -> tuple[ir.Program, ...]:
     """The programs that the loops of each pass are lowered to, checked.
 
     Raises PlanError where there is no op for them, and ProgramError for a defect of the lowering.
@@ -180,7 +180,7 @@ def lowered(passes: Sequence[Expansion], target: Target) -> tuple[ir.Program, ..
         raise PlanError("the two passes arrange the ranks in different meshes")
     keeping, held, made = kept(passes), dict[ir.Register, Ints](), list[ir.Program]()
     for rows in passes:
-        program = lower(rows, keeping)
+        program = lower(rows, keeping, padded=target == "jax")
         program = traced(program, rows, held) if target == "jax" else optimized(program)
         made.append(program)
         held = check(program, rows, held)

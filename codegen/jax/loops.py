@@ -9,6 +9,7 @@ from codegen.layout_text import has_kv_positions
 from codegen.programs import Program
 from codegen.words import SIZES
 from planner.errors import PlanError
+from planner.masks.mask import SideName
 
 
 class Schedule(NamedTuple):
@@ -67,8 +68,8 @@ def share_of_sinks(forward: Printer) -> list[str]:
     raise PlanError("sinks are shared among ranks, their outputs are of all heads")
 
 
-def slices_of(program: Program) -> int:
-    """The number of slices of heads, 0 unless they are equal on either side."""
-    sides = program.forward.partition.q, program.forward.partition.kv
-    equal = all(len({*map(len, side.slices)}) == 1 for side in sides)
-    return len(sides[0].slices) * equal
+def slices_of(program: Program) -> dict[SideName, int]:
+    """The number of slices of the heads of each side, 0 where they are unequal."""
+    sides: tuple[SideName, ...] = ("q", "kv")
+    parts = {side: program.forward.partition.side(side).slices for side in sides}
+    return {side: len(x) * (len({*map(len, x)}) == 1) for side, x in parts.items()}

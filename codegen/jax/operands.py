@@ -1,6 +1,6 @@
 """Operands   registers, slices and positions as JAX expressions: what calls are given."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -19,15 +19,15 @@ STATS = ("Q", "DOUT", "STATS")
 class Form:
     """The form of a program: `free` of its length, with keys `apart` from queries.
 
-    `slices` counts those of the heads, 0 where they are unequal; `stats` says that log-sum-exp and
-    delta travel with queries, not their output. `data` gets the numbers that have names,
-    `constants` other values. `sorted` says of each side whether gathered tokens are in the order
-    of the sequence. `unequal`: pieces of queries and of keys have different numbers of tokens.
+    `slices` counts those of the heads of a side, 0 where they are unequal; `stats` says that
+    log-sum-exp and delta travel with queries, not their output. `data` gets the numbers that have
+    names, `constants` other values. `sorted` says of each side whether gathered tokens are in the
+    order of the sequence. `unequal`: pieces of queries and of keys have different numbers of tokens.
     """
 
     free: bool
     apart: bool
-    slices: int
+    slices: Mapping[SideName, int]
     stats: bool
     unequal: bool = False
     data: Data = field(default_factory=dict)
@@ -134,17 +134,26 @@ class Operands:
 
     def of_heads(self, part: Slice, text: str) -> str:
         """The heads of a slice of some arrays."""
-        return f"heads({text}, {self.slice_of_heads(part)})" if part.heads else text
+        if not part.heads:
+            return text
+        return f"{'some_' * self.several(part)}heads({text}, {self.slice_of_heads(part)})"
+
+    def several(self, part: Slice) -> bool:
+        """True if a part has several slices of the heads."""
+        return part.heads is not None and part.heads[0] != part.heads[1]
 
     def slice_of_heads(self, part: Slice) -> str:
-        """The number of slices of heads, and which one is meant."""
+        """The number of slices of heads, and which of them are meant."""
         assert part.heads
-        low, high = part.heads
-        if low != high:
-            raise PlanError("several slices of heads travel, or are attended, at once")
-        if not self.form.slices:
+        count, (low, high) = self.form.slices[part.register.side], part.heads
+        if not count:
             raise PlanError("slices of heads have different numbers of heads")
-        return f"{self.form.slices}, {self.words.number(low)}"
+        if not self.several(part):
+            return f"{count}, {self.words.number(low)}"
+        if any(e != Expr(e.constant) for e in (low, high)):
+            raise PlanError("which slices of heads travel depends on the rank or the step")
+        by = f", {part.by}" * (part.by > 1)
+        return f"{count}, slice({low.constant}, {high.constant + 1}{by})"
 
     # ---- tokens
 

@@ -241,7 +241,9 @@ class Printer(Messages):
         """All sums, with those of some heads."""
         if not part.heads:
             return total
-        return f"with_heads({self.names[part.register]}, {total}, {self.slice_of_heads(part)})"
+        some = "some_" * self.several(part)
+        given = f"{self.names[part.register]}, {total}, {self.slice_of_heads(part)}"
+        return f"with_{some}heads({given})"
 
     # ---- attends
 
@@ -251,7 +253,7 @@ class Printer(Messages):
         call, given, first = tiles if op.kind == "tiles" else plain, list[str](), op.sums[0]
         q, kv = op.q, Slice(op.kv.register, None, op.kv.heads)
         if first.heads:
-            if first.heads != q.heads or any(part.heads for part in op.sums[1:]):
+            if first.heads != q.heads or self.several(q) or any(x.heads for x in op.sums[1:]):
                 raise PlanError("sums of some heads are added to by others")
             given = [call, self.slice_of_heads(first)]
             call, q = one_slice, Slice(q.register, q.pieces)

@@ -24,17 +24,20 @@ PLAIN: dict[str, AttendKind] = {"full": "full", "causal": "causal", "strict": "s
 Pair = tuple[Part, Part]  # of queries and of keys
 
 
-def attends(rows: Expansion, calls: Sequence[Call], steps: Sequence[int]) -> list[Op]:
-    """An op for each rectangle, or for all of two values, under its condition."""
+def attends(rows: Expansion, calls: Sequence[Call], steps: Sequence[int], uneven: bool) -> list[Op]:
+    """An op for each rectangle, or for all of two values, under its condition.
+
+    `uneven`: pieces are of several lengths, so that no rectangle is of a kind but by positions.
+    """
     groups = defaultdict[tuple[object, ...], list[Call]](list)
     for call in calls:
         q, kv = call.q, call.kv
         groups[q.value, q.lag, q.heads, kv.value, kv.lag, kv.heads, call.sums].append(call)
-    return [op for group in groups.values() for op in _ops(rows, group, steps)]
+    return [op for group in groups.values() for op in _ops(rows, group, steps, uneven)]
 
 
-def _ops(rows: Expansion, group: Sequence[Call], steps: Sequence[int]) -> list[Op]:
-    cut = any(call.attend.kind not in PLAIN for call in group)
+def _ops(rows: Expansion, group: Sequence[Call], steps: Sequence[int], uneven: bool) -> list[Op]:
+    cut = uneven or any(call.attend.kind not in PLAIN for call in group)
     varied = any(call.gaps or _varies(call.q) or _varies(call.kv) for call in group)
     if (cut and varied) or any(call.gaps for call in group):
         return _whole(rows, group, steps)
@@ -42,6 +45,7 @@ def _ops(rows: Expansion, group: Sequence[Call], steps: Sequence[int]) -> list[O
     for call in group:
         pair = call.q, call.kv
         kind, places = PLAIN.get(call.attend.kind, "tiles"), None
+        kind = "tiles" if uneven else kind
         if kind == "tiles":
             places = _places(rows, pair, _seen(rows, call, steps))
         op = _attend(pair, kind, call.sums, places)

@@ -10,10 +10,9 @@ from codegen.programs import Program, program_of
 from dense_attention import assert_dense
 from jax_in_numpy import replay, replayed
 from loop_schedules import FOREIGN, foreign_pair
-from planner.errors import PlanError
 from planner.ir import Attend, Held, Move, Plan, Step
 from planner.layouts import by_tokens
-from planner.masks import Blocks, Causal, Documents, Full, Prefix, Window
+from planner.masks import Causal, Documents, Full, Prefix, Window
 from planner.passes.adjoint import adjoint
 from planner.planning import derive, plan
 from planner.verify import verify, verify_pair

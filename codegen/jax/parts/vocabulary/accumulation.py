@@ -87,6 +87,23 @@ def with_heads(arrays, new, slices, number):
     return [lax.dynamic_update_slice_in_dim(x, y, start, 1) for x, y, start in both]
 
 
+def some_heads(arrays, slices, where):
+    """Some of so many slices of the heads of each array."""
+    parts = [x.reshape(len(x), slices, -1, *x.shape[2:])[:, where] for x in arrays]
+    return [x.reshape(len(x), -1, *x.shape[3:]) for x in parts]
+
+
+def with_some_heads(arrays, new, slices, where):
+    """Arrays with others in place of some of so many slices of their heads."""
+
+    def placed(x, y):
+        parts = x.reshape(len(x), slices, -1, *x.shape[2:])
+        y = y.reshape(len(x), -1, *parts.shape[2:])
+        return parts.at[:, where].set(y).reshape(x.shape)
+
+    return [placed(x, y.astype(x.dtype)) for x, y in zip(arrays, new, strict=True)]
+
+
 def merge_one_slice(attend, slices, number, output, queries, *given, **how):
     """Attend with one of so many slices of the heads of the queries, and merge the result."""
     own, queries = (heads(x, slices, number) for x in (output, queries))
