@@ -245,6 +245,8 @@ class _Lowering:
         """The route of an exchange, or of the sums that go back over one."""
         exchange = s if isinstance(s, Exchange) else self._forth(s)
         sort = self._sorted(exchange)
+        if sort and self.uneven:
+            raise PlanError("exchanged pieces are not of one length and in order")
         if exchange.gathers:
             way = Gather if s is exchange else Reduce
             return way(exchange.axis, sort)
