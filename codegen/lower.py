@@ -37,6 +37,7 @@ from codegen.lowering.keeping import Kept
 from codegen.lowering.order import sorts, swapped
 from codegen.lowering.stale import refuse_stale
 from planner.errors import PlanError
+from planner.ir import ACCUMULATORS
 from planner.loops import form
 from planner.loops.expand import Expansion
 from planner.loops.form import HELD, OWN, Exchange, Ints, Return, Send, Start, When
@@ -80,6 +81,8 @@ class _Lowering:
     def program(self) -> Program:
         """All ops, and what they are about."""
         ops = [op for steps in self._frames() for op in self._frame(steps)]
+        if any(Register(of, OWN) not in self.defined for of in ACCUMULATORS[self.rows.plan.pass_]):
+            raise PlanError("the mask leaves nothing to compute")
         kept = (Register(side, exchange.name) for side, exchange in self.kept.items())
         pieces = {register: many for register, (many, _) in self.shapes.items()}
         plan, mesh = self.rows.plan, self.loops.mesh
