@@ -22,7 +22,7 @@ class Form:
     `slices` counts those of the heads of a side, 0 where they are unequal; `stats` says that
     log-sum-exp and delta travel with queries, not their output. `data` gets the numbers that have
     names, `constants` other values. `sorted` says of each side whether gathered tokens are in the
-    order of the sequence. `unequal`: pieces of queries and of keys have different numbers of tokens.
+    order of the sequence. `unequal`: pieces of queries and of keys are of different lengths.
     """
 
     free: bool
