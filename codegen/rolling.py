@@ -90,9 +90,10 @@ def _of_step(test: Test) -> bool:
 
 
 def _cut_by_step(op: Op) -> bool:
-    """True if an op takes other tokens in each step."""
+    """True if an op takes other tokens, or other slices of heads than one, in each step."""
     ends = [e for part in slices(op) for e in part.pieces or ()]
-    return any(e.step for e in ends)
+    heads = [part.heads for part in slices(op) if part.heads and part.heads[0] != part.heads[1]]
+    return any(e.step for e in (*ends, *(e for pair in heads for e in pair)))
 
 
 # ---- runs of steps

@@ -241,9 +241,9 @@ class Printer(Messages):
         """All sums, with those of some heads."""
         if not part.heads:
             return total
-        some = "some_" * self.several(part)
+        which = "some_" * self.several(part)
         given = f"{self.names[part.register]}, {total}, {self.slice_of_heads(part)}"
-        return f"with_{some}heads({given})"
+        return f"with_{which}heads({given})"
 
     # ---- attends
 
