@@ -5,10 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from codegen import dry_run
+from codegen import dry_run, emit
 from codegen.formatting import formatted
-from codegen.programs import Program, program_of
+from codegen.programs import TARGETS, Program, program_of
 from codegen.torch import write
 from codegen.torch.schedule import schedule
 from loop_schedules import foreign_pair
@@ -80,6 +82,19 @@ def test_the_last_query_meets_the_last_key(ranks: int, mask: str) -> None:
     work = replace(workload(ranks, mask), seq=8 * ranks, kv_seq=24 * ranks)
     made = program_of(plan("ring", work, ranks, pass_="both"), "torch")
     dry_run.check(made, printed(made) or "no loops")
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from(SCHEDULES), st.integers(2, 12), st.integers(0, 6), st.sampled_from(TARGETS))
+def test_programs_of_any_schedule_mask_and_target_are_exact(
+    name: str, ranks: int, mask: int, target: str
+) -> None:
+    work = workload(ranks, masks(ranks)[mask])
+    passes = ("forward", "backward")
+    plans = Plans.of(tuple(plan(name, work, ranks, pass_=p) for p in passes))
+    text = emit(plans, target)
+    if "(as tables" not in " ".join(text.split()):
+        dry_run.check(program_of(plans, target), text)
 
 
 def test_a_defect_in_a_printed_program_is_noticed() -> None:

@@ -47,7 +47,7 @@ def test_the_run_of_a_mutant_would_show_that_it_differs() -> None:
         mutant for how, mutant in mutants(backward) if "Attend.kind:" in how and "tiles" not in how
     ]
     assert all(program.refusal(1, mutant) for mutant in kinds)
-    assert sum("another d" in program.difference(1, mutant) for mutant in kinds) > 2
+    assert sum(program.difference(1, mutant) != "" for mutant in kinds) > 2
 
 
 def test_every_field_of_what_a_program_is_made_of_is_changed() -> None:
