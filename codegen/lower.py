@@ -185,7 +185,7 @@ class _Lowering:
         return made
 
     def _standing(self, message: Message) -> Slice:
-        """What stands for an arrival before it comes: what is sent, as of a step in which it is."""
+        """Returns what is sent, as of a step in which it is, to stand for it before it comes."""
         part, where = message.source, self.rows.coordinates
         on = (t for t in range(self.loops.steps) if holds(message.on, [t], where).any())
         t = next(on, 0)
