@@ -6,7 +6,6 @@ a name of its own before anything arrives, and accumulators that begin in a loop
 """
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
 from itertools import pairwise
 
 from codegen.conditions import Condition, Every, Steps, condition, holds
@@ -41,7 +40,7 @@ from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
 from planner.loops import form
 from planner.loops.expand import Expansion
-from planner.loops.form import HELD, OWN, Ends, Exchange, Ints, Return, Send, Start, When
+from planner.loops.form import HELD, OWN, Exchange, Ints, Return, Send, Start, When
 
 Moving = Send | Return | Exchange
 
@@ -175,7 +174,7 @@ class _Lowering:
         shapes = {Register(r.side, r.value) for r in begun}
         for wait in (w for w in waits if not w.into.register.accumulates):
             if wait.partial or wait.into.register in shapes:
-                names.append(Let(wait.into.register, self._standing(wait.message)))
+                names.append(Let(wait.into.register, wait.message.source))
         made = list[Op]()
         while new := [
             op for op in names if op.into not in self.defined and op.source.register in self.defined
@@ -183,23 +182,6 @@ class _Lowering:
             made.append(new[0])
             self.defined.add(new[0].into)
         return made
-
-    def _standing(self, message: Message) -> Slice:
-        """Returns what is sent, as of a step in which it is, to stand for it before it comes."""
-        part, where = message.source, self.rows.coordinates
-        on = (t for t in range(self.loops.steps) if holds(message.on, [t], where).any())
-        t = next(on, 0)
-        counts = self.shapes.get(part.register, (1, 1))
-        ends = list[Ends | None]()
-        for pair, count in zip((part.pieces, part.heads), counts, strict=True):
-            fixed = tuple(
-                replace(e, constant=e.constant + e.step * ((t - e.phase) // e.period), step=0)
-                for e in pair or ()
-            )
-            if any(((x := e.at(t, where)) < 0).any() or (x >= count).any() for e in fixed):
-                raise PlanError("what a rank would send at first is not there")
-            ends.append((fixed[0], fixed[1]) if pair else None)
-        return replace(part, pieces=ends[0], heads=ends[1])
 
     # ---- messages
 

@@ -2,7 +2,7 @@
 
     out, dq, dk, dv = replay(pair, q, k, v, dout)
 
-As `codegen.dry_run` runs their schedules, and as strict.
+As `stand_ins` runs their schedules, and as strict.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from codegen.dry_run.jax_in_numpy import NAMES, array, each, kind, leaves, same_kind, tree_map
-from codegen.dry_run.ranks import Ranks
 from planner.plans import Plans
 from runtimes.emitted import RESULTS, SIDES, source_of
+from stand_ins.jax_in_numpy import NAMES, array, each, kind, leaves, same_kind, tree_map
+from stand_ins.ranks import Ranks
 
 
 def replay(plans: Any, *arrays: Any, sinks: Any = None) -> list[Any]:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from codegen import emit
-from codegen.dry_run.ranks import Stuck
 from dense_attention import assert_dense
 from jax_in_numpy import array, replay, replayed
 from planner.masks import Causal
@@ -12,6 +11,7 @@ from planner.planning import plan
 from planner.workload import Workload
 from runtimes import backends
 from runtimes.arrays import draw
+from stand_ins.ranks import Stuck
 
 WORK = Workload(32, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")
 

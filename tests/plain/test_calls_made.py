@@ -10,10 +10,6 @@ import numpy as np
 import pytest
 
 from codegen import emit
-from codegen.dry_run.case import case_of
-from codegen.dry_run.definitions import definitions
-from codegen.dry_run.passes import run_torch, torch_names
-from codegen.dry_run.ranks import HERE, Ranks
 from codegen.programs import Program, program_of
 from codegen.torch.by_tables.table import tables_of
 from planner.ir import Plan
@@ -25,6 +21,10 @@ from planner.workload import Workload
 from sampling import square
 from simulator.costs.prices import Costs
 from simulator.hardware import hardware
+from stand_ins.case import case_of
+from stand_ins.definitions import definitions
+from stand_ins.passes import run_torch, torch_names
+from stand_ins.ranks import HERE, Ranks
 
 RANKS = 4
 MASKS: list[Mask] = [

@@ -20,9 +20,10 @@ STRINGS = {"join", "format", "lstrip", "lower", "rstrip", "strip", "upper", "unp
 EXCUSED = {  # of no program's text
     "codegen/programs.py": "removeprefix",  # of the reason why a plan has no loops
 }
-OLD = {  # stand-ins that run a program's text
-    *(f"codegen/dry_run/{name}.py" for name in ("definitions", "passes", "ranks")),
-    "codegen/dry_run/torch_in_numpy.py",
+OLD = {  # what the program IR takes the place of
+    *("codegen/reflow.py", "codegen/text.py", "codegen/lowered/conditions.py"),
+    *(f"codegen/jax/{name}.py" for name in ("attends", "cases", "exchanges", "hops", "passes")),
+    *("codegen/jax/runs.py", "codegen/jax/values.py"),
 }
 
 Rule = Callable[[ast.AST], Iterator[str]]

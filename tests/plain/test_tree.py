@@ -29,7 +29,7 @@ QUESTIONS = {
     "How many bytes does a rank hold at most?": "simulator/memory.py:memory",
     "Where do the programs for torch merge partial results?": "codegen/torch/parts/merge.py:merge",
     "Where is a program written?": "codegen/__init__.py:emit",
-    "Where is a program tried before anyone gets it?": "codegen/dry_run/__init__.py:check",
+    "Where is a program tried before anyone gets it?": "codegen/check.py:check",
     "Where is dense attention, with which all is compared?": "runtimes/reference/dense.py:forward",
     "Where does a run count as exact?": "runtimes/validation.py:Check.exact",
     "Where does `compare` say why one schedule is slower?": "ringloom/advice.py:why",

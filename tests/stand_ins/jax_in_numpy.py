@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from codegen.dry_run.ranks import HERE, Stuck, part
+from stand_ins.ranks import HERE, Stuck, part
 
 AXIS = "sp"  # of the mesh
 
@@ -310,6 +310,6 @@ LAX = (
 NAMES: dict[str, Any] = {
     "jnp": Numpy(),
     "lax": SimpleNamespace(**{function.__name__: function for function in LAX}),
-    "jax": SimpleNamespace(tree=SimpleNamespace(map=tree_map), Array=Any),
+    "jax": SimpleNamespace(tree=SimpleNamespace(map=tree_map), Array=Any, jit=lambda x: x),
     "checkpoint_name": lambda x, _: x,
 }

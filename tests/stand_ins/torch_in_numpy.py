@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from codegen.dry_run.ranks import HERE, Stuck, part
+from stand_ins.ranks import HERE, Stuck, part
 
 NARROW, WIDE = np.dtype(np.float64), np.dtype(np.longdouble)  # of the model, of partial results
 WORLD = "world"  # the name of the group of all ranks

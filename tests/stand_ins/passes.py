@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from codegen.dry_run import jax_in_numpy, torch_in_numpy
-from codegen.dry_run.attention import Array, Pairs, attend, attend_backward
-from codegen.dry_run.case import SIDE, Case
-from codegen.dry_run.jax_in_numpy import AXIS, array
-from codegen.dry_run.ranks import Stuck
-from codegen.dry_run.torch_in_numpy import NARROW, WIDE, WORLD, tensor
 from planner.masks.regions import FAR, Region
+from stand_ins import jax_in_numpy, torch_in_numpy
+from stand_ins.attention import Array, Pairs, attend, attend_backward
+from stand_ins.case import SIDE, Case
+from stand_ins.jax_in_numpy import AXIS, array
+from stand_ins.ranks import Stuck
+from stand_ins.torch_in_numpy import NARROW, WIDE, WORLD, tensor
 
 NOWHERE = 2**50  # the position of padding, in no box
 Scope = dict[str, Any]

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from codegen.dry_run.attention import Array, Pairs, attend, attend_backward
 from codegen.programs import Program
 from planner.masks.mask import SideName
 from planner.masks.regions import Ints, Region
+from stand_ins.attention import Array, Pairs, attend, attend_backward
 
 SIDE: dict[str, SideName] = {
     **dict.fromkeys(("q", "dout", "out", "dq", "dsinks"), "q"),
