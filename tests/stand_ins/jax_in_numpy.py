@@ -310,6 +310,6 @@ LAX = (
 NAMES: dict[str, Any] = {
     "jnp": Numpy(),
     "lax": SimpleNamespace(**{function.__name__: function for function in LAX}),
-    "jax": SimpleNamespace(tree=SimpleNamespace(map=tree_map), Array=Any, jit=lambda x: x),
+    "jax": SimpleNamespace(tree=SimpleNamespace(map=tree_map), Array=Any, jit=lambda x, **_: x),
     "checkpoint_name": lambda x, _: x,
 }
