@@ -18,6 +18,7 @@ from codegen.checking.machine import Held, ProgramError, Registers
 from codegen.checking.messages import arrivals
 from codegen.conditions import Flags, holds
 from codegen.ir import Place, Program, Register, Slice
+from codegen.lowering.order import interleave
 from planner.analysis.kinds import KINDS, Kinds
 from planner.analysis.tiles import tiles
 from planner.ir import ACCUMULATORS, QUERY_SIDE
@@ -234,6 +235,8 @@ class Machine(Registers):
         for side in SIDES if op.kind != "full" else ():
             chunks = self.chunks(side, tables[side])
             apart = (chunks != ordered(chunks)).any(axis=1)
+            if interleave(self.sides[side]):
+                apart |= (chunks >= 0).sum(axis=1) > 1
             self.fail_where(on & apart, f"{side} is not in order")
 
     def check_places(self, op: ir.Attend, t: int, on: Flags) -> None:
@@ -252,7 +255,7 @@ class Machine(Registers):
             self.fail_where(wrong, f"{side} is not of the tokens at {place}")
 
     def tokens(self, side: SideName, place: Place, t: int, on: Flags) -> Ints:
-        """The sets of positions at a place, of several ranks in the order of the sequence."""
+        """The sets of positions at a place, of several ranks in the order of its tokens."""
         owners = np.zeros((len(on), 1), np.intp)
         for coordinate, size in zip(place.at, self.mesh, strict=True):
             along = np.arange(size)[None]
@@ -261,7 +264,7 @@ class Machine(Registers):
             owners = (owners[:, :, None] * size + along[:, None, :]).reshape(len(on), -1)
         own = self.read(Slice(Register(side, OWN), place.pieces), t, on)
         chunks = self.chunks(side, own)[owners].reshape(len(on), -1)
-        return ordered(chunks) if owners.shape[1] > 1 else chunks
+        return ordered(chunks) if place.sort else chunks
 
     def chunks(self, side: SideName, table: Ints) -> Ints:
         """The sets of positions of blocks [ranks, pieces, heads], -1 behind: [ranks, pieces]."""

@@ -19,7 +19,7 @@ register  ::= (q | kv, value) for inputs, (OUT | DQ | DKV, value) for sums
 slice     ::= register [pieces lo..hi] [heads lo..hi by ...]
 kind      ::= full | causal | strict              one kernel call
             | tiles                               what the mask leaves of tokens at two places
-place     ::= the tokens of the ranks at given coordinates, in the order of the sequence
+place     ::= the tokens of the ranks at given coordinates, one rank after the other, or sorted
 condition ::= test & ...                          empty: always
 test      ::= Steps(first, last) | Bound(axis, low, high) | Span(first, last) | Listed(ranks)
 
@@ -192,13 +192,15 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The tokens of the ranks at these coordinates, None for all of an axis, by their positions.
+    """The tokens of the ranks at these coordinates, None for all of an axis.
 
-    A coordinate is cyclic; `pieces` are some of each rank's own, None for all of them.
+    A coordinate is cyclic; `pieces` are some of each rank's own, None for all of them. They lie one
+    rank after the other, or with `sort` in the order of the sequence.
     """
 
     at: tuple[Expr | None, ...]
     pieces: Ends | None = None
+    sort: bool = False
 
 
 @dataclass(frozen=True, slots=True)

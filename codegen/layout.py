@@ -114,6 +114,16 @@ class Layout:
     equal: bool  # all shards of a side, and all pieces of these, have as many tokens
     multiple: int  # any length goes that this divides; 0: only the lengths of the plan
 
+    def pads_pieces(self, plan: Plan) -> bool:
+        """True if padding makes all pieces of a plan equally long, as each is padded by itself."""
+        sides = ((self.q, plan.partition.q), (self.kv, plan.partition.kv))
+        return all(
+            isinstance(form, Named)
+            and len({*zip(side.owners.tolist(), side.chunk.tolist(), strict=True)})
+            == self.ranks * max(1, form.pieces)
+            for form, side in sides
+        )
+
     @property
     def alike(self) -> bool:
         """True if the same formula, or the same data, tells both sides."""

@@ -41,6 +41,7 @@ from planner.ir import ACCUMULATORS
 from planner.loops import form
 from planner.loops.expand import Expansion
 from planner.loops.form import HELD, OWN, Exchange, Ints, Return, Send, Start, When
+from planner.masks.mask import SideName
 
 Moving = Send | Return | Exchange
 
@@ -135,7 +136,7 @@ class _Lowering:
         before = [*names, *self._aliases(later, waits, begun), *map(self._zero, begun)]
         body += [Post(message) for _, message in messages]
         body += self._begun_anew(messages, anew, kept)
-        body += attends(self.rows, calls, steps, self.uneven)
+        body += attends(self.rows, calls, steps, self.uneven, self._in_order)
         waits.sort(key=lambda wait: not wait.into.register.accumulates)
         body += waits
         body += self._cleared(messages, added, steps)
@@ -153,11 +154,23 @@ class _Lowering:
             op = Let(Register(s.side, s.name), part)
             early = s.when.first == steps[0]
             early |= s.part.value == OWN and not self._brought(s, steps[0])
+            if not self._everywhere(part, s.when.first):
+                raise PlanError(f"on some ranks {s.name} begins with nothing")
             (before if early else later).append(op)
             if not early or len(s.when.steps) > 1:
                 body.append(Choose(((condition(s.when), op),)))
         self.defined.update(op.into for op in before)
         return before, later, body
+
+    def _everywhere(self, part: Slice, t: int) -> bool:
+        """True if all ranks have what a slice takes in a step."""
+        where = self.rows.coordinates
+        each = zip((part.pieces, part.heads), self.shapes[part.register], strict=True)
+        return all(
+            (ends[0].at(t, where) >= 0).all() and (ends[1].at(t, where) < count).all()
+            for ends, count in each
+            if ends
+        )
 
     def _brought(self, start: Start, first: int) -> bool:
         """True if something has come under a name, from a step on, before the name is given."""
@@ -179,6 +192,8 @@ class _Lowering:
         while new := [
             op for op in names if op.into not in self.defined and op.source.register in self.defined
         ]:
+            if not self._everywhere(new[0].source, 0):
+                raise PlanError(f"some ranks have nothing that stands for {new[0].into.value}")
             made.append(new[0])
             self.defined.add(new[0].into)
         return made
@@ -258,6 +273,30 @@ class _Lowering:
     def _forth(self, s: Return) -> Exchange:
         """The exchange over which sums go back, of the forward pass for what that has kept."""
         return self.loops.exchanges.get(s.name) or self.kept["kv" if s.side == "kv" else "q"]
+
+    def _in_order(self, side: SideName, value: str) -> bool:
+        """True if an exchange has brought the tokens of a value into the order of the sequence."""
+        said = {self._brings_in_order(side, origin) for origin in self._origins(side, value)}
+        if len(said) > 1:
+            raise PlanError(
+                f"some tokens of {value} are in the order of the sequence, some are not"
+            )
+        return said.pop()
+
+    def _brings_in_order(self, side: SideName, value: str) -> bool:
+        exchange = self.kept.get(side) if value == HELD else self.loops.exchanges.get(value)
+        return exchange is not None and self._sorted(exchange)
+
+    def _origins(self, side: SideName, value: str) -> set[str]:
+        """The values that exchanges bring, or that ranks have, which come under a name."""
+        starts = [(s.name, s.part.value) for s in self.starts if s.side == side]
+        sends = (s for s in self.whens if isinstance(s, Send) and not s.sums and s.side == side)
+        named = [*starts, *((s.name, part.value) for s in sends for part in s.parts)]
+        found = {value}
+        while new := {part for name, part in named if name in found} - found:
+            found |= new
+        given = {name for name, part in named if name != part}
+        return {name for name in found if name not in given} or {value}
 
     def _sorted(self, s: Exchange) -> bool:
         """True if what comes has to be brought into the order of the sequence."""

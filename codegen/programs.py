@@ -139,6 +139,12 @@ class Program:
         return self.target == "torch" and self.work.softmax_scale <= 0
 
     @property
+    def keys_cut_apart(self) -> bool:
+        """True if pieces of keys have other numbers of tokens than pieces of queries."""
+        sides = self.forward.partition
+        return int(sides.q.sizes.max()) != int(sides.kv.sizes.max())
+
+    @property
     def unequal(self) -> bool:
         """True if values have another dimension than keys."""
         return self.work.v_head_dim != self.work.head_dim
@@ -171,8 +177,10 @@ class Program:
         return replace(self, passes=None, lowered=None, irregular=reason)
 
 
-def lowered(passes: Sequence[Expansion], target: Target = "torch") -> tuple[ir.Program, ...]:
-    """The programs that the loops of each pass are lowered to, checked.
+def lowered(
+    passes: Sequence[Expansion], target: Target = "torch", padded: bool = False
+) -> tuple[ir.Program, ...]:
+    """The programs that the loops of each pass are lowered to, checked; `padded` as in `lower`.
 
     Raises PlanError where there is no op for them, and ProgramError for a defect of the lowering.
     """
@@ -180,7 +188,7 @@ def lowered(passes: Sequence[Expansion], target: Target = "torch") -> tuple[ir.P
         raise PlanError("the two passes arrange the ranks in different meshes")
     keeping, held, made = kept(passes), dict[ir.Register, Ints](), list[ir.Program]()
     for rows in passes:
-        program = lower(rows, keeping, padded=target == "jax")
+        program = lower(rows, keeping, padded)
         program = traced(program, rows, held) if target == "jax" else optimized(program)
         made.append(program)
         held = check(program, rows, held)
@@ -204,17 +212,17 @@ def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Prog
         raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
     if backward and forward.partition != backward.partition:
         raise PlanError("the forward and the backward plan differ in their partitions")
+    layout = layout_of(forward)
     passes, ops, reason = None, None, "its tables are an argument"
     try:
         if not dynamic:
             passes = tuple(recovered(plan) for plan in plans)
-            ops = lowered(passes, target)
+            ops = lowered(passes, target, target == "jax" and layout.pads_pieces(forward))
     except ProgramError:
         raise
     except PlanError as error:
         passes = None
         reason = str(error).removeprefix("irregular: ")
-    layout = layout_of(forward)
     return Program(target, forward, backward, layout, passes, ops, reason, **options)
 
 

@@ -66,6 +66,7 @@ class Words:
             constant -= e.step * e.phase
         terms = [*zip(e.axes, self.axes, strict=False), (e.step * self.loop, clock), (constant, "")]
         self.used.update(name for factor, name in terms if factor)
+        self.used.update(["step"] if self.loop and e.step else [])
         text = sum_of(terms)
         if e.modulo:
             text = f"({text}) % {e.modulo}"

@@ -27,10 +27,8 @@ class Schedule(NamedTuple):
 def schedule(program: Program) -> Schedule:
     """The constants and both passes, printed; PlanError for what has no call."""
     assert program.lowered
-    sides = program.forward.partition
-    unequal = int(sides.q.sizes.max()) != int(sides.kv.sizes.max())
     stats, apart = program.choices["STATS"], has_kv_positions(program.layout, "jax")
-    form = Form(program.free, apart, slices_of(program), stats, unequal)
+    form = Form(program.free, apart, slices_of(program), stats, program.keys_cut_apart)
     made = [Printer(one, form) for one in program.lowered]
     ops = [op for one in program.lowered for op in walk(one.ops)]
     saved = SAVED if len(made) == 1 or program.work.sinks else made[-1].saved

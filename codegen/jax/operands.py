@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from codegen.ir import Gather, Place, Program, Register, Slice, Swap, Wait, walk
+from codegen.ir import Place, Program, Register, Slice
 from codegen.jax.traced import Traced
 from codegen.names import Names, named
 from codegen.words import AXES, SIZES, Data, Words
@@ -21,8 +21,8 @@ class Form:
 
     `slices` counts those of the heads of a side, 0 where they are unequal; `stats` says that
     log-sum-exp and delta travel with queries, not their output. `data` gets the numbers that have
-    names, `constants` other values. `sorted` says of each side whether gathered tokens are in the
-    order of the sequence. `unequal`: pieces of queries and of keys are of different lengths.
+    names, `constants` other values. `unequal`: pieces of queries and of keys are of different
+    lengths.
     """
 
     free: bool
@@ -32,7 +32,6 @@ class Form:
     unequal: bool = False
     data: Data = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)
-    sorted: dict[str, bool] = field(default_factory=dict)
 
 
 class Operands:
@@ -47,14 +46,6 @@ class Operands:
         self.backward = program.pass_ == "backward"
         self.keeps = frozenset(register.of for register in program.kept)
         self.orders = dict[str, str]()  # of what exchanges bring, by name
-        for op in walk(program.ops):
-            if isinstance(op, Wait) and isinstance(op.message.route, Gather | Swap):
-                self.sort(op.into.register.side, op.message.route.sort)
-
-    def sort(self, side: SideName, sort: bool) -> None:
-        """Notes if gathered tokens of a side are put in order."""
-        if self.form.sorted.setdefault(side, sort) != sort:
-            raise PlanError("gathered tokens are in the order of the sequence, and are not")
 
     # ---- words
 
@@ -190,7 +181,7 @@ class Operands:
         return tuple(Expr(0, 0, (*[0] * n, 1)) for n in range(len(self.mesh)))
 
     def positions(self, place: Place, side: SideName) -> str:
-        """The positions of the tokens at a place, in the order of the sequence."""
+        """The positions of the tokens at a place."""
         coordinates, several = list[str](), place.at.count(None)
         for e, name, size in zip(place.at, self.axes, self.sizes, strict=True):
             if e is None:
@@ -207,9 +198,9 @@ class Operands:
         text = f"{'kv_' * keys}positions_at({at}{', seq' * self.form.free})"
         if where := self.tokens(Slice(Register(side, OWN), place.pieces)):
             text += f"[..., {where}]"
-        if several and not self.form.sorted.get(side, True):
-            return f"{text}.reshape(-1)"
-        return f"jnp.sort({text}.reshape(-1))" if several else text
+        if not several:
+            return text
+        return f"jnp.sort({text}.reshape(-1))" if place.sort else f"{text}.reshape(-1)"
 
     def positions_of(self, axes: Sequence[str], side: SideName) -> str:
         """The positions of the tokens on a rank that Python counts."""

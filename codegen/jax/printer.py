@@ -252,8 +252,10 @@ class Printer(Messages):
         plain, tiles, one_slice = KERNELS[self.program.pass_]
         call, given, first = tiles if op.kind == "tiles" else plain, list[str](), op.sums[0]
         q, kv = op.q, Slice(op.kv.register, None, op.kv.heads)
+        if any(x.heads for x in op.sums[1:]):
+            raise PlanError("gradients of some heads of keys are added to others")
         if first.heads:
-            if first.heads != q.heads or self.several(q) or any(x.heads for x in op.sums[1:]):
+            if first.heads != q.heads or self.several(q):
                 raise PlanError("sums of some heads are added to by others")
             given = [call, self.slice_of_heads(first)]
             call, q = one_slice, Slice(q.register, q.pieces)

@@ -6,7 +6,7 @@ one op takes all that the mask leaves of both registers: its geometry is found w
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -22,32 +22,38 @@ from planner.masks.mask import SideName
 
 PLAIN: dict[str, AttendKind] = {"full": "full", "causal": "causal", "strict": "strict"}
 Pair = tuple[Part, Part]  # of queries and of keys
+InOrder = Callable[[SideName, str], bool]  # of a side and the name of a value
 
 
-def attends(rows: Expansion, calls: Sequence[Call], steps: Sequence[int], uneven: bool) -> list[Op]:
+def attends(
+    rows: Expansion, calls: Sequence[Call], steps: Sequence[int], uneven: bool, in_order: InOrder
+) -> list[Op]:
     """An op for each rectangle, or for all of two values, under its condition.
 
     `uneven`: pieces are of several lengths, so that no rectangle is of a kind but by positions.
+    `in_order`: whether the tokens of a value were brought into the order of the sequence.
     """
     groups = defaultdict[tuple[object, ...], list[Call]](list)
     for call in calls:
         q, kv = call.q, call.kv
         groups[q.value, q.lag, q.heads, kv.value, kv.lag, kv.heads, call.sums].append(call)
-    return [op for group in groups.values() for op in _ops(rows, group, steps, uneven)]
+    return [op for group in groups.values() for op in _ops(rows, group, steps, uneven, in_order)]
 
 
-def _ops(rows: Expansion, group: Sequence[Call], steps: Sequence[int], uneven: bool) -> list[Op]:
+def _ops(
+    rows: Expansion, group: Sequence[Call], steps: Sequence[int], uneven: bool, in_order: InOrder
+) -> list[Op]:
     cut = uneven or any(call.attend.kind not in PLAIN for call in group)
     varied = any(call.gaps or _varies(call.q) or _varies(call.kv) for call in group)
     if (cut and varied) or any(call.gaps for call in group):
-        return _whole(rows, group, steps)
+        return _whole(rows, group, steps, in_order)
     made = list[Op]()
     for call in group:
         pair = call.q, call.kv
         kind, places = PLAIN.get(call.attend.kind, "tiles"), None
         kind = "tiles" if uneven else kind
         if kind == "tiles":
-            places = _places(rows, pair, _seen(rows, call, steps))
+            places = _places(rows, pair, _seen(rows, call, steps), in_order)
         op = _attend(pair, kind, call.sums, places)
         made.append(Choose(((condition(call.when), op),)))
     return made
@@ -77,15 +83,22 @@ def _seen(rows: Expansion, call: Call, steps: Sequence[int]) -> list[Seen]:
     return [(t, rectangles[t].rank) for t in steps if call.when.on(t)]
 
 
-def _places(rows: Expansion, pair: Pair, seen: Sequence[Seen]) -> tuple[Place, Place]:
+def _places(
+    rows: Expansion, pair: Pair, seen: Sequence[Seen], in_order: InOrder
+) -> tuple[Place, Place]:
     q, kv = (Part(part.value, part.lag) for part in pair)
-    return place_of(rows, "q", q, seen), place_of(rows, "kv", kv, seen)
+    return (
+        place_of(rows, "q", q, seen, in_order("q", q.value)),
+        place_of(rows, "kv", kv, seen, in_order("kv", kv.value)),
+    )
 
 
 # ---- all that the mask leaves of two registers
 
 
-def _whole(rows: Expansion, group: Sequence[Call], steps: Sequence[int]) -> list[Op]:
+def _whole(
+    rows: Expansion, group: Sequence[Call], steps: Sequence[int], in_order: InOrder
+) -> list[Op]:
     """One op for all rectangles of two values; PlanError if these are not all the mask leaves."""
     q, kv = group[0].q, group[0].kv
     pair = Part(q.value, q.lag, None, q.heads), Part(kv.value, kv.lag, None, kv.heads)
@@ -100,7 +113,7 @@ def _whole(rows: Expansion, group: Sequence[Call], steps: Sequence[int]) -> list
     if everyone and not missed.any() and on == [*range(on[0], on[-1] + 1)]:
         asked, running = [(Steps(on[0], None), Steps(None, on[-1]))], np.ones_like(running)
     ranks = [(t, np.flatnonzero(row)) for t, row in zip(on, running, strict=True)]
-    op = _attend(pair, "tiles", group[0].sums, _places(rows, pair, ranks))
+    op = _attend(pair, "tiles", group[0].sums, _places(rows, pair, ranks, in_order))
     return [Choose(tuple((tests, op) for tests in asked))]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from planner.errors import PlanError
 from planner.loops.expand import Expansion
 from planner.loops.form import OWN, Attend, Ends, Exchange, Ints
+from planner.partitions import Side
 
 
 def swapped(rows: Expansion, exchange: Exchange) -> tuple[Ends | None, int]:
@@ -32,12 +33,25 @@ def swapped(rows: Expansion, exchange: Exchange) -> tuple[Ends | None, int]:
 
 
 def sorts(rows: Expansion, exchange: Exchange) -> bool:
-    """True if tokens come in another order, and an attend does not take all of all of them."""
+    """True if tokens come in another order, and an attend does not take all of all of them.
+
+    Tokens of ranks that interleave stay one rank after the other, as tiles are cut of stripes;
+    raises PlanError where a kernel takes them in the order of the sequence.
+    """
     attends = [s for s in rows.loops.statements if isinstance(s, Attend)]
     if all(s.kind == "full" and not any(p.pieces for p in (*s.q, *s.kv)) for s in attends):
         return False
+    if interleave(rows.plan.partition.side(exchange.side)):
+        if any(s.kind in ("causal", "strict") for s in attends):
+            raise PlanError("tokens of ranks that are gathered interleave under a causal kernel")
+        return False
     chunks = _brought(rows, exchange)
     return bool((np.diff(chunks, axis=1) < 0).any())
+
+
+def interleave(side: Side) -> bool:
+    """True if pieces of a side are no ranges of the sequence, one behind the other."""
+    return any(len(c) != 1 or c[0].step != 1 for c in side.chunks)
 
 
 def _brought(rows: Expansion, exchange: Exchange) -> Ints:

@@ -12,9 +12,10 @@ from planner.loops.form import OWN, Ends, Expr, Ints, Part
 Seen = tuple[int, Ints]  # a step, and the ranks that read a value in it
 
 
-def place_of(rows: Expansion, side: str, part: Part, seen: Sequence[Seen]) -> Place:
+def place_of(rows: Expansion, side: str, part: Part, seen: Sequence[Seen], in_order: bool) -> Place:
     """The owners of the tokens of a part where it is read, as far away from all ranks.
 
+    `in_order`: an exchange has brought them into the order of the sequence.
     Raises PlanError where whose tokens these are follows no formula.
     """
     owners = rows.plan.partition.side(side).owners
@@ -29,7 +30,9 @@ def place_of(rows: Expansion, side: str, part: Part, seen: Sequence[Seen]) -> Pl
         each = zip(numbers[blocks], here, strict=True)
         pieces |= {tuple(sorted({*row[on].tolist()})) for row, on in each}
     at = tuple(_along(away, axis, rows.loops.mesh) for axis in range(len(rows.loops.mesh)))
-    return Place(at, _ends(pieces, own.shape[1]))
+    if not in_order and at.count(None) > 1:
+        raise PlanError("tokens of ranks along several axes are in no order")
+    return Place(at, _ends(pieces, own.shape[1]), in_order and None in at)
 
 
 def piece_numbers(rows: Expansion, side: str) -> Ints:

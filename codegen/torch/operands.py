@@ -19,13 +19,14 @@ class Form:
     """The form of a program: `free` of its length, with keys `apart` from queries.
 
     `slices` are those of the heads of each side, 0 where they are of several sizes; `data` gets
-    the numbers that have names.
+    the numbers that have names. `unequal`: pieces of queries and of keys are of different lengths.
     """
 
     free: bool
     apart: bool
     sinks: bool
     slices: Mapping[SideName, int]
+    unequal: bool = False
     data: Data = field(default_factory=dict)
 
 
@@ -108,14 +109,20 @@ class Operands:
             raise PlanError("the pieces that a rank attends to go around the ranks")
         unit, count = self.program.unit, self.program.pieces_of(part.register)
         past = Expr(high.constant + 1, high.step, high.axes, 0, high.table)
-        first, end = self.in_tokens(low, unit), self.in_tokens(past, unit)
+        side = part.register.side
+        first, end = self.in_tokens(low, unit, side), self.in_tokens(past, unit, side)
         if high.table:
-            end = f"({self.words.number(high)} + 1) * size"
-            self.used.add("size")
+            end = f"({self.words.number(high)} + 1) * {self.size(side)}"
         begin = "" if low == Expr() else f"{first}, "
         return f"slice({begin}{'None' if past == Expr(count) else end})"
 
-    def in_tokens(self, e: Expr, unit: int) -> str:
+    def size(self, side: SideName) -> str:
+        """The name of the number of tokens of a piece of a side."""
+        name = "kv_size" if self.form.unequal and side == "kv" else "size"
+        self.used.add(name)
+        return name
+
+    def in_tokens(self, e: Expr, unit: int, side: SideName) -> str:
         """A number of pieces as a number of tokens."""
         scaled = e
         if not e.table:
@@ -125,12 +132,11 @@ class Operands:
             raise PlanError("pieces are listed that are not cut alike")
         if scaled == Expr():
             return "0"
-        self.used.add("size")
-        number = self.words.number(scaled)
+        number, size = self.words.number(scaled), self.size(side)
+        if scaled == Expr(1):
+            return size
         plain = scaled == Expr(scaled.constant)
-        return (
-            "size" if scaled == Expr(1) else f"{number} * size" if plain else f"({number}) * size"
-        )
+        return f"{number} * {size}" if plain else f"({number}) * {size}"
 
     def narrowed(self, sums: Register) -> str:
         """Complete sums in the dtype of the inputs; a log-sum-exp stays as it is."""
@@ -163,10 +169,12 @@ class Operands:
         return f"[*{name}, q, out, lse]" if self.keeps else f"[*with_output({name})]"
 
     def positions(self, place: Place, side: SideName) -> str:
-        """The positions of the tokens at a place, in the order of the sequence."""
+        """The positions of the tokens at a place."""
         where = self.tokens(Slice(Register(side, OWN), place.pieces))
         text = self.owners(place.at, side, where)
-        return f"torch.cat([{text}]).sort().values" if None in place.at else text
+        if None not in place.at:
+            return text
+        return f"torch.cat([{text}])" + ".sort().values" * place.sort
 
     def owners(self, at: Sequence[Expr | None], side: SideName, where: str = "") -> str:
         """The positions of the rank at coordinates, or of each along an axis; of some tokens."""

@@ -200,8 +200,10 @@ class _Printer(Operands):
         short = tuple(name[0] for name in self.axes)
         words = self.words.of(short, self.joined(short))
         each = ", ".join(f"({', '.join(x)})" if len(x) > 1 else x[0] for x in ends)
-        on = f"on = [{words.condition(message.on)} for {', '.join(short)} in ({each})]"
-        return [on], f"{call}, *on)"
+        steps = tuple(test for test in message.on if isinstance(test, Steps | Every))
+        ranks = tuple(test for test in message.on if test not in steps)
+        on = f"on = [{words.condition(ranks)} for {', '.join(short)} in ({each})]"
+        return [on], f"{call}, *on){self.when(steps)}"
 
     def far(self, by: Sequence[Expr], sign: int) -> tuple[str, ...]:
         """The coordinates of the rank so far ahead, or behind."""
@@ -227,7 +229,10 @@ class _Printer(Operands):
             inner = tuple(None if n == self.axis_of(of) else e for n, e in enumerate(self.here()))
             group = f"torch.cat([{self.owners(inner, of.side)}]).sort().values"
             each = f"{group} for {self.axes[route.axis]} in range({self.sizes[route.axis]})"
-        self.orders[name] = f"torch.cat([{each}]).argsort()"
+        name = f"kv_{name}" if self.form.apart and of.side == "kv" else name
+        text = f"torch.cat([{each}]).argsort()"
+        if self.orders.setdefault(name, text) != text:
+            raise PlanError("tokens are exchanged in two orders along an axis")
         self.used.add(name)
         return name
 
@@ -292,7 +297,9 @@ class _Printer(Operands):
     def opening(self) -> Lines:
         """The names that the lines below read, each after what it needs itself."""
         own, several = ("dout" if self.backward else "q"), len(self.mesh) > 1
-        count, unit = self.program.pieces_of(Register("q", OWN)), self.program.unit
+        unit = f" * {self.program.unit}" * (self.program.unit > 1)
+        keys = "saved[1]" if self.other(Register("kv", OWN)) else "k"
+        count, kv_count = (self.program.pieces_of(Register(side, OWN)) for side in ("q", "kv"))
         self.used.update(self.axes if several and self.orders else ())
         asked = self.used & {"group", "rank", "axis_groups", *self.axes}
         lines = [*self.saved(), *["group = group_named(name)"] * bool(asked)]
@@ -302,7 +309,8 @@ class _Printer(Operands):
         known = {
             **dict(zip(self.axes, at, strict=True)),
             "rank": "group.rank()",
-            "size": f"{own}.shape[2]{f' * {unit}' * (unit > 1)} // {count}",
+            "size": f"{own}.shape[2]{unit} // {count}",
+            "kv_size": f"{keys}.shape[2]{unit} // {kv_count}",
             "seq": f"{own}.shape[2] * RANKS",
             "delta": "(dout * out.to(wide(q))).sum(-1, keepdim=True)",
             **self.orders,

@@ -12,7 +12,7 @@ def schedule(program: Program, apart: bool) -> str:
     """Both passes; `apart`: keys lie elsewhere than queries. PlanError for what has no call."""
     assert program.lowered
     work = program.work
-    form = Form(program.free, apart, work.sinks, slices(program.forward))
+    form = Form(program.free, apart, work.sinks, slices(program.forward), program.keys_cut_apart)
     bodies = [print_pass(one, form) for one in program.lowered]
     mesh = max((one.mesh for one in program.lowered), key=len)  # one of several axes at most
     lines = [f"STEP = {program.step}", f"MESH = {mesh}"]
