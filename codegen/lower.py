@@ -292,11 +292,11 @@ class _Lowering:
         starts = [(s.name, s.part.value) for s in self.starts if s.side == side]
         sends = (s for s in self.whens if isinstance(s, Send) and not s.sums and s.side == side)
         named = [*starts, *((s.name, part.value) for s in sends for part in s.parts)]
-        found = {value}
-        while new := {part for name, part in named if name in found} - found:
-            found |= new
+        names = {value}
+        while new := {part for name, part in named if name in names} - names:
+            names |= new
         given = {name for name, part in named if name != part}
-        return {name for name in found if name not in given} or {value}
+        return {name for name in names if name not in given} or {value}
 
     def _sorted(self, s: Exchange) -> bool:
         """True if what comes has to be brought into the order of the sequence."""
