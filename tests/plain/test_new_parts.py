@@ -116,5 +116,5 @@ def test_a_mask_is_read_and_printed(image: Made) -> None:
 def test_programs_compare_with_the_expression_of_a_mask(image: Made, target: str) -> None:
     text = rl.emit(image(4), target)
     definition = text.partition("def allowed(")[2].partition("def ")[0]
-    assert "(j <= i) | ((i >= 8) & (j < 24))" in definition
+    assert "(j <= i) | (i >= 8) & (j < 24)" in definition
     assert text.count("allowed(") > 1
