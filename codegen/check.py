@@ -18,7 +18,7 @@ from codegen.checking.machine import Held, ProgramError, Registers
 from codegen.checking.messages import arrivals
 from codegen.conditions import Flags, holds
 from codegen.ir import Place, Program, Register, Slice
-from codegen.lowering.order import interleave
+from codegen.lowering.order import interleave, scattered
 from planner.analysis.kinds import KINDS, Kinds
 from planner.analysis.tiles import tiles
 from planner.ir import ACCUMULATORS, QUERY_SIDE
@@ -235,7 +235,7 @@ class Machine(Registers):
         for side in SIDES if op.kind != "full" else ():
             chunks = self.chunks(side, tables[side])
             apart = (chunks != ordered(chunks)).any(axis=1)
-            if interleave(self.sides[side]):
+            if interleave(self.sides[side]) or scattered(self.sides[side]):
                 apart |= (chunks >= 0).sum(axis=1) > 1
             self.fail_where(on & apart, f"{side} is not in order")
 

@@ -34,7 +34,7 @@ from codegen.lowering.accumulators import Accumulation, Delivery, accumulate, de
 from codegen.lowering.calls import attends
 from codegen.lowering.heads import refuse_other_heads
 from codegen.lowering.keeping import Kept
-from codegen.lowering.order import sorts, swapped
+from codegen.lowering.order import scattered, sorts, swapped
 from codegen.lowering.stale import refuse_stale
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
@@ -64,6 +64,7 @@ class _Lowering:
         self.uneven = any(len({*x.tolist()}) > 1 for x in sizes)
         if self.uneven and not padded:
             raise PlanError("pieces have different numbers of tokens")
+        self.tiled = self.uneven or any(map(scattered, map(rows.plan.partition.side, rows.values)))
         self.rows, self.kept, self.loops = rows, kept, rows.loops
         refuse_stale(rows)
         refuse_other_heads(rows)
@@ -136,7 +137,7 @@ class _Lowering:
         before = [*names, *self._aliases(later, waits, begun), *map(self._zero, begun)]
         body += [Post(message) for _, message in messages]
         body += self._begun_anew(messages, anew, kept)
-        body += attends(self.rows, calls, steps, self.uneven, self._in_order)
+        body += attends(self.rows, calls, steps, self.tiled, self._in_order)
         waits.sort(key=lambda wait: not wait.into.register.accumulates)
         body += waits
         body += self._cleared(messages, added, steps)

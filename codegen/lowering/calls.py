@@ -26,24 +26,25 @@ InOrder = Callable[[SideName, str], bool]  # of a side and the name of a value
 
 
 def attends(
-    rows: Expansion, calls: Sequence[Call], steps: Sequence[int], uneven: bool, in_order: InOrder
+    rows: Expansion, calls: Sequence[Call], steps: Sequence[int], tiled: bool, in_order: InOrder
 ) -> list[Op]:
     """An op for each rectangle, or for all of two values, under its condition.
 
-    `uneven`: pieces are of several lengths, so that no rectangle is of a kind but by positions.
+    `tiled`: pieces are of several lengths or in another order than that of the sequence, so that
+    kernel calls are cut by positions.
     `in_order`: whether the tokens of a value were brought into the order of the sequence.
     """
     groups = defaultdict[tuple[object, ...], list[Call]](list)
     for call in calls:
         q, kv = call.q, call.kv
         groups[q.value, q.lag, q.heads, kv.value, kv.lag, kv.heads, call.sums].append(call)
-    return [op for group in groups.values() for op in _ops(rows, group, steps, uneven, in_order)]
+    return [op for group in groups.values() for op in _ops(rows, group, steps, tiled, in_order)]
 
 
 def _ops(
-    rows: Expansion, group: Sequence[Call], steps: Sequence[int], uneven: bool, in_order: InOrder
+    rows: Expansion, group: Sequence[Call], steps: Sequence[int], tiled: bool, in_order: InOrder
 ) -> list[Op]:
-    cut = uneven or any(call.attend.kind not in PLAIN for call in group)
+    cut = tiled or any(call.attend.kind not in PLAIN for call in group)
     varied = any(call.gaps or _varies(call.q) or _varies(call.kv) for call in group)
     if (cut and varied) or any(call.gaps for call in group):
         return _whole(rows, group, steps, in_order)
@@ -51,7 +52,7 @@ def _ops(
     for call in group:
         pair = call.q, call.kv
         kind, places = PLAIN.get(call.attend.kind, "tiles"), None
-        kind = "tiles" if uneven else kind
+        kind = "tiles" if tiled else kind
         if kind == "tiles":
             places = _places(rows, pair, _seen(rows, call, steps), in_order)
         op = _attend(pair, kind, call.sums, places)

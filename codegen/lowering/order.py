@@ -41,7 +41,10 @@ def sorts(rows: Expansion, exchange: Exchange) -> bool:
     attends = [s for s in rows.loops.statements if isinstance(s, Attend)]
     if all(s.kind == "full" and not any(p.pieces for p in (*s.q, *s.kv)) for s in attends):
         return False
-    if interleave(rows.plan.partition.side(exchange.side)):
+    side = rows.plan.partition.side(exchange.side)
+    if scattered(side):
+        return False  # tiles are cut wherever they lie
+    if interleave(side):
         if any(s.kind in ("causal", "strict") for s in attends):
             raise PlanError("tokens of ranks that are gathered interleave under a causal kernel")
         return False
@@ -50,8 +53,14 @@ def sorts(rows: Expansion, exchange: Exchange) -> bool:
 
 
 def interleave(side: Side) -> bool:
-    """True if pieces of a side are no ranges of the sequence, one behind the other."""
+    """True if pieces of a side are no ranges of the sequence."""
     return any(len(c) != 1 or c[0].step != 1 for c in side.chunks)
+
+
+def scattered(side: Side) -> bool:
+    """True if pieces of a side are counted in another order than that of the sequence."""
+    starts = [c[0].start for c in side.chunks if c]
+    return starts != sorted(starts)
 
 
 def _brought(rows: Expansion, exchange: Exchange) -> Ints:

@@ -30,7 +30,7 @@ def place_of(rows: Expansion, side: str, part: Part, seen: Sequence[Seen], in_or
         each = zip(numbers[blocks], here, strict=True)
         pieces |= {tuple(sorted({*row[on].tolist()})) for row, on in each}
     at = tuple(_along(away, axis, rows.loops.mesh) for axis in range(len(rows.loops.mesh)))
-    if not in_order and at.count(None) > 1:
+    if not in_order and sum(along is None for along in at) > 1:
         raise PlanError("tokens of ranks along several axes are in no order")
     return Place(at, _ends(pieces, own.shape[1]), in_order and None in at)
 
