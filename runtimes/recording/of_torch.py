@@ -46,12 +46,16 @@ class Note(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of the plan: its step, its number among rows of its kind, its pairs or elements."""
+    """A row of the plan: its step, its number among rows of its kind, its pairs or elements.
+
+    `added`: sums travel; `home`: those of blocks that their sender owns.
+    """
 
     step: int
     number: int
     size: int
     added: bool = False
+    home: bool = False
 
 
 class Here(threading.local):
@@ -305,7 +309,10 @@ def _moves(plan: Plan, rank: int, own: str, other: str) -> dict[int, list[Row]]:
         sizes = [np.append(wide.block_bytes(t) // 8, 0) for t in move.tensors]
         for row in np.flatnonzero(getattr(move, own) == rank).tolist():
             size = int(sum(s[move.blocks[row]].sum() for s in sizes))
-            message = Row(step, first[step] + row, size, move.accumulates)
+            blocks = move.blocks[row][move.blocks[row] >= 0]
+            owners = plan.partition.side(move.side).owners[blocks]
+            home = move.accumulates and bool((owners == move.src[row]).all())
+            message = Row(step, first[step] + row, size, move.accumulates, home)
             rows[int(getattr(move, other)[row])].append(message)
         first[step] += len(move)
     return rows
@@ -316,9 +323,13 @@ def _matched(
 ) -> Iterator[tuple[Row, float, float]]:
     """Yields each row, and the start and end of the notes whose sizes add up to its own.
 
-    A row without an element leaves no note and takes no time; `start` is that of the pass.
+    A row without an element leaves no note and takes no time; nor do sums of blocks of the rank
+    that would send them, where a program leaves them there. `start` is that of the pass.
     """
-    waiting, end = iter(notes), start
+    rows, waiting, end = [*rows], iter(notes), start
+    short = sum(row.size for row in rows) - sum(int(note.size) for note in notes)
+    if short and short == sum(row.size for row in rows if row.home):
+        rows = [row._replace(size=0) if row.home else row for row in rows]
     for row in rows:
         taken = list[Note]()
         while (missing := row.size - sum(note.size for note in taken)) > 0:

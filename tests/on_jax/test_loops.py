@@ -67,7 +67,8 @@ def program(schedule: str, ranks: int, work: Workload) -> Program:
 @pytest.mark.parametrize(("schedule", "ranks", "work"), CASES, ids=str)
 def test_loops_match_dense_attention(schedule: str, ranks: int, work: Workload) -> None:
     pair = plan(schedule, work, ranks, pass_="both")
-    assert "FORWARD_ROWS" not in source_of(pair, "jax"), "tables"
+    copied = schedule == "ulysses" and work.kv_heads < ranks  # heads of which ranks get copies
+    assert ("FORWARD_STEPS" in source_of(pair, "jax")) == copied
     inputs = draw(work, 3)
     assert_dense(work, inputs, replay(pair, *inputs))
 
@@ -97,9 +98,10 @@ def test_a_program_of_stripes_refuses_one_token_on_a_rank() -> None:
         built.attention(q, k, k, mesh=SimpleNamespace(shape={"sp": 4}))
 
 
-def test_messages_along_a_list_of_ranks_are_printed_as_tables() -> None:
+def test_messages_along_a_list_of_ranks_are_exact() -> None:
     work = replace(WORK, mask=Full())
-    assert program_of(foreign_pair("shuffled", work, 8), "jax").lowered is None
+    inputs = draw(work, 3)
+    assert_dense(work, inputs, replay(foreign_pair("shuffled", work, 8), *inputs))
 
 
 @pytest.mark.parametrize("name", FOREIGN)

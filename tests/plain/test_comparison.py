@@ -205,7 +205,7 @@ def test_pages_and_pictures_show_the_fastest_that_compare_lists(
 
 
 def test_what_is_shown_of_a_comparison_recommends_what_all_of_it_does() -> None:
-    work = rl.Workload(seq=2**14, heads=32, kv_heads=8, mask="full")
+    work = rl.Workload(seq=2**15, heads=32, kv_heads=8, mask="full")
     every = rl.compare(work, 2, "h800")
     few = every.fastest(3)
     assert len(every.recommendation.close_to) > 3
