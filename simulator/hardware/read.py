@@ -68,9 +68,12 @@ def load(path: Path, kernel: str | None = None) -> Hardware:
             raise RingloomError(f"sections are wanted, not {brief(content)}")
         name = name_of("the name", content.pop("name", path.stem))
         kernels, usual = content.pop("kernels", {}), content.pop("kernel", "")
-        if not isinstance(kernels, dict) or (kernels and usual not in kernels):
-            several = f"kernel = {brief(usual)} is none of [kernels.NAME]"
-            raise RingloomError(several)
+        if not isinstance(kernels, dict):
+            raise RingloomError(f"kernels = {brief(kernels)} has no sections [kernels.NAME]")
+        for one in kernels:
+            name_of("a kernel", one)
+        if not isinstance(usual, str) or ((kernels or usual) and usual not in kernels):
+            raise RingloomError(f"kernel = {brief(usual)} is none of [kernels.NAME]")
         if kernel is not None and kernel not in kernels:
             raise RingloomError(unknown(f"kernel of {name}", kernel, tuple(kernels)))
         chosen = kernel or usual

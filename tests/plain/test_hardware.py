@@ -85,6 +85,9 @@ def test_a_kernel_of_a_file_is_named_behind_its_path(tmp_path: Path) -> None:
     path.write_text(text.replace('kernel = "cudnn"', 'kernel = "fa9"'))
     with pytest.raises(RingloomError, match="kernel = 'fa9' is none of"):
         hardware(path)
+    path.write_text(text.replace('kernel = "cudnn"', "kernel = { name = 3 }"))
+    with pytest.raises(RingloomError, match=r"kernel = \{'name': 3\} is none of"):
+        hardware(path)
     path.write_text(text.replace("[kernels.fa2]", "[kernels.fa2]\nspeed = 3"))
     with pytest.raises(RingloomError, match=r"attention\.speed must be"):
         hardware(path)
