@@ -14,6 +14,7 @@ reads as text and tests import.
 
 from importlib import import_module
 from io import BytesIO
+from threading import Lock
 from typing import Any, Unpack
 
 import numpy as np
@@ -28,6 +29,7 @@ from planner.verify import ensure_verified
 
 __all__ = ["PLATFORMS", "TARGETS", "emit", "save_tables", "tables"]
 Tables = dict[str, NDArray[Any]]
+PARSING = Lock()  # Python 3.11 counts the depth of syntax trees for all threads at once
 
 
 def emit(plans: AnyPlans, target: str, **options: Unpack[Options]) -> str:
@@ -40,7 +42,8 @@ def emit(plans: AnyPlans, target: str, **options: Unpack[Options]) -> str:
     plan, and for a plan that no program can be written for.
     """
     program = program_of(ensure_verified(plans), target, **options)
-    source: str = _room(program.target).write(program)
+    with PARSING:
+        source: str = _room(program.target).write(program)
     return source
 
 
