@@ -20,11 +20,6 @@ STRINGS = {"join", "format", "lstrip", "lower", "rstrip", "strip", "upper", "unp
 EXCUSED = {  # of no program's text
     "codegen/programs.py": "removeprefix",  # of the reason why a plan has no loops
 }
-OLD = {  # what the program IR takes the place of
-    *("codegen/reflow.py", "codegen/text.py", "codegen/lowered/conditions.py"),
-    *(f"codegen/jax/{name}.py" for name in ("attends", "cases", "exchanges", "hops", "passes")),
-    *("codegen/jax/runs.py", "codegen/jax/values.py"),
-}
 
 Rule = Callable[[ast.AST], Iterator[str]]
 
@@ -110,7 +105,7 @@ def complaints(rule: Rule) -> list[str]:
     return [
         f"{name}:{said}"
         for name, path in names.items()
-        if name not in READERS | OLD
+        if name not in READERS
         for said in rule(ast.parse(path.read_text(encoding="utf-8")))
         if not said.endswith(f" calls {EXCUSED.get(name)}")
     ]
