@@ -9,10 +9,10 @@ from typing import Literal, TypedDict, TypeVar, Unpack
 
 from codegen import ir
 from codegen.check import ProgramError, check
-from codegen.layout import Layout, layout_of
+from codegen.frame.layout import Layout, layout_of
+from codegen.frame.masks import boxes
 from codegen.lower import lower
 from codegen.lowering.keeping import kept
-from codegen.masks import boxes
 from codegen.passes import optimized
 from codegen.tracing import traced
 from planner.errors import PlanError, unknown

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from codegen.assemble import PACKED, Part, assemble, parts_of
-from codegen.header import constants, docstring
+from codegen.frame.assemble import PACKED, Part, assemble, parts_of
+from codegen.frame.header import constants, docstring
+from codegen.frame.layout_text import has_kv_positions, layout_text
+from codegen.frame.masks import mask_function
 from codegen.jax import loops
 from codegen.jax.tables import dynamic
 from codegen.jax.tables import program as table
 from codegen.jax.tables.dynamic import tables
-from codegen.layout_text import has_kv_positions, layout_text
-from codegen.masks import mask_function
 from codegen.programs import Program
 from planner.errors import PlanError
 

@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
+from codegen.frame.layout_text import has_kv_positions
 from codegen.ir import Attend, Slice, Swap, Wait, walk
 from codegen.jax.operands import Form
 from codegen.jax.printer import SAVED, Printer
-from codegen.layout_text import has_kv_positions
 from codegen.programs import Program
 from codegen.words import SIZES
 from planner.errors import PlanError

@@ -1,9 +1,9 @@
 """Torch programs: one attention function, printed from loops or by tables, and its check."""
 
-from codegen.assemble import PACKED, Part, assemble, parts_of
-from codegen.header import constants, docstring
-from codegen.layout_text import has_kv_positions, layout_text
-from codegen.masks import mask_function
+from codegen.frame.assemble import PACKED, Part, assemble, parts_of
+from codegen.frame.header import constants, docstring
+from codegen.frame.layout_text import has_kv_positions, layout_text
+from codegen.frame.masks import mask_function
 from codegen.programs import Program
 from codegen.torch.by_tables import dynamic, table
 from codegen.torch.by_tables.dynamic import tables

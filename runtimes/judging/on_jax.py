@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from codegen.masks import boxes
+from codegen.frame.masks import boxes
 from runtimes.arrays import Array, load_arrays, save_arrays
 from runtimes.emitted import load
 from runtimes.judging.case import Case, Layout, layouts, misplacement

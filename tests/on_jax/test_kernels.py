@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from codegen import emit
-from codegen.assemble import assemble
+from codegen.frame.assemble import assemble
 from codegen.jax import kernels
 from jax_devices import Mesh, jax
 from planner.kernel_calls import Call

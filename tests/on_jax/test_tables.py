@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit, masks
+from codegen import emit
+from codegen.frame import masks
 from codegen.jax import write
 from codegen.jax.tables import dynamic
 from codegen.jax.tables import program as printed

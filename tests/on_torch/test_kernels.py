@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codegen.assemble import Part
+from codegen.frame.assemble import Part
 from codegen.torch.parts import bands
 from planner.masks import Window
 from planner.partitions import shifted

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen.layout import layout_of
+from codegen.frame.layout import layout_of
 from codegen.programs import Program
 from codegen.torch import write
 from codegen.torch.by_tables import dynamic

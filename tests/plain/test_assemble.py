@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from codegen import assemble as assembly
-from codegen.assemble import Part, assemble, used
-from codegen.folding import folded
-from codegen.imports import Import, written
+from codegen.frame import assemble as assembly
+from codegen.frame.assemble import Part, assemble, used
+from codegen.frame.folding import folded
+from codegen.frame.imports import Import, written
 from ruff_check import assert_as_ruff_has_it
 
 PART = '''"""A part, which tests may import."""

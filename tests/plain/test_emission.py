@@ -16,8 +16,8 @@ from click.testing import CliRunner
 
 import codegen
 import ringloom as rl
-from codegen.formatting import formatted
-from codegen.header import plan_literal
+from codegen.frame.formatting import formatted
+from codegen.frame.header import plan_literal
 from codegen.programs import program_of
 from command_line import CommandLine
 from planner.files.digest import digest
@@ -330,5 +330,5 @@ def test_what_codegen_is_asked_for_has_no_name_of_a_module_in_it() -> None:
     folder = Path(codegen.__file__).parent
     rooms = {path.parent.name for path in folder.glob("*/__init__.py")}
     modules = rooms | {path.stem for path in folder.glob("*.py")}
-    assert {"torch", "masks"} < modules
+    assert {"torch", "frame"} < modules
     assert not modules & {*codegen.__all__}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from codegen.assemble import Part
+from codegen.frame.assemble import Part
 from codegen.torch.parts import bands
 from planner.kernel_calls import Call, band_calls, rectangle_calls
 from planner.kernel_calls.calls import in_turn

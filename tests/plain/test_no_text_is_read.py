@@ -11,7 +11,7 @@ import pytest
 
 from repository import ROOT
 
-READERS = {"codegen/assemble.py", "codegen/folding.py"}  # of parts, by their syntax trees
+READERS = {"codegen/frame/assemble.py", "codegen/frame/folding.py"}  # of parts, by syntax trees
 LOOKS = {
     *("replace", "partition", "rpartition", "split", "rsplit", "splitlines", "find", "rfind"),
     *("startswith", "endswith", "removeprefix", "removesuffix", "rindex"),

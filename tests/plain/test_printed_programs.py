@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import stand_ins
 from codegen import emit
-from codegen.formatting import formatted
+from codegen.frame.formatting import formatted
 from codegen.programs import TARGETS, Program, program_of
 from codegen.torch import write
 from codegen.torch.schedule import schedule

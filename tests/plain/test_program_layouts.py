@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from array_libraries import library_of
-from codegen.assemble import PACKED, assemble
-from codegen.layout import Joined, Layout, Ranges, layout_of
-from codegen.layout_text import described, has_kv_positions, layout_text
+from codegen.frame.assemble import PACKED, assemble
+from codegen.frame.layout import Joined, Layout, Ranges, layout_of
+from codegen.frame.layout_text import described, has_kv_positions, layout_text
 from planner.ir import Plan
 from planner.layouts import by_tokens, chunks_of, whole_heads
 from planner.masks import Causal, Full, Mask, Window

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from array_libraries import library_of
-from codegen.assemble import assemble
-from codegen.masks import boxes, mask_data, mask_function
+from codegen.frame.assemble import assemble
+from codegen.frame.masks import boxes, mask_data, mask_function
 from planner.masks import (
     Causal,
     Mask,

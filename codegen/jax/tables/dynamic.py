@@ -14,8 +14,8 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen import masks
-from codegen.assemble import Part
+from codegen.frame import masks
+from codegen.frame.assemble import Part
 from codegen.jax.parts.tables.arrays import Steps, calls_of, side_of, steps_of
 from codegen.jax.tables import program as table
 from codegen.jax.tables.slots import tables as tables_of

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from codegen.assemble import Part, parts_of
+from codegen.frame.assemble import Part, parts_of
+from codegen.frame.packed import assigned
 from codegen.jax.tables.slots import COLUMNS, tables
-from codegen.packed import assigned
 from codegen.programs import Program
 
 NUMBERS = {name: 2 + len(columns) for name, columns in COLUMNS.items()}  # of a tile

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 
-from codegen.assemble import Part, assemble, parts_of
-from codegen.header import constants, docstring
-from codegen.masks import boxes
+from codegen.frame.assemble import Part, assemble, parts_of
+from codegen.frame.header import constants, docstring
+from codegen.frame.masks import boxes
 from codegen.programs import Program
 from codegen.steps import Arrays
 from codegen.torch.by_tables import table

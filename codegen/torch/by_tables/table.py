@@ -1,7 +1,7 @@
 """text(program)   the part of a program that runs a plan by its tables, whatever the plan."""
 
-from codegen.assemble import Part, parts_of
-from codegen.packed import assigned
+from codegen.frame.assemble import Part, parts_of
+from codegen.frame.packed import assigned
 from codegen.programs import Program
 from codegen.steps import Tables, tables
 from codegen.torch.by_tables.calls import cutter

@@ -10,9 +10,9 @@ from shlex import quote, split
 
 import numpy as np
 
-from codegen.layout import Form
-from codegen.masks import mask_data
-from codegen.packed import literal
+from codegen.frame.layout import Form
+from codegen.frame.masks import mask_data
+from codegen.frame.packed import literal
 from codegen.programs import Options, Program
 from planner.files.digest import digest
 from planner.ir import TENSORS

@@ -4,7 +4,7 @@
     assemble(docstring, [constants, layout, schedule, Part(...), ...], keep=("attention", "main"))
 
 What of a part is there for some programs only stands under an `if` of capital names, the choices
-of the program, which `codegen.folding` makes: `if WINDOWS:` ... `else:` ...
+of the program, which `codegen.frame.folding` makes: `if WINDOWS:` ... `else:` ...
 
 Every text is a module: imports, then definitions (functions, classes, assignments). Texts come in
 the order of the program. Kept are the definitions named in `keep` and what these use, transitively
@@ -33,11 +33,11 @@ from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 
-from codegen.folding import folded
-from codegen.formatting import formatted
-from codegen.imports import Import, written
+from codegen.frame.folding import folded
+from codegen.frame.formatting import formatted
+from codegen.frame.imports import Import, written
 
-CODEGEN = Path(__file__).parent
+CODEGEN = Path(__file__).parents[1]
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
 HEADING = "# ---- "
 IMPORTS = """\
@@ -84,7 +84,7 @@ class Part:
         return folded((CODEGEN / f"{self.name}.py").read_text(encoding="utf-8"), choices)
 
 
-PACKED = Part("packed")  # before the first data
+PACKED = Part("frame/packed")  # before the first data
 
 
 def parts_of(target: str, *names: str) -> list[Part]:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from codegen.layout import Form, Joined, Layout, Named, Ranges
-from codegen.packed import assigned
+from codegen.frame.layout import Form, Joined, Layout, Named, Ranges
+from codegen.frame.packed import assigned
 
 PADDED = '''
 

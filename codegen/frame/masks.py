@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
-from codegen.packed import assigned, literal
+from codegen.frame.packed import assigned, literal
 from planner.masks import Mask
 from planner.masks.regions import FAR, Region
 from planner.workload import Workload
