@@ -283,9 +283,9 @@ def _every(rows: Sequence[Measured]) -> Lines:
 
 def _row(row: Measured) -> tuple[object, ...]:
     unit = validation.UNITS.get(row.quantity, row.quantity)
-    versus = f" over `{row.versus.replace(':', ' :')}`" if row.versus else ""  # lines may break
+    versus = f" over {row.versus}" if row.versus else ""
+    name = f"{row.name}{versus}".replace(":", ":<wbr>")  # where lines may break
     plain = row.baselines.values() if row.quantity != "ratio" else ()
     errors = [f"{value / row.times[0] - 1:+.0%}" for value in plain] or [""] * len(BASELINES)
     numbers = (f"{value:.4g}" for value in (row.value, row.ours))
-    use = f"{row.use}: {row.why}" if row.why else row.use
-    return f"{row.name}{versus}", use, unit, *numbers, f"{expm1(row.error):+.1%}", *errors
+    return name, row.use, unit, *numbers, f"{expm1(row.error):+.1%}", *errors
