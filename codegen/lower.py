@@ -40,7 +40,7 @@ from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
 from planner.loops import form
 from planner.loops.expand import Expansion
-from planner.loops.form import HELD, OWN, Exchange, Ints, Return, Send, Start, When
+from planner.loops.form import HELD, OWN, Exchange, Expr, Ints, Return, Send, Start, When
 from planner.masks.mask import SideName
 
 Moving = Send | Return | Exchange
@@ -188,7 +188,7 @@ class _Lowering:
         shapes = {Register(r.side, r.value) for r in begun}
         for wait in (w for w in waits if not w.into.register.accumulates):
             if wait.partial or wait.into.register in shapes:
-                names.append(Let(wait.into.register, wait.message.source))
+                names.append(self._standing(wait))
         made = list[Op]()
         while new := [
             op for op in names if op.into not in self.defined and op.source.register in self.defined
@@ -198,6 +198,12 @@ class _Lowering:
             made.append(new[0])
             self.defined.add(new[0].into)
         return made
+
+    def _standing(self, wait: Wait) -> Let:
+        """Names for an arrival, before it comes, as many pieces and heads as come: the first."""
+        part, into = wait.message.source, wait.into.register
+        pieces, heads = ((Expr(), Expr(n - 1)) for n in self.shapes[into])
+        return Let(into, Slice(part.register, part.pieces and pieces, part.heads and heads))
 
     # ---- messages
 

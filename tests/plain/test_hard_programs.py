@@ -26,6 +26,9 @@ LOOPS: list[Case] = [  # schedule, ranks, (seq, kv_seq), (heads, kv_heads), mask
     ("usp:layout=zigzag", 4, (16, 32), (8, 4), "window:14,5", "torch"),
     # slices of heads in steps in which nobody sends
     ("llama3", 2, (8, 8), (2, 2), "chunks:3 & causal", "torch"),
+    # slices of heads that some ranks never send
+    ("head-chunks", 4, (32, 32), (2, 2), "full", "torch"),
+    ("ulysses-stages", 8, (48, 48), (2, 2), "causal & window:10", "torch"),
     # pairs of ranks that change with every other step
     ("usp:layout=zigzag", 8, (64, 64), (2, 2), "causal & documents:21,43", "jax"),
 ]

@@ -90,8 +90,8 @@ def tokens(tensors: Iterable[Tensor], where: Any) -> list[Tensor]:
 
 
 def heads(tensors: Iterable[Tensor], slices: int, number: int) -> list[Tensor]:
-    """One of so many slices of the heads of each tensor, as views."""
-    return [x.chunk(slices, 1)[number] for x in tensors]
+    """One of so many slices of the heads of each tensor, as views; counted around."""
+    return [x.chunk(slices, 1)[number % slices] for x in tensors]
 
 
 def some_heads(tensors: Iterable[Tensor], slices: int, where: slice) -> list[Tensor]:
