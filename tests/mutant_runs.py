@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import stand_ins
-from codegen import ir
+from codegen import emit, ir
 from codegen.check import ProgramError, check
-from codegen.programs import Program, program_of
-from codegen.torch import schedule as torch_schedule
-from codegen.torch import write
+from codegen.jax.loops import schedule as jax_schedule
+from codegen.programs import Program, Target, program_of
+from codegen.torch.schedule import schedule as torch_schedule
 from lowered_programs import workload
 from planner.errors import PlanError
 from planner.planning import plan
@@ -17,9 +17,12 @@ from planner.plans import Plans
 from repository import ROOT
 from stand_ins.case import Case, case_of
 from stand_ins.definitions import defined, definitions
-from stand_ins.passes import torch_names
 
-PARTS = "merge", "sums", "visitors", "vocabulary/accumulation", "vocabulary/messages"
+VOCABULARY = "vocabulary/accumulation", "vocabulary/messages"
+PARTS: dict[Target, tuple[str, ...]] = {
+    "torch": ("merge", "sums", "visitors", *VOCABULARY),
+    "jax": ("masked", *VOCABULARY),
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Printed:
     def difference(self, n: int, mutant: ir.Program) -> str:
         """Returns a difference that the text of a mutant makes, "" for none or for no text."""
         try:
-            text = torch_schedule(self._with(n, mutant), self.apart)
+            text = self._text(self._with(n, mutant))
         except PlanError:  # the target cannot spell it
             return ""
         own = {name for node in ast.parse(text).body for name in defined(node)}
@@ -58,19 +61,25 @@ class Printed:
             return f"{error!r} in\n{text}"
         return ""
 
+    def _text(self, program: Program) -> str:
+        if program.target == "torch":
+            return torch_schedule(program, self.apart)
+        return jax_schedule(program).text
+
     def _with(self, n: int, mutant: ir.Program) -> Program:
         passes = [*(self.program.lowered or ())]
         passes[n] = mutant
         return replace(self.program, lowered=tuple(passes))
 
 
-def printed(name: str, ranks: int, mask: str) -> Printed:
+def printed(name: str, ranks: int, mask: str, target: Target = "torch") -> Printed:
     """The program of a schedule."""
     work = workload(ranks, mask)
     plans = Plans.of(tuple(plan(name, work, ranks, pass_=p) for p in ("forward", "backward")))
-    program = program_of(plans, "torch")
-    text, case = write(program), case_of(program)
-    parts = "\n".join((ROOT / f"codegen/torch/parts/{part}.py").read_text() for part in PARTS)
+    program = program_of(plans, target)
+    text, case = emit(plans, target), case_of(program)
+    folder = ROOT / "codegen" / target / "parts"
+    parts = "\n".join((folder / f"{part}.py").read_text() for part in PARTS[target])
     called = {name for node in ast.parse(parts).body for name in defined(node)}
-    names = definitions(f"{parts}\n{text}", torch_names(case, text), called)
+    names = definitions(f"{parts}\n{text}", stand_ins.TARGETS[target][0](case, text), called)
     return Printed(program, "def kv_positions" in text, names, case)

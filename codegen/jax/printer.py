@@ -62,6 +62,7 @@ class Printer(Messages):
     def __init__(self, program: Program, form: Form) -> None:
         super().__init__(program, form)
         self.after = frozenset[Register]()  # read after a loop
+        self.bound = set[Register]()  # written before a loop
         self.body = self.lines(program.ops)
         if self.backward:
             dq, dkv = (self.names[Register(x, OWN)] for x in ("DQ", "DKV"))
@@ -82,6 +83,7 @@ class Printer(Messages):
             if isinstance(op, For | At):
                 self.after = results(self.program) | first_read(ops[n + 1 :])
             asked += self.op(op)
+            self.bound.update(writes(op))
         self.after = after
         made = Lines()
         for test, group in groupby(asked, lambda x: x[0]):
@@ -111,8 +113,8 @@ class Printer(Messages):
     def loop(self, op: For) -> Lines:
         """A loop, rolled by JAX or unrolled by Python, with what it has from step to step."""
         state, after, used = carried(op, self.after), self.after, "step" in self.used
-        if not state:
-            raise PlanError("a loop changes nothing")
+        if not state or not self.bound.issuperset(state):
+            raise PlanError("a loop changes nothing, or what has no value before it")
         self.words, self.rolling = self.frame(op.steps, True), rolls(op)
         self.used.discard("step")
         body = self.lines(op.body)
@@ -266,7 +268,8 @@ class Printer(Messages):
             if op.q.pieces or op.kv.pieces:
                 raise PlanError("parts of a shard are attended without their diagonal")
             cut = [("rows", "slice(1, None)"), ("cols", "slice(0, -1)")]
-        if op.places:
+        if op.kind == "tiles":
+            assert op.places
             given += [self.positions(op.places[0], "q"), self.positions(op.places[1], "kv")]
         elif op.kind != "full":
             given.append("True")

@@ -6,6 +6,7 @@ import stand_ins
 from codegen import emit
 from codegen.jax import loops
 from codegen.programs import Program, program_of
+from loop_schedules import foreign_pair
 from lowered_programs import SCHEDULES, masks, workload
 from planner.errors import PlanError
 from planner.planning import plan
@@ -65,6 +66,26 @@ def test_printed_programs_compute_attention_under_masks(name: str, ranks: int) -
 def test_programs_are_as_long_at_more_ranks(name: str) -> None:
     lines = [len(loops.schedule(program(name, r, "causal")).text.splitlines()) for r in (4, 8)]
     assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("name", ["stride", "halves"])
+def test_programs_of_unfamiliar_schedules_are_exact_and_as_long_at_more_ranks(name: str) -> None:
+    lines = set[int]()
+    for ranks in (5, 8, 35):
+        made = program_of(foreign_pair(name, workload(ranks, "full"), ranks), "jax")
+        text = text_of(made)
+        lines.add(len(loops.schedule(made).text.splitlines()))
+        if ranks < 35:
+            stand_ins.check(made, text)
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize("mask", ["causal", "prefix:16"])
+@pytest.mark.parametrize("name", ["stride", "halves"])
+def test_unfamiliar_schedules_are_exact_under_masks(name: str, mask: str) -> None:
+    made = program_of(foreign_pair(name, workload(5, mask), 5), "jax")
+    assert printed(made)
+    stand_ins.check(made, text_of(made))
 
 
 @pytest.mark.parametrize("name", ["zigzag", "ring", "striped", "burst"])

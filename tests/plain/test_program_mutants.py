@@ -6,6 +6,7 @@ from itertools import islice
 import pytest
 
 from codegen import conditions, ir
+from codegen.programs import TARGETS, Target
 from mutant_runs import printed
 from planner.loops.form import Expr, Root
 from program_mutants import everything, mutants
@@ -23,12 +24,15 @@ MORE = [
     *(("bidirectional", 5, "full"), ("mesh2d", 4, "causal"), ("decode-a2a", 4, "causal")),
     *(("usp", 4, "prefix:16"), ("zigzag", 4, "causal & documents:12,21,31")),
 ]
-EVERY = 1 if NIGHTLY else 29  # one mutant of so many is tried
+EVERY = 1 if NIGHTLY else 37  # one mutant of so many is tried
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("name", "ranks", "mask"), SOME + MORE * NIGHTLY)
-def test_a_mutant_is_refused_or_means_the_same(name: str, ranks: int, mask: str) -> None:
-    program, tried, refused = printed(name, ranks, mask), 0, 0
+def test_a_mutant_is_refused_or_means_the_same(
+    name: str, ranks: int, mask: str, target: Target
+) -> None:
+    program, tried, refused = printed(name, ranks, mask, target), 0, 0
     for n, one in enumerate(program.program.lowered or ()):
         assert program.refusal(n, one) == program.difference(n, one) == ""
         for how, mutant in islice(mutants(one), n, None, EVERY):
@@ -40,8 +44,9 @@ def test_a_mutant_is_refused_or_means_the_same(name: str, ranks: int, mask: str)
     assert refused > tried / 2 > 5
 
 
-def test_the_run_of_a_mutant_would_show_that_it_differs() -> None:
-    program = printed("zigzag", 4, "causal")
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_run_of_a_mutant_would_show_that_it_differs(target: Target) -> None:
+    program = printed("zigzag", 4, "causal", target)
     backward = (program.program.lowered or ())[1]
     kinds = [
         mutant for how, mutant in mutants(backward) if "Attend.kind:" in how and "tiles" not in how

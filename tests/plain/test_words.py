@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen.conditions import RANK, Bound, Every, Listed, Span, Steps, Test, holds
+from codegen.jax.traced import Traced
 from codegen.words import AXES, Data, Words
 from planner.loops.form import Expr, Loops
 
@@ -42,17 +43,35 @@ def any_test(draw: st.DrawFn, mesh: tuple[int, ...]) -> Test:
 
 
 def meaning(text: str, words: Words, data: Data, t: int) -> list[object]:
-    """The value of a text on each rank in a step."""
-    where = Loops(words.mesh, 0, ()).coordinates().tolist()
-    names = [dict(zip(words.axes, at, strict=False)) | {"rank": at[-1], "step": t} for at in where]
+    """The value of a text on each rank in a step.
+
+    Where ranks are traced, a text gets those of all ranks in one array: Python can ask for none.
+    """
+    where = Loops(words.mesh, 0, ()).coordinates()
+    if isinstance(words, Traced):
+        at: dict[str, object] = {**dict(zip(words.axes, where.T, strict=False)), "jnp": np}
+        value = eval(text, {"__builtins__": {}}, data | at | {"rank": where[:, -1], "step": t})
+        return list(np.broadcast_to(value, len(where)).tolist())
+    axes = where.tolist()
+    names = [dict(zip(words.axes, at, strict=False)) | {"rank": at[-1], "step": t} for at in axes]
     return [eval(text, {"__builtins__": {}}, data | each) for each in names]
+
+
+@st.composite
+def cyclic(draw: st.DrawFn) -> Bound:
+    """A bound at both ends of one axis: it rises everywhere, nowhere, or on some ranks."""
+    ends = (Expr(draw(st.integers(0, 7)), 0, (draw(st.integers(0, 1)),)) for _ in range(2))
+    return Bound(0, *ends)
 
 
 FRAMES = [(range(8), True), (range(2, 7), True), (range(3, 4), False), (range(1), False)]
 
 
-def words_of(mesh: tuple[int, ...], steps: range, loop: bool) -> Words:
-    return Words(mesh, steps, loop, AXES[len(mesh)])
+KINDS = Words, Traced
+
+
+def words_of(mesh: tuple[int, ...], steps: range, loop: bool, kind: type[Words] = Words) -> Words:
+    return kind(mesh, steps, loop, AXES[len(mesh)])
 
 
 @settings(max_examples=200, deadline=None)
@@ -60,8 +79,8 @@ def words_of(mesh: tuple[int, ...], steps: range, loop: bool) -> Words:
 def test_a_printed_number_is_the_number(drawn: tuple[tuple[int, ...], Expr]) -> None:
     mesh, e = drawn
     where = Loops(mesh, 0, ()).coordinates()
-    for (steps, loop), tabled in product(FRAMES, (False, True)):
-        words = words_of(mesh, steps, loop)
+    for (steps, loop), tabled, kind in product(FRAMES, (False, True), KINDS):
+        words = words_of(mesh, steps, loop, kind)
         if tabled:
             e = Expr(e.constant, e.step, e.axes, 5, (7, 3, 9, 1, 4), e.period, e.phase)
         text = words.number(e)
@@ -75,9 +94,19 @@ def test_a_printed_condition_holds_where_the_condition_does(
     drawn: tuple[tuple[int, ...], list[Test]],
 ) -> None:
     mesh, tests = drawn
+    assert_means(mesh, tests)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cyclic())
+def test_a_printed_bound_holds_around_the_end_of_an_axis(bound: Bound) -> None:
+    assert_means((6,), [bound])
+
+
+def assert_means(mesh: tuple[int, ...], tests: list[Test]) -> None:
     where = Loops(mesh, 0, ()).coordinates()
-    for steps, loop in FRAMES:
-        words = words_of(mesh, steps, loop)
+    for (steps, loop), kind in product(FRAMES, KINDS):
+        words = words_of(mesh, steps, loop, kind)
         text = words.condition(tuple(tests)) or "True"
         for t in steps:
             wanted = holds(tuple(tests), [t], where)[0].tolist()

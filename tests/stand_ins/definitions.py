@@ -22,13 +22,20 @@ def definitions(text: str, names: dict[str, Any], wanted: Set[str] = frozenset()
     needed, chosen = PASSES | POSITIONS | wanted, set[int]()
     while new := [n for n, (_, own) in enumerate(nodes) if own & needed and n not in chosen]:
         chosen |= {*new}
-        needed |= {x.id for n in new for x in ast.walk(nodes[n][0]) if isinstance(x, ast.Name)}
+        needed |= {name for n in new for name in read(nodes[n][0])}
     flags, scope = __future__.annotations.compiler_flag, dict(names)
     body = [node for n, (node, _) in enumerate(nodes) if n in chosen]
     exec(compile(ast.Module(body, []), "<program>", "exec", flags), scope)
     for name in POSITIONS & scope.keys() - names.keys():  # which each rank asks of all
         scope[name] = cache(scope[name])
     return scope
+
+
+def read(node: ast.stmt) -> set[str]:
+    """The names that a statement of a module reads, but for variables of its own."""
+    names = [x for x in ast.walk(node) if isinstance(x, ast.Name)]
+    own = {x.id for x in names if isinstance(x.ctx, ast.Store)}
+    return {x.id for x in names} - own
 
 
 def defined(node: ast.stmt) -> Iterator[str]:
