@@ -12,9 +12,13 @@
 A sum is finished (1) if nothing will be added to it. `parts` makes of a rectangle of blocks what a
 target runs: kernel calls in torch, live tiles in JAX. What is sent leaves before a rank attends,
 and what it receives is there afterwards.
+
+Where the forward pass leaves OUT for the backward pass, STATS travel with DOUT instead: two numbers
+per token and head, and nobody has to keep OUT.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +27,7 @@ from numpy.typing import NDArray
 from planner.analysis.liveness import lifetimes
 from planner.analysis.messages import reaches_owner
 from planner.errors import PlanError
-from planner.ir import INPUTS, Plan
+from planner.ir import INPUTS, Move, Plan, Step
 from planner.partitions import Side
 
 Lists = list[Any]
@@ -36,6 +40,7 @@ LEFT = ("Q", "KV", "OUT")  # what a forward pass can leave on other ranks
 def tables(forward: Plan, backward: Plan | None, parts: Callable[[Plan], Parts]) -> Tables:
     """The tables of both passes; PlanError for initial copies that no program can have."""
     refuse(forward, backward)
+    backward = backward and with_statistics(backward)
     sides, work, keeps = forward.partition, forward.workload, kept(backward, forward.ranks)
     return {
         "QUERIES": blocks(sides.q, work.heads),
@@ -56,6 +61,21 @@ def refuse(forward: Plan, backward: Plan | None) -> None:
     for held in backward.start if backward else ():
         if tensor := next((t for t in held.tensors if t not in LEFT), None):
             raise PlanError(f"{tensor} is on other ranks, but no forward pass leaves it there")
+
+
+def with_statistics(plan: Plan) -> Plan:
+    """The plan with STATS beside DOUT in messages, instead of OUT on other ranks."""
+    if not any("OUT" in held.tensors for held in plan.start):
+        return plan
+    others = ((held, tuple(t for t in held.tensors if t != "OUT")) for held in plan.start)
+    start = tuple(replace(held, tensors=left) for held, left in others if left)
+
+    def both(move: Move) -> Move:
+        alone = "DOUT" in move.tensors and "STATS" not in move.tensors
+        return replace(move, tensors=(*move.tensors, "STATS")) if alone else move
+
+    changed = (Step(step.attends, tuple(map(both, step.moves))) for step in plan.steps)
+    return replace(plan, start=start, steps=tuple(changed))
 
 
 def kept(backward: Plan | None, ranks: int) -> Lists:
@@ -117,7 +137,5 @@ def by_position(side: Side, numbers: Iterable[int]) -> tuple[int, ...]:
 def last_reads(plan: Plan, tensor: str) -> Iterator[tuple[int, int, int]]:
     """(rank, block, step) of the last use of each copy that came in this pass."""
     received, last = lifetimes(plan, tensor)
-    if tensor == "DOUT":  # STATS are computed of it
-        last = np.maximum(last, lifetimes(plan, "STATS")[1])
     for rank, block in np.argwhere(received >= 0).tolist():
         yield rank, block, int(max(received[rank, block], last[rank, block]))

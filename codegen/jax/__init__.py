@@ -6,10 +6,8 @@ from codegen.frame.assemble import PACKED, Part, assemble, parts_of
 from codegen.frame.header import constants, docstring
 from codegen.frame.layout_text import has_kv_positions, layout_text
 from codegen.frame.masks import mask_function
-from codegen.jax import loops
-from codegen.jax.tables import dynamic
-from codegen.jax.tables import program as table
-from codegen.jax.tables.dynamic import tables
+from codegen.jax import by_tables, loops
+from codegen.jax.by_tables import tables
 from codegen.programs import Program
 from planner.errors import PlanError
 
@@ -21,8 +19,7 @@ KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
 def write(program: Program) -> str:
     """The text of a program: loops where they are regular and can be printed, else tables."""
     if program.dynamic:
-        program = dynamic.with_room(program)
-        return written(program, dynamic.schedule(program))
+        program = by_tables.with_room(program)
     if program.lowered is not None:
         try:
             made = loops.schedule(program)
@@ -30,7 +27,7 @@ def write(program: Program) -> str:
             return written(program, [made.text, *parts], made.held)
         except PlanError as error:
             program = program.as_tables(str(error))
-    return written(program, table.schedule(program, *table.passes(program)))
+    return written(program, by_tables.schedule(program))
 
 
 def written(program: Program, texts: Sequence[str | Part], held: bool = False) -> str:
@@ -56,8 +53,8 @@ def written(program: Program, texts: Sequence[str | Part], held: bool = False) -
         "APART": keys,
         "PADDED": not layout.equal,
     }
-    keep = [*KEEP, *["kv_positions"] * keys, *dynamic.KEEP * program.dynamic]
-    usage = dynamic.USAGE * program.dynamic
+    keep = [*KEEP, *["kv_positions"] * keys, *by_tables.KEEP * program.dynamic]
+    usage = by_tables.USAGE * program.dynamic
     return assemble(docstring(program, usage), every_text, keep, choices)
 
 

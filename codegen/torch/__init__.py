@@ -1,51 +1,60 @@
 """Torch programs: one attention function, printed from loops or by tables, and its check."""
 
+from collections.abc import Sequence
+
 from codegen.frame.assemble import PACKED, Part, assemble, parts_of
 from codegen.frame.header import constants, docstring
 from codegen.frame.layout_text import has_kv_positions, layout_text
 from codegen.frame.masks import mask_function
 from codegen.programs import Program
-from codegen.torch.by_tables import dynamic, table
-from codegen.torch.by_tables.dynamic import tables
+from codegen.torch import by_tables
+from codegen.torch.by_tables import tables
 from codegen.torch.schedule import schedule
 from planner.errors import PlanError
 
 __all__ = ["tables", "write"]
 CALLED = "vocabulary/messages", "vocabulary/accumulation", "bands", "visitors", "merge"
-KERNELS = "kernels", "sums"
-KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
+KEEP = "PLAN", "positions", "shard", "unshard", "attention", "main"
 
 
 def write(program: Program) -> str:
     """The text of a program: its lowered passes where they can be printed, else tables."""
-    if program.dynamic:
-        return dynamic.write(program)
-    layout = layout_text(program.layout, "torch", program.free)
     apart = has_kv_positions(program.layout, "torch")
     if program.lowered is not None:
         try:
-            return written(program, layout, apart, schedule(program, apart))
+            printed = schedule(program, apart)
+            first, *called = parts_of("torch", "operators", *CALLED)
+            return written(program, [first, printed, *called], apart)
         except PlanError as error:
             program = program.as_tables(str(error))
-            layout = layout_text(program.layout, "torch", program.free)
-    return written(program, layout, apart)
+    return written(program, by_tables.passes(program), apart)
 
 
-def written(program: Program, layout: str, apart: bool, passes: str = "") -> str:
-    """A program that is bound to its plan, from printed passes or by tables."""
-    texts: list[str | Part] = [constants(program), PACKED, layout]
-    texts += [*parts_of("torch", "operators"), passes] if passes else table.text(program)
-    texts += parts_of("torch", *CALLED) if passes else []
-    texts += parts_of("torch", *KERNELS)
-    texts += table.operators(program, shapes(program, apart))
-    texts += [mask_function(program.work, "torch")]
+def written(program: Program, passes: Sequence[str | Part], apart: bool) -> str:
+    """A program of these passes, for its plan or for those that tables describe.
+
+    `apart`: keys lie elsewhere than queries.
+    """
+    bound = not program.dynamic
+    kept = ["kv_positions"] * apart if bound else by_tables.KEEP
+    where = [layout_text(program.layout, "torch", program.free)]
+    attention = "attention_with_sinks" if program.work.sinks else "attention"
+    gradients = ["gradients"] * (program.backward is not None or program.dynamic)
     special = program.unequal or program.work.sinks
     whole = program.free and program.backward and not special
-    check = "checks/check_whole" if whole else "checks/check_rows"
-    texts += parts_of("torch", check, "checks/check")
-    keep = [*KEEP, *["kv_positions"] * apart]
+    texts = [
+        *[constants(program), PACKED],
+        *(where if bound else by_tables.layout(program)),
+        *passes,
+        *parts_of("torch", "kernels", "sums", "agree", *[attention] * bound, "function"),
+        *[shapes(program, apart)] * bound,
+        *parts_of("torch", "sinks", *gradients, "likes"),
+        *[mask_function(program.work, "torch")] * bound,
+        *parts_of("torch", "checks/check_whole" if whole else "checks/check_rows", "checks/check"),
+    ]
     choices = program.choices | {"APART": apart}
-    return assemble(docstring(program), texts, keep, choices)
+    usage = [] if bound else by_tables.usage(program)
+    return assemble(docstring(program, usage), texts, [*KEEP, *kept], choices)
 
 
 def shapes(program: Program, apart: bool) -> str:

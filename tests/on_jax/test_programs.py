@@ -173,7 +173,7 @@ def test_loops_and_tables_have_sinks_and_values_of_another_dimension(
 ) -> None:
     """pass-q by tables; ulysses keeps outputs by heads, into which the sinks of these go."""
     source = source_of(plan(schedule, SUNK, 4, pass_="both"), "jax")
-    assert ("FORWARD_STEPS" in source) == (schedule == "pass-q")
+    assert ("run_forward" in source) == (schedule == "pass-q")
     exact(SUNK, schedule, 4, compiled=bool(compiled))
 
 

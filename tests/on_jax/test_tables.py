@@ -13,10 +13,8 @@ import pytest
 
 from codegen import emit
 from codegen.frame import masks
-from codegen.jax import write
-from codegen.jax.tables import dynamic
-from codegen.jax.tables import program as printed
-from codegen.jax.tables.slots import tables
+from codegen.jax import by_tables, slots, write
+from codegen.jax.slots import tables
 from codegen.programs import program_of
 from dense_attention import assert_dense
 from jax_devices import Mesh, jax, self_check
@@ -144,10 +142,10 @@ def test_a_wrong_table_is_not_exact(
 
     def changed(*plans: Any) -> Any:
         made = tables(*plans)
-        change(made["FORWARD"])
+        change(made["PASSES"]["forward"])
         return made
 
-    monkeypatch.setattr(printed, "tables", changed)
+    monkeypatch.setattr(slots, "tables", changed)
     work = replace(WORK, mask=Full())
     source = as_text(plan("ring", work, 2, pass_="both"))
     wrong = pytest.raises(AssertionError, match="from dense attention")
@@ -182,7 +180,7 @@ def test_tables_as_an_argument_follow_any_mask_and_compile_once() -> None:
     masks += [documents(random, 37) & Causal()]
     with jax.enable_x64(True):
         for mask in masks:
-            made = dynamic.tables(program, mask)
+            made = by_tables.tables(program, mask)
             assert_exact(module, replace(WORK, mask=mask), run, made)
     assert (len(calls), run._cache_size()) == (1, 1)
 
@@ -195,14 +193,14 @@ def test_a_program_cuts_a_mask_into_the_calls_that_the_compiler_cuts_it_into() -
     for first in range(1, WORK.seq):
         mask = Documents((first, WORK.seq - first)) & Causal()
         ours = module.make_tables(masks.boxes(replace(WORK, mask=mask), free=False))
-        np.testing.assert_equal(ours, dynamic.tables(program, mask))
+        np.testing.assert_equal(ours, by_tables.tables(program, mask))
 
 
 @pytest.mark.parametrize("left", range(1, 37, 3))
 def test_each_pair_that_a_mask_allows_is_in_one_call(left: int) -> None:
     mask, ranks = Window(left, 3), 3
     pair = plan("zigzag", replace(WORK, mask=Full()), ranks, pass_="both")
-    made = dynamic.tables(program_of(pair, "jax", dynamic=True), mask)
+    made = by_tables.tables(program_of(pair, "jax", dynamic=True), mask)
     count, sides = np.zeros((WORK.seq, WORK.kv_seq), int), pair.forward.partition
     for i, j, *_, i0, i1, j0, j1, low, high in made["forward"].reshape(-1, 11).tolist():
         if i < len(sides.q):
@@ -243,21 +241,21 @@ def test_tables_that_do_not_fit_are_refused() -> None:
     x, y = np.ones((1, 4, 38, 4), "f4"), np.ones((1, 2, 38, 4), "f4")
     attend = partial(module.attention, x, y, y, mesh=mesh_of(2))
     with pytest.raises(ValueError, match=r"tables of plan \d+, not \d+"):
-        attend(dynamic.tables(other))
+        attend(by_tables.tables(other))
     traced = both(module)
-    assert np.isfinite(traced(x, y, y, x, dynamic.tables(made))[0][:, :, :37]).all()
+    assert np.isfinite(traced(x, y, y, x, by_tables.tables(made))[0][:, :, :37]).all()
     for mask in (None, Keys(0)):  # under which no query meets a key, so that none makes it NaN
-        assert np.isnan(traced(x, y, y, x, dynamic.tables(other, mask))[0][:, :, :37]).all()
+        assert np.isnan(traced(x, y, y, x, by_tables.tables(other, mask))[0][:, :, :37]).all()
     roomy = program_of(plan("ring", full, 2, pass_="both"), "jax", dynamic=True, max_calls=9)
     with pytest.raises(
         ValueError, match=r"tables forward are \[2, 2, 9, 11\], not \[2, 2, 2, 11\]"
     ):
-        attend(dynamic.tables(roomy))
+        attend(by_tables.tables(roomy))
     many = Documents((5, 6, 7, 8, 11)) & Causal()
     with pytest.raises(PlanError, match=r"4 calls in step 0, but there is room for 2"):
-        dynamic.tables(made, many)
+        by_tables.tables(made, many)
     with pytest.raises(PlanError, match="1 calls in a step, more than --max-calls 0"):
-        dynamic.tables(replace(made, max_calls=0))
+        by_tables.tables(replace(made, max_calls=0))
     causal = program_of(plan("ring", WORK, 2, pass_="both"), "jax", dynamic=True)
     with pytest.raises(PlanError, match="make its plans for the mask full, not causal"):
         write(causal)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from codegen.programs import program_of
-from codegen.steps import last_reads
+from codegen.steps import last_reads, with_statistics
 from codegen.torch import write
 from planner.ir import Attend, Held, Move, Step
 from planner.masks import Full
@@ -31,7 +31,7 @@ def by_tables(plans: Plans) -> ModuleType:
 
 
 def other_band(steps: Any) -> None:
-    steps[0][1][2][0][2] = [[True]]
+    steps[0][1][2][0][2] = [[True, [], [], [], []]]
 
 
 def no_call(steps: Any) -> None:
@@ -83,13 +83,15 @@ def test_finished_sums_travel_in_the_type_of_the_model() -> None:
     assert {x.dtype for x in sent if x.shape[-1] == 1} == {torch.float32}, "the log-sum-exp"
 
 
-def test_dout_is_kept_until_the_last_use_of_the_statistics_that_are_computed_of_it() -> None:
-    """Rank 1 has OUT, computes the statistics of DOUT there, and sends them on after its attend."""
+def test_statistics_travel_with_dout_where_the_forward_pass_leaves_out() -> None:
+    """Rank 1 would have OUT, and sends the statistics of DOUT on after its attend."""
     work = Workload(seq=6, heads=1, head_dim=2, mask=Full(), dtype="float64")
     backward = plan("ring", work, 3, pass_="backward")
     comes, attended = Move(("DOUT",), [[0]], [0], [1]), Attend([1], [[0]], [[1]])
     goes = Move(("STATS",), [[0]], [1], [2])
     steps = Step((), (comes,)), Step((attended,), ()), Step((), (goes,))
     start = Held(("OUT",), [[0]], [1]), Held(("Q",), [[0]], [1])
-    made = replace(backward, start=start, buffers=(), steps=steps)
-    assert [*last_reads(made, "DOUT")] == [(1, 0, 2)]
+    made = with_statistics(replace(backward, start=start, buffers=(), steps=steps))
+    assert made.start == start[1:]
+    assert made.steps[0].moves == (replace(comes, tensors=("DOUT", "STATS")),)
+    assert [*last_reads(made, "STATS")] == [(1, 0, 2), (2, 0, 2)]

@@ -11,7 +11,7 @@ import pytest
 
 from codegen import emit
 from codegen.programs import Program, program_of
-from codegen.torch.by_tables.table import tables_of
+from codegen.torch.by_tables import tables_of
 from planner.ir import Plan
 from planner.loops import recovered
 from planner.masks import Causal, Chunks, Documents, Full, Mask, Prefix, Window

@@ -9,9 +9,5 @@ def missing(*_: Any, **_named: Any) -> Any:
 
 
 allowed = positions = kv_positions = missing
-shard = unshard = shapes = share_of = example = check_tables = missing
+shard = unshard = shapes = share_of = example = missing
 attention = local_attention = forward = backward = missing
-QUERIES: Any = None
-KEYS: Any = None
-FORWARD_STEPS: Any = None
-BACKWARD_STEPS: Any = None

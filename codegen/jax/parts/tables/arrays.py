@@ -36,8 +36,9 @@ class Steps(NamedTuple):
     tiles: np.ndarray  # what a rank attends [steps, ranks, most, numbers]
 
 
-def steps_of(table: dict[str, Any], width: int) -> Steps:
-    """The steps of a pass in a table, whose tiles have so many numbers."""
+def steps_of(table: dict[str, Any]) -> Steps:
+    """The steps of a pass in a table."""
+    width = 2 + len(table["SLOTS"])  # numbers of a tile
     shape = len(table["MOVES"]), len(table["MOVES"][0])
     rows = ([np.ravel(row) for step in table[name] for row in step] for name in ("MOVES", "TILES"))
     moves, tiles = (in_rows(x, least) for x, least in zip(rows, (1, width), strict=True))

@@ -10,14 +10,18 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from codegen.jax.parts.function import refuse_second_derivatives, sharded
-from codegen.jax.parts.stubs import KEYS, QUERIES
 from codegen.jax.parts.tables.arrays import calls_of
-from codegen.jax.parts.tables.table import run_backward, run_forward
+from codegen.jax.parts.tables.table import (
+    key_blocks,
+    passes,
+    query_blocks,
+    run_backward,
+    run_forward,
+)
 
 RANKS = SEQ = KV_SEQ = IDENTITY = CUT = 0
 BACKWARD = True
 PLAN: dict[str, Any] = {}
-PASSES: dict[str, Any] = {}
 
 # ---- The function to call
 
@@ -75,7 +79,7 @@ local_attention.defvjp(forward, once)
 
 def meeting(i, j, i0, i1, j0, j1, low, high):
     """Positions of a block of queries and of a block of keys in a box, and which pairs count."""
-    rows, cols = jnp.asarray(QUERIES.at)[i], jnp.asarray(KEYS.at)[j]
+    rows, cols = jnp.asarray(query_blocks.at)[i], jnp.asarray(key_blocks.at)[j]
     aligned = rows + (KV_SEQ - SEQ)
     rows = jnp.where((i0 <= aligned) & (aligned < i1), rows, -1)
     cols = jnp.where((j0 <= cols) & (cols < j1), cols, -1)
@@ -91,8 +95,8 @@ def make_tables(boxes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
     """
     refuse_overlaps(np.array(boxes, np.int64).reshape(-1, 6))
     most: Any = PLAN["max_calls"]
-    given = QUERIES, KEYS, KV_SEQ - SEQ, boxes, most
-    calls = {name: calls_of(steps.tiles, *given) for name, steps in PASSES.items()}
+    given = query_blocks, key_blocks, KV_SEQ - SEQ, boxes, most
+    calls = {name: calls_of(steps.tiles, *given) for name, steps in passes.items()}
     return {"plan": np.array(IDENTITY, np.int32), **calls}
 
 
@@ -114,7 +118,7 @@ def load(path: str) -> dict[str, np.ndarray]:
 
 def check_tables(tables):
     """Raise ValueError for tables of another program; if JAX traces them, say if they fit."""
-    for name, steps in PASSES.items():
+    for name, steps in passes.items():
         shape = *steps.tiles.shape[:2], PLAN["max_calls"], steps.tiles.shape[3] + 6
         if tables[name].shape != shape:
             raise ValueError(f"tables {name} are {[*tables[name].shape]}, not {[*shape]}")

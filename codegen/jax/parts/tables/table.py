@@ -9,47 +9,66 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from codegen.jax.parts.masked import attend_masked, attend_masked_backward, merge, wide
-from codegen.jax.parts.stubs import BACKWARD_STEPS, FORWARD_STEPS, KEYS, QUERIES, allowed
-from codegen.jax.parts.tables.arrays import nowhere
+from codegen.jax.parts.stubs import allowed, kv_positions, positions
+from codegen.jax.parts.tables.arrays import nowhere, side_of, steps_of
 
-RANKS = HEADS = KV_HEADS = V_HEAD_DIM = 1
-ANY_HEADS = UNEQUAL = DYNAMIC = False
-TABLES: dict[str, Any] = {}
+HEADS = KV_HEADS = V_HEAD_DIM = 1
+RANKS = 0
+ANY_HEADS = APART = BACKWARD = UNEQUAL = DYNAMIC = False
+TABLES: dict[str, Any] = {"QUERIES": [], "KEYS": [], "KEPT": {}, "PASSES": {}}
+
 
 # ---- Schedule: all ranks run the same steps; tables say which blocks they send and attend.
 
 
+places_of_keys = kv_positions if APART else positions
+query_blocks = side_of(TABLES["QUERIES"], [positions(n) for n in range(RANKS)], HEADS)
+key_blocks = side_of(TABLES["KEYS"], [places_of_keys(n) for n in range(RANKS)], KV_HEADS)
+passes = {name: steps_of(table) for name, table in TABLES["PASSES"].items()}
 absent = {"OUT": (0, -jnp.inf), "DQ": (0,), "DKV": (0, 0)}  # what a sum is where there is none
 
 
 def run_forward(q, k, v, axis, tiles):
     """Output, and what the backward pass needs, named for checkpoint policies."""
-    rank, out = lax.axis_index(axis), q
+    rank, steps, out = lax.axis_index(axis), passes["forward"], q
     if UNEQUAL:
         out = jnp.zeros((*q.shape[:-1], V_HEAD_DIM), q.dtype)
-    arrays = {"Q": [q], "KV": [k, v], "OUT": [out, q[..., :1]]}
-    state = run(
-        FORWARD_STEPS, tiles, begin(arrays, FORWARD_STEPS.slots, rank, {}), attend_tile, axis
-    )
-    out, lse = (into_shard(x, q, QUERIES, rank) for x in state["OUT"])
+    state = begin({"Q": [q], "KV": [k, v], "OUT": [out, q[..., :1]]}, steps.slots, rank, {})
+    state = run(steps, tiles, state, attend_tile, axis)
+    out, lse = (into_shard(x, q, query_blocks, rank) for x in state["OUT"])
     kept = [[x[jnp.array(n)[rank]] for x in state[name]] for name, n in TABLES["KEPT"].items()]
     out, lse = checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
     return out.astype(q.dtype), (q, k, v, out, lse, *checkpoint_name(kept, "attention_kept"))
 
 
-def run_backward(axis, saved, dout, tiles):
-    """Gradients of a rank's queries, keys and values."""
-    q, k, v, out, lse, *kept = saved
-    rank = lax.axis_index(axis)
-    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
-    arrays = {"Q": [q], "DOUT": [dout], "STATS": [lse, delta], "KV": [k, v]}
-    arrays |= {"DQ": [q], "DKV": [k, v]}
-    held = dict(zip(TABLES["KEPT"], kept, strict=False))  # none if no forward pass ran
-    state = begin(arrays, BACKWARD_STEPS.slots, rank, held)
-    state = run(BACKWARD_STEPS, tiles, state, attend_tile_backward, axis)
-    dq = into_shard(state["DQ"][0], q, QUERIES, rank)
-    dk, dv = (into_shard(x, k, KEYS, rank) for x in state["DKV"])
-    return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)
+if not DYNAMIC:
+
+    def forward(q, k, v, axis):
+        """Output, and what the backward pass needs."""
+        return run_forward(q, k, v, axis, passes["forward"].tiles)
+
+
+if BACKWARD:
+
+    def run_backward(axis, saved, dout, tiles):
+        """Gradients of a rank's queries, keys and values."""
+        q, k, v, out, lse, *kept = saved
+        rank, steps = lax.axis_index(axis), passes["backward"]
+        delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
+        arrays = {"Q": [q], "DOUT": [dout], "STATS": [lse, delta], "KV": [k, v]}
+        arrays |= {"DQ": [q], "DKV": [k, v]}
+        held = dict(zip(TABLES["KEPT"], kept, strict=False))  # none if no forward pass ran
+        state = begin(arrays, steps.slots, rank, held)
+        state = run(steps, tiles, state, attend_tile_backward, axis)
+        dq = into_shard(state["DQ"][0], q, query_blocks, rank)
+        dk, dv = (into_shard(x, k, key_blocks, rank) for x in state["DKV"])
+        return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)
+
+    if not DYNAMIC:
+
+        def backward(axis, saved, dout):
+            """Gradients of a rank's queries, keys and values."""
+            return run_backward(axis, saved, dout, passes["backward"].tiles)
 
 
 def run(steps, tiles, state, attend, axis):
@@ -87,7 +106,7 @@ def begin(arrays, sizes, rank, held):
     """The slots of each tensor: a rank's own blocks, those that it holds, and room; no sums yet."""
     state = {}
     for name, shards in arrays.items():
-        blocks = [from_shard(x, KEYS if "KV" in name else QUERIES, rank) for x in shards]
+        blocks = [from_shard(x, key_blocks if "KV" in name else query_blocks, rank) for x in shards]
         if name in held:
             blocks = [jnp.concatenate(x) for x in zip(blocks, held[name], strict=True)]
         shapes = [(sizes[name], *x.shape[1:]) for x in blocks]
@@ -157,7 +176,7 @@ if not DYNAMIC:
 
     def meeting(i, j):
         """Positions of a block of queries and of a block of keys, and which pairs count."""
-        return jnp.asarray(QUERIES.at)[i], jnp.asarray(KEYS.at)[j], allowed
+        return jnp.asarray(query_blocks.at)[i], jnp.asarray(key_blocks.at)[j], allowed
 
 
 def attend_tile(state, tile):
@@ -193,8 +212,11 @@ def attend_tile_backward(state, tile):
 
 def kv_heads_of(i, j):
     """Which head of a block of keys each head of a block of queries meets, and if it meets one."""
-    (first, count), (kv_first, kv_count) = jnp.asarray(QUERIES.heads)[i], jnp.asarray(KEYS.heads)[j]
-    n = jnp.arange(QUERIES.heads[:, 1].max())
+    (first, count), (kv_first, kv_count) = (
+        jnp.asarray(query_blocks.heads)[i],
+        jnp.asarray(key_blocks.heads)[j],
+    )
+    n = jnp.arange(query_blocks.heads[:, 1].max())
     head = (first + n) // (HEADS // KV_HEADS) - kv_first
     meets = (n < count) & (head >= 0) & (head < kv_count)
     return jnp.where(meets, head, 0), meets[:, None, None]

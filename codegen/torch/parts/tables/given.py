@@ -16,7 +16,7 @@ from codegen.torch.parts.function import called
 from codegen.torch.parts.tables.memory import forms
 from codegen.torch.parts.tables.table import group_of
 
-RANKS, HEADS, KV_HEADS, HEAD_DIM, FORMAT = 1, 1, 1, 1, 2
+RANKS, HEADS, KV_HEADS, HEAD_DIM, FORMAT = 1, 1, 1, 1, 3
 PLAN: dict[str, Any] = {}
 
 # ---- Tables: a plan, its mask and its layout.
@@ -87,7 +87,7 @@ def example(seq: int) -> Tables:
     for r in range(RANKS):
         after, before = range(r + 1, RANKS), range(r)
         first: Any = [[s, "KV", r, 0] for s in after], [[s, "KV", s, 0] for s in before], [], []
-        tiles = [[[r], [s], [[s == r]]] for s in range(r + 1)]
+        tiles = [[[r], [s], [[s == r, [], [], [], []]]] for s in range(r + 1)]
         last: Any = [[s, "DKV", s, 0] for s in before], [[s, "DKV", r, 0] for s in after], [], []
         forward.append([first, [[], [], tiles, []]])
         backward.append([first, [[], [], tiles, []], last])

@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 
 from codegen.torch.parts.merge import merge, wide
-from codegen.torch.parts.sinks import sunk
 from codegen.torch.parts.sums import add, zeros
 from codegen.torch.parts.visitors import with_output
 from codegen.torch.parts.vocabulary.accumulation import zero_output
 
 HEAD_DIM = V_HEAD_DIM = 1
-SINKS = UNEQUAL = False
+UNEQUAL = False
 
 sums = ("OUT", "DQ", "DKV")  # moved whole; the other tensors are copied
 # What a value consists of, x: as wide as a key, v: as a value, 1: one number per token and head.
@@ -61,34 +60,30 @@ class Memory(dict[tuple[str, int], list[Tensor]]):
     def take(self, tensor: str, number: int, finished: bool) -> list[Tensor]:
         """Return a message: a copy of an input, or a sum, which is gone from here then."""
         place, room = (tensor, number), self.room(tensor, number, finished)
-        if tensor == "STATS":
-            value = self.statistics(number)
-        elif tensor not in sums:
-            value = self[place]
-        else:
+        if tensor in sums:
             value = self.pop(place) if place in self else begin(tensor, room)
-        if place in self.kept:
-            self[place] = value
+        else:
+            value = self.statistics(number) if tensor == "STATS" else self[place]
         return [x.to(y.dtype).contiguous() for x, y in zip(value, room, strict=True)]
 
     def statistics(self, number: int) -> list[Tensor]:
-        """Log-sum-exp of a block of queries, and the row sums of dout * out, where OUT is."""
+        """Log-sum-exp of a block of queries, and of dout * out the sum along each row."""
         if ("OUT", number) not in self:
             return self["STATS", number]
         (dout,), (out, lse) = self["DOUT", number], self["OUT", number]
         return [lse, (dout.to(lse.dtype) * out.to(lse.dtype)).sum(dim=-1, keepdim=True)]
 
     def queries(self, number: int) -> list[Tensor]:
-        """(dout, q, out, lse) of a block of queries, whether its output or its STATS are here."""
+        """(dout, q, out, lse) of a block of queries, at home or visiting."""
         given = [*self["DOUT", number], *self["Q", number]]
         if ("OUT", number) in self:
             return [*given, *self["OUT", number]]
         return [*with_output([*given, *self["STATS", number]])]
 
     def add(self, tensor: str, number: int, value: list[Tensor]) -> None:
-        """Add to a sum; what is not here yet begins with the value."""
+        """Add to a sum; a copy, and a sum that is not here yet, begin with the value."""
         place = tensor, number
-        if place not in self:
+        if tensor not in sums or place not in self:
             self[place] = value
         elif tensor == "OUT":
             merge(*self[place], *value)
@@ -101,16 +96,6 @@ class Memory(dict[tuple[str, int], list[Tensor]]):
         parts = [x.split([end - first for first, end in ends], dim=2) for x in whole]
         for number, *value in zip(numbers, *parts, strict=True):
             self.add(tensor, number, value)
-
-    if SINKS:
-
-        def sink(self, sinks: Tensor) -> None:
-            """Let the output that stays for the backward pass have its sinks, too."""
-            for tensor, number in self.kept:
-                if tensor == "OUT" and (tensor, number) in self:
-                    heads = index(*self.blocks(tensor)[number][1:])[1]
-                    out, lse = self[tensor, number]
-                    self[tensor, number] = [*sunk(out, lse, sinks[heads])]
 
     def collect(self, tensor: str) -> list[Tensor]:
         """The sums of this rank's blocks as shards; what nobody added to is zero."""

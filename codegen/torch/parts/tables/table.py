@@ -72,7 +72,7 @@ def attend_blocks_backward(memory: Memory, queries: list[int], keys: list[int], 
 def read(call: Any) -> tuple[Any, ...]:
     """A kernel call: its band, and slices of rows, columns, heads and KV heads."""
     band, *parts = call
-    return band, *(slice(*x) if x else every for x in (*parts, (), (), (), ())[:4])
+    return band, *(slice(*x) if x else every for x in parts)
 
 
 def part(tensors: list[Tensor], heads: slice) -> list[Tensor]:
@@ -101,7 +101,6 @@ def run_forward(inputs: list[Tensor], name: str, about: str, wrong: str, seq: in
     if SINKS:
         sinks = inputs[3]
         out, lse = sunk(out, lse, sinks)
-        memory.sink(sinks)
     kept = (x.clone() for place in memory.kept for x in memory.take(*place, True))
     return [out.to(q.dtype), lse, *kept]
 

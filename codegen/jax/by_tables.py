@@ -1,5 +1,7 @@
-"""schedule(program)       that of a table program which takes its tiles as an argument
-tables(program, mask)   these tables: the tiles of a plan for a full mask, cut by another mask
+"""JAX programs that run a plan by its tables, in the program or, tiles alone, as an argument.
+
+    schedule(program)       the tables of a program, and their interpreter
+    tables(program, mask)   the argument: the tiles of a plan for a full mask, cut by another mask
 
 What is sent is what the plan sends, whatever the mask; a rank attends up to `max_calls` calls in a
 step, a call being a tile and one band in one box. Tables of one program have one shape.
@@ -15,16 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codegen.frame import masks
-from codegen.frame.assemble import Part
-from codegen.jax.parts.tables.arrays import Steps, calls_of, side_of, steps_of
-from codegen.jax.tables import program as table
-from codegen.jax.tables.slots import tables as tables_of
+from codegen.frame.assemble import Part, parts_of
+from codegen.frame.packed import assigned
+from codegen.jax import slots
+from codegen.jax.parts.tables.arrays import calls_of, side_of, steps_of
 from codegen.programs import Program
+from codegen.steps import Tables
 from planner.errors import PlanError
 from planner.files.digest import digest
 from planner.masks import Full, Mask
 
 FORMAT = 2  # of tables
+HEADING = "# ---- Tables: the blocks of both sides, and what ranks do with them in each step.\n\n"
 KEEP = ("make_tables", "load")
 USAGE = (
     "tables = make_tables(boxes)                    # of any mask; or load(path)",
@@ -34,15 +38,16 @@ USAGE = (
 
 
 def schedule(program: Program) -> list[str | Part]:
-    """The tables, those of both passes together."""
-    passes = (f'"{plan.pass_}": {plan.pass_.upper()}_STEPS' for plan in program.plans)
-    roomy = (program.max_calls or 0) >= 2 * most_tiles(program)
-    more = [
-        f"PASSES = {{{', '.join(passes)}}}",
-        f"IDENTITY = {identity(program)}  # of the tables",
-        f"CUT = {'KV_SEQ // 3' if roomy else 0}  # where a document of the self-check begins",
-    ]
-    return table.schedule(program, *more)
+    """The tables, what tells them from others if tiles are an argument, and the interpreter."""
+    made = slots.tables(program.forward, program.backward)
+    lines = [assigned("TABLES: dict[str, Any]", made)]
+    if program.dynamic:
+        roomy = (program.max_calls or 0) >= 2 * most_tiles(made)
+        cut = "KV_SEQ // 3" if roomy else 0
+        lines.append(f"IDENTITY = {identity(program)}  # of the tables")
+        lines.append(f"CUT = {cut}  # where a document of the self-check begins")
+    text = HEADING + "\n".join(lines) + "\n"
+    return [text, *parts_of("jax", "tables/arrays", "tables/table", "masked")]
 
 
 def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.int32]]:
@@ -54,12 +59,12 @@ def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.i
     program = with_room(program)
     work, sides = program.work, program.forward.partition
     boxes = masks.boxes(replace(work, mask=mask or work.mask), free=False)
-    made, steps = tables_of(program.forward, program.backward), steps_of_passes(program)
+    made = slots.tables(program.forward, program.backward)
     queries = side_of(made["QUERIES"], sides.q.shards(program.ranks), work.heads)
     keys = side_of(made["KEYS"], sides.kv.shards(program.ranks), work.kv_heads)
     given = queries, keys, work.offset, boxes, program.max_calls or 0
     try:
-        calls = {name: calls_of(x.tiles, *given) for name, x in steps.items()}
+        calls = {name: calls_of(steps_of(x).tiles, *given) for name, x in made["PASSES"].items()}
     except ValueError as error:
         raise PlanError(f"under {mask}: {error}: see --max-calls") from None
     return {"plan": np.array(identity(program), np.int32), **calls}
@@ -72,23 +77,17 @@ def with_room(program: Program) -> Program:
             "a dynamic JAX program sends what a full mask needs: make its plans for the mask full,"
             f" not {program.work.mask}"
         )
-    most = most_tiles(program)
+    most = most_tiles(slots.tables(program.forward, program.backward))
     given = 2 * most if program.max_calls is None else program.max_calls
     if given < most:
         raise PlanError(f"the plan has {most} calls in a step, more than --max-calls {given}")
     return replace(program, max_calls=given)
 
 
-def most_tiles(program: Program) -> int:
+def most_tiles(made: Tables) -> int:
     """The most tiles that a rank attends in a step."""
-    return max(int(steps.tiles.shape[2]) for steps in steps_of_passes(program).values())
-
-
-def steps_of_passes(program: Program) -> dict[str, Steps]:
-    """The steps of each pass, as arrays."""
-    made = tables_of(program.forward, program.backward)
-    names = (plan.pass_ for plan in program.plans)
-    return {name: steps_of(made[name.upper()], table.NUMBERS[name]) for name in names}
+    steps = (step for table in made["PASSES"].values() for step in table["TILES"])
+    return max(1, *(len(tiles) for step in steps for tiles in step))
 
 
 def identity(program: Program) -> int:

@@ -1,7 +1,7 @@
 """cutter(plan)   cuts the rectangles of a plan into kernel calls, as lists of integers.
 
     call   [band, rows, columns, heads, KV heads]    [first, end] or [first, end, step] each,
-           [] for all; the last ones are left out where they are all
+           [] for all
     band   False: every row sees every column; True: causal; [lo, hi]: row r sees r + lo..r + hi
 
 Rows, columns and heads count from the first one of a rectangle's blocks, laid one after the other.
@@ -9,7 +9,6 @@ Rows, columns and heads count from the first one of a rectangle's blocks, laid o
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 from codegen.steps import Lists, Parts
 from planner.ir import Plan
@@ -28,7 +27,7 @@ def cutter(plan: Plan) -> Parts:
         columns = [block.positions for block in kv]
         size = sum(block.size for block in q), sum(block.size for block in kv)
         return [
-            short(band, [part(at, size[0]), part(to, size[1]), *pair])
+            [band, part(at, size[0]), part(to, size[1]), *pair]
             for at, to, band in rectangle_calls(rows, columns, mask, masks=False)
             for pair in shared_heads(q[0].heads, kv[0].heads, work.group)
         ]
@@ -56,10 +55,3 @@ def part(numbers: range, size: int) -> list[int]:
         ends = [numbers.start, numbers.stop]
         return [] if ends == [0, size] else ends
     return [numbers.start, numbers.stop, numbers.step]
-
-
-def short(band: Any, parts: list[list[int]]) -> Lists:
-    """A call without the last parts that are everything."""
-    while parts and not parts[-1]:
-        parts.pop()
-    return [[*band] if isinstance(band, tuple) else band, *parts]

@@ -1,1 +1,0 @@
-"""Table programs in JAX: their tables, embedded or passed in, beside one short interpreter."""
