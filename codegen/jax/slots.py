@@ -111,7 +111,7 @@ class Placement:
         return {"SLOTS": sizes, "SECTIONS": sections, "MOVES": moves, "TILES": tiles}
 
     def sent(self, step: Sequence[Lists]) -> Sent:
-        """What goes each way in a step."""
+        """The blocks that go each way in a step, by sender."""
         sent = defaultdict[Way, dict[int, list[int]]](dict)
         for rank, (sends, *_) in enumerate(step):
             for to, tensor, block, finished in sends:

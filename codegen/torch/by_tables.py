@@ -36,7 +36,7 @@ def passes(program: Program) -> list[str | Part]:
 
 
 def usage(program: Program) -> list[str]:
-    """How a program is called whose tables are an argument."""
+    """The calls of a program whose tables are an argument."""
     shards = f"[batch, heads, tokens, {program.work.head_dim}]"
     return [
         "tables = load(path)                # of `ringloom tables torch SCHEDULE ... -o FILE`",

@@ -74,7 +74,7 @@ class Memory(dict[tuple[str, int], list[Tensor]]):
         return [lse, (dout.to(lse.dtype) * out.to(lse.dtype)).sum(dim=-1, keepdim=True)]
 
     def queries(self, number: int) -> list[Tensor]:
-        """(dout, q, out, lse) of a block of queries, at home or visiting."""
+        """(dout, q, out, lse) of a block of queries, own or visiting."""
         given = [*self["DOUT", number], *self["Q", number]]
         if ("OUT", number) in self:
             return [*given, *self["OUT", number]]
