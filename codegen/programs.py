@@ -222,7 +222,7 @@ def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Prog
         raise
     except PlanError as error:
         passes = None
-        reason = str(error).removeprefix("irregular: ")
+        reason = str(error)
     return Program(target, forward, backward, layout, passes, ops, reason, **options)
 
 

@@ -93,7 +93,7 @@ class Values:
         at = rank.astype(np.intp) * self.code.shape[1]
         code = self.code.reshape(-1).take(at + blocks.T)
         if (code == -1).any():
-            raise PlanError("irregular: how a block comes to a rank that reads it has no rule")
+            raise PlanError("how a block comes to a rank that reads it has no rule")
         return code
 
     def numbers(self, rank: Ints, blocks: Ints) -> Ints:
@@ -112,12 +112,12 @@ class Values:
             low, high = min(p % heads for p in places), max(p % heads for p in places)
             pieces = sorted({p // heads for p in places})
             if len(pieces) * (high - low + 1) != len(places):
-                raise PlanError(f"irregular: blocks of {value.name} that are read are no slice")
+                raise PlanError(f"blocks of {value.name} that are read are no slice")
             cuts = [i for i in range(1, len(pieces)) if pieces[i] != pieces[i - 1] + 1]
             for a, b in pairwise((0, *cuts, len(pieces))):
                 slices.append((value, (pieces[a], pieces[b - 1], low, high)))
         if len(slices) > RUNS:
-            raise PlanError("irregular: a rank attends blocks that came in too many messages")
+            raise PlanError("a rank attends blocks that came in too many messages")
         return slices
 
 

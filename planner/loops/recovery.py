@@ -55,11 +55,11 @@ def recovered(plan: Plan) -> Expansion:
     for group, items in naming.groups():
         said = _said(reading, group, items) or _in_turn(reading, group, items)
         if not said:
-            raise PlanError("irregular: its loops would need a list of ranks per step")
+            raise PlanError("its loops would need a list of ranks per step")
         statements += said
     made = sorted(folded(statements), key=_order)
     if len(made) > MOST:
-        raise PlanError(f"irregular: its loops would have {len(made)} statements, more than {MOST}")
+        raise PlanError(f"its loops would have {len(made)} statements, more than {MOST}")
     return check(Loops(reading.mesh, len(plan.steps), tuple(made)), plan)
 
 

@@ -80,9 +80,8 @@ def _looped(plan: Plan) -> tuple[str, dict[str, Any]]:
     try:
         loops = recover(plan)
     except PlanError as error:
-        reason = str(error).removeprefix("irregular: ")
-        text = "\n".join([f"irregular: {reason}", *_tabled(plan)])
-        return text, {"loops": None, "statements": None, "irregular": reason}
+        text = "\n".join([f"irregular: {error}", *_tabled(plan)])
+        return text, {"loops": None, "statements": None, "irregular": str(error)}
     text = pseudo_code(loops)
     return text, {"loops": text, "statements": len(loops.statements), "irregular": None}
 

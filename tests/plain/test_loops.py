@@ -289,7 +289,7 @@ def test_an_irregular_plan_says_why() -> None:
         attends = tuple(type(a)(a.rank, a.q, a.kv[order]) for a in step.attends)
         shuffled.append(Step(attends, step.moves))
     assert moves
-    with pytest.raises(PlanError, match="irregular"):
+    with pytest.raises(PlanError, match="comes to a rank that reads it has no rule"):
         recover(replace(made, steps=tuple(shuffled)))
 
 
