@@ -87,18 +87,23 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Tokens of all ranks along an axis, as of a gather, but each rank gets a part of the heads."""
+    """Tokens of all ranks along an axis, as of a gather, but each rank gets a part of the heads.
+
+    Of each head there are so many `copies` beside each other, for fewer heads than ranks.
+    """
 
     axis: int
     sort: bool = False
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SwapBack:
-    """Sums for what a swap brought, to the ranks whose tokens they are for."""
+    """Sums for what a swap brought, to the ranks whose tokens they are for; copies are added."""
 
     axis: int
     sort: bool = False
+    copies: int = 1
 
 
 Exchange = Gather | Reduce | Swap | SwapBack

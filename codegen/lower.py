@@ -34,7 +34,7 @@ from codegen.lowering.accumulators import Accumulation, Delivery, accumulate, de
 from codegen.lowering.calls import attends
 from codegen.lowering.heads import refuse_other_heads
 from codegen.lowering.keeping import Kept
-from codegen.lowering.order import scattered, sorts, swapped
+from codegen.lowering.order import copies, scattered, sorts, swapped
 from codegen.lowering.stale import refuse_stale
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
@@ -216,6 +216,7 @@ class _Lowering:
             sent, complete = self._input(s), False
         route, when = self._route(s), self.whens[s]
         complete &= not (isinstance(route, Reduce) and s.tensors == ("OUT",))
+        complete &= not (isinstance(route, SwapBack) and route.copies > 1)
         on = self._on(route, when)
         every = all(holds((test,), steps, self.rows.coordinates).all() for test in on)
         handle = f"{s.name}.{self.loops.statements.index(s)}"
@@ -272,10 +273,11 @@ class _Lowering:
         sort = self._sorted(exchange)
         if sort and self.uneven:
             raise PlanError("exchanged pieces are not of one length and in order")
+        forth = s is exchange
         if exchange.gathers:
-            way = Gather if s is exchange else Reduce
-            return way(exchange.axis, sort)
-        return Swap(s.axis, sort) if s is exchange else SwapBack(s.axis, sort)
+            return Gather(s.axis, sort) if forth else Reduce(s.axis, sort)
+        many = copies(self.rows, exchange)
+        return Swap(s.axis, sort, many) if forth else SwapBack(s.axis, sort, many)
 
     def _forth(self, s: Return) -> Exchange:
         """The exchange over which sums go back, of the forward pass for what that has kept."""

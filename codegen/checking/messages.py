@@ -81,9 +81,10 @@ def _gathered(registers: Registers, message: Message, route: Gather | Swap, t: i
     blocks = _sent(registers, message, t, np.ones(len(registers.where), np.bool_))
     came = _joined(registers, route, blocks)
     if isinstance(route, Swap):
-        many, rest = divmod(blocks.shape[2], registers.mesh[route.axis])
+        came = came.repeat(route.copies, axis=2)
+        many, rest = divmod(came.shape[2], registers.mesh[route.axis])
         if rest:
-            registers.fail(f"{blocks.shape[2]} slices of heads are swapped")
+            registers.fail(f"{came.shape[2]} slices of heads are swapped")
         heads = registers.where[:, route.axis, None] * many + np.arange(many)
         came = np.take_along_axis(came, heads[:, None, :], axis=2)
     if route.sort:
@@ -118,4 +119,5 @@ def _reduced(registers: Registers, message: Message, route: Reduce | SwapBack, t
     for_us = parts[lines, place[:, None]]  # [ranks, members, pieces, heads]
     if isinstance(route, Reduce):
         return np.asarray(for_us.sum(axis=1))
-    return np.moveaxis(for_us, 1, 2).reshape(len(lines), for_us.shape[2], -1)
+    heads = np.moveaxis(for_us, 1, 2).reshape(len(lines), for_us.shape[2], -1, route.copies)
+    return np.asarray(heads.sum(axis=3))

@@ -25,13 +25,15 @@ class Messages(Operands):
             case Gather():
                 return f"gather({sent}, axis{self.group(route.axis)})"
             case Swap():
+                sent = f"repeat_heads({sent}, {route.copies})" if route.copies > 1 else sent
                 return f"swap({sent}, 1, 2, axis{self.group(route.axis)})"
             case Reduce() | SwapBack():
                 if route.sort:
                     sent = f"tokens({sent}, {self.order(message, True)})"
                 group = self.group(route.axis)
                 if isinstance(route, SwapBack):
-                    return f"swap({sent}, 2, 1, axis{group})"
+                    came = f"swap({sent}, 2, 1, axis{group})"
+                    return f"add_repeated({came}, {route.copies})" if route.copies > 1 else came
                 merged = message.source.register.of == "OUT"
                 return (
                     f"swap({sent}, 2, 0, axis{group})" if merged else f"reduce({sent}, axis{group})"

@@ -15,6 +15,8 @@ def swapped(rows: Expansion, exchange: Exchange) -> tuple[Ends | None, int]:
 
     Raises PlanError unless rank after rank gets equally many heads of them.
     """
+    if copies(rows, exchange) > 1:
+        return None, 1
     slices, size = rows.plan.partition.side(exchange.side).slices, rows.loops.mesh[exchange.axis]
     assert exchange.heads
     low, high = exchange.heads
@@ -30,6 +32,14 @@ def swapped(rows: Expansion, exchange: Exchange) -> tuple[Ends | None, int]:
         return None, 1
     ends = replace(clock, constant=low.constant), replace(clock, constant=last)
     return ends, by if by > width else 1
+
+
+def copies(rows: Expansion, exchange: Exchange) -> int:
+    """The ranks beside each other that get the same slice of heads, of fewer than ranks."""
+    slices, size = rows.plan.partition.side(exchange.side).slices, rows.loops.mesh[exchange.axis]
+    many, rest = divmod(size, len(slices))
+    shared = tuple(n // max(1, many) for n in range(size))
+    return many if not rest and all(e.table == shared for e in exchange.heads or ()) else 1
 
 
 def sorts(rows: Expansion, exchange: Exchange) -> bool:

@@ -160,6 +160,7 @@ class _Printer(Operands):
             case Gather():
                 call = f"gather({sent}, {self.group(route.axis)})"
             case Swap():
+                sent = f"repeat_heads({sent}, {route.copies})" if route.copies > 1 else sent
                 call = f"swap({sent}, 1, 2, {self.group(route.axis)})"
             case Reduce() | SwapBack():
                 if route.sort:
@@ -251,6 +252,8 @@ class _Printer(Operands):
         if op.starts:
             before, started = self.message(op.message)
         came, route = f"wait({started})", op.message.route
+        if isinstance(route, SwapBack) and route.copies > 1:
+            came = f"add_repeated({came}, {route.copies})"
         if isinstance(route, Gather | Swap) and route.sort:
             came = f"tokens({came}, {self.order(op.message)})"
         came = f"with_output({came})" if op.into.register in self.settled else came

@@ -45,7 +45,7 @@ def likes_function(program: Program) -> list[str]:
         "@forward.register_fake",
         "def outputs_like(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> list[Tensor]:",
         '    """Tensors like all that forward returns."""',
-        f"    queries, k, v = (torch.cat(x.chunk({n}, 1), 2) for x in (q, k, v))",
+        f"    queries, k, v = (torch.cat([x.chunk({n}, 1)[0]] * {n}, 2) for x in (q, k, v))",
         "    lse, other = (x[..., :1].to(wide(x), copy=True) for x in (q, queries))",
         "    out, results = (x.new_empty((*x.shape[:3], V_HEAD_DIM)) for x in (q, queries))",
         "    return [out, lse, queries, k, v, results, other]",

@@ -206,12 +206,17 @@ def test_a_program_for_any_length_is_exported_for_any_length() -> None:
 
 
 @pytest.mark.parametrize("sinks", [False, True])
-@pytest.mark.parametrize("schedule", ["zigzag", "allgather:keep=1", "usp:ulysses=2"])
-def test_compilers_are_told_the_shapes_of_what_comes_out(schedule: str, sinks: bool) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "ranks"),
+    [("zigzag", 2), ("allgather:keep=1", 2), ("usp:ulysses=2", 2), ("ulysses", 4)],
+)
+def test_compilers_are_told_the_shapes_of_what_comes_out(
+    schedule: str, ranks: int, sinks: bool
+) -> None:
     """Where copies are kept for the backward pass, these are results of the operator, too."""
     sizes = {"heads": 4, "kv_heads": 2, "head_dim": 4, "v_head_dim": 6 if sinks else 4}
     work = Workload(seq=16, dtype="float64", sinks=sinks, **sizes)
-    program, arrays = load(emit(both(schedule, work, 2), "torch")), draw(work, 0)[:3]
+    program, arrays = load(emit(both(schedule, work, ranks), "torch")), draw(work, 0)[:3]
     logits = [torch.zeros(4, dtype=torch.float64)] * sinks
 
     def body(group: Any) -> None:
@@ -223,7 +228,7 @@ def test_compilers_are_told_the_shapes_of_what_comes_out(schedule: str, sinks: b
         told, given = ([(x.shape, x.dtype) for x in results] for results in (fake, real))
         assert told == given
 
-    in_threads(2, body)
+    in_threads(ranks, body)
 
 
 # ---- files as scripts

@@ -115,6 +115,11 @@ def test_programs_of_loops_are_exact(name: str, ranks: int, mask: Mask) -> None:
     assert_exact(load(text), Plans(*made.plans))
 
 
+def test_ranks_get_copies_of_heads_of_keys_that_are_fewer() -> None:
+    made = program("ulysses", 4, Causal(), heads=8, kv_heads=2)
+    assert_exact(load(by_loops(made)), Plans(*made.plans))
+
+
 def test_a_wrong_guard_is_refused_or_wrong() -> None:
     """A check that cannot fail is none: keys that go a rank further than the plan has it."""
     made = program("zigzag", 4, Causal())

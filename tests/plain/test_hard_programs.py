@@ -29,6 +29,11 @@ LOOPS: list[Case] = [  # schedule, ranks, (seq, kv_seq), (heads, kv_heads), mask
     # slices of heads that some ranks never send
     ("head-chunks", 4, (32, 32), (2, 2), "full", "torch"),
     ("ulysses-stages", 8, (48, 48), (2, 2), "causal & window:10", "torch"),
+    # fewer heads of keys than ranks
+    ("ulysses", 4, (32, 32), (8, 2), "causal", "torch"),
+    ("ulysses", 6, (42, 42), (12, 2), "causal & window:9", "jax"),
+    ("ulysses-stages", 4, (32, 64), (8, 2), "prefix:9", "torch"),
+    ("usp:ulysses=4", 8, (64, 64), (8, 2), "causal", "jax"),
     # pairs of ranks that change with every other step
     ("usp:layout=zigzag", 8, (64, 64), (2, 2), "causal & documents:21,43", "jax"),
 ]

@@ -73,6 +73,10 @@ class Tensor(np.ndarray[Any, Any]):
         """In another shape, of what lies together."""
         return whole(self).reshape(*shape)
 
+    def repeat_interleave(self, repeats: int, dim: int) -> Any:
+        """Each part along an axis so many times."""
+        return np.repeat(self, repeats, dim)
+
     def sort(self) -> Any:  # type: ignore[override]
         """Its values in order, and where they were."""
         order = np.argsort(np.asarray(self), kind="stable")

@@ -104,6 +104,16 @@ def with_some_heads(arrays, new, slices, where):
     return [placed(x, y.astype(x.dtype)) for x, y in zip(arrays, new, strict=True)]
 
 
+def repeat_heads(arrays, copies):
+    """So many copies of each head, beside each other: for fewer heads than ranks."""
+    return [jnp.repeat(x, copies, 1) for x in arrays]
+
+
+def add_repeated(gradients, copies):
+    """Gradients of heads, given those of so many copies of each."""
+    return [x.reshape(len(x), -1, copies, *x.shape[2:]).sum(2) for x in gradients]
+
+
 def merge_one_slice(attend, slices, number, output, queries, *given, **how):
     """Attend with one of so many slices of the heads of the queries, and merge the result."""
     own, queries = (heads(x, slices, number) for x in (output, queries))

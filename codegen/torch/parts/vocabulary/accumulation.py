@@ -99,6 +99,16 @@ def some_heads(tensors: Iterable[Tensor], slices: int, where: slice) -> list[Ten
     return [torch.cat(x.chunk(slices, 1)[where], 1) for x in tensors]
 
 
+def repeat_heads(tensors: Iterable[Tensor], copies: int) -> list[Tensor]:
+    """So many copies of each head, beside each other: for fewer heads than ranks."""
+    return [x.repeat_interleave(copies, 1) for x in tensors]
+
+
+def add_repeated(gradients: Iterable[Tensor], copies: int) -> list[Tensor]:
+    """Gradients of heads, given those of so many copies of each."""
+    return [x.unflatten(1, (-1, copies)).sum(2) for x in gradients]
+
+
 def merge_heads(out: Any, slices: int, where: slice, parts: Any) -> None:
     """Merge partial attention of some slices of the heads."""
     numbers = range(slices)[where]
