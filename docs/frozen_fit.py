@@ -20,9 +20,9 @@ from simulator.prediction import simulate
 
 
 def scatter() -> list[Residual]:
-    """Return the errors of all published rows of whole schedules, as they are now."""
-    rows = [row for row in stated(published_rows()) if row.ranks > 1 and row.quantity != "ratio"]
-    return [Residual(row.on, row.source, row.name, row.error) for row in rows]
+    """Return the errors of all published times that say all that is needed, as they are now."""
+    rows = [row for row in stated(published_rows()) if row.quantity != "ratio"]
+    return [Residual(r.on, r.source, r.pass_, r.ranks, r.name, r.error) for r in rows]
 
 
 def digest(path: Path = ROWS) -> str:
@@ -32,8 +32,10 @@ def digest(path: Path = ROWS) -> str:
 
 def freeze(date: str) -> None:
     """Write today's errors, and what the constants were fitted to, for intervals to rest on."""
-    lines = [f'{r.hardware},{r.source},"{r.what}",{r.error:.4f}' for r in scatter()]
-    RESIDUALS.write_text("\n".join(["hardware,source,what,error", *lines, ""]))
+    lines = [
+        f'{r.hardware},{r.source},{r.pass_},{r.ranks},"{r.what}",{r.error:.4f}' for r in scatter()
+    ]
+    RESIDUALS.write_text("\n".join(["hardware,source,pass,ranks,what,error", *lines, ""]))
     head = "# The fit that predictions rest on; written by docs/frozen_fit.py."
     parts = [head, f'date = "{date}"', f"rows = {len(published_rows())}", f'sha256 = "{digest()}"']
     for name in machines():

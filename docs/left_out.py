@@ -4,24 +4,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import expm1
 
-from simulator.confidence import Residual, model_error, residuals
+import numpy as np
+
+from simulator.confidence import Residual, basis, residuals
 
 
 @dataclass(frozen=True)
 class Left:
-    """A source, judged by the intervals that all other sources give."""
+    """A source, judged by the intervals that all other sources give; by a pass on a chip, one."""
 
     source: str
     rows: int
     inside: int
-    half_width: float  # relative
+    half_width: float  # relative, of the median row
 
 
 def left_out(rows: Sequence[Residual] | None = None) -> list[Left]:
     """Leave out one source at a time."""
     rows, parts = residuals() if rows is None else rows, list[Left]()
     for source in dict.fromkeys(row.source for row in rows):
+        others = [row for row in rows if row.source != source]
         own = [row for row in rows if row.source == source]
-        half = model_error(own[0].hardware, [row for row in rows if row.source != source])
-        parts.append(Left(source, len(own), sum(abs(r.error) <= half for r in own), expm1(half)))
+        halves = [basis(row.hardware, row.pass_, others).error for row in own]
+        inside = sum(abs(r.error) <= half for r, half in zip(own, halves, strict=True))
+        parts.append(Left(source, len(own), inside, expm1(float(np.median(halves)))))
     return parts

@@ -24,11 +24,11 @@ class Recommendation:
         return f"<Recommendation {self.schedule}{close}>"
 
 
-def recommend(rows: Sequence[Row]) -> Recommendation:
+def recommend(rows: Sequence[Row], unvalidated: str = "") -> Recommendation:
     """The fastest of some schedules, beside the next one that is clearly slower.
 
     Too close to call are those for which the interval of the ratio of both times holds 1, constants
-    of the hardware varied for both together.
+    of the hardware varied for both together. `unvalidated` goes with every order.
     """
     if not any(row.makespan_s for row in rows):
         same = tuple(row.schedule for row in rows[1:])
@@ -39,6 +39,8 @@ def recommend(rows: Sequence[Row]) -> Recommendation:
     answer = f"Use {best.schedule}: {seconds(best.makespan_s)}."
     if close:
         answer += f" Too close to call: {', '.join(close)}."
+    if unvalidated and others:
+        answer += f" {unvalidated}"
     reason = f"{answer} {why([best, *slower[:1]])}" if slower or not others else answer
     return Recommendation(best.schedule, reason, close, answer)
 

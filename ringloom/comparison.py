@@ -21,6 +21,7 @@ from ringloom.advice import Recommendation, recommend, why
 from ringloom.rows import LABELS, Refusal, Row, cells, flat
 from ringloom.trials import Case, Track, Trials, against, asked_for, feasible
 from ringloom.views.units import counted, in_lines, length, seconds
+from simulator.confidence import unvalidated
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find_hardware
 from simulator.pictures import COMPUTE, new_axes
@@ -36,7 +37,8 @@ class Comparison:
 
     `cases`: the fastest first. `among`: the rows of all that were compared, where only the
     `fastest` were kept. Of schedules with messages split block by block, `split_tried` were
-    simulated and `split_skipped` were not, as they could not have saved a tenth.
+    simulated and `split_skipped` were not, as they could not have saved a tenth. `unvalidated`: a
+    sentence where no measured times ever judged the order of schedules on such a machine.
     """
 
     work: Workload
@@ -49,6 +51,7 @@ class Comparison:
     among: tuple[Row, ...] = ()
     split_tried: int = 0
     split_skipped: int = 0
+    unvalidated: str = ""
 
     @property
     def rows(self) -> list[Row]:
@@ -63,7 +66,7 @@ class Comparison:
     @property
     def recommendation(self) -> Recommendation:
         """The schedule to use, why, and those that are too close to it to call, of all compared."""
-        return recommend(self.among or self.rows)
+        return recommend(self.among or self.rows, self.unvalidated)
 
     @property
     def why(self) -> str:
@@ -237,7 +240,8 @@ def compare(
     cases = sorted((against(ring, one) for one in cases), key=lambda one: one.row.makespan_s)
     sure = trials.with_intervals(cases, track)
     shown, counts = (machine.name, pass_, what_if), (len(split), len(splits) - len(split))
-    return Comparison(work, ranks, *shown, tuple(sure), tuple(refused), (), *counts)
+    told = unvalidated(machine)
+    return Comparison(work, ranks, *shown, tuple(sure), tuple(refused), (), *counts, told)
 
 
 def _number(value: object, name: str, unit: str) -> float:

@@ -146,8 +146,8 @@ class Trials:
             if one is not best:
                 own = spread(one.plans, machine, self.scenario, took, calibrated=near)
             if near:
-                over = ratio_interval(machine.name, took / fastest, own, least)
-            around = interval(machine, took, own)
+                over = ratio_interval(machine.name, one.plans.pass_, took / fastest, own, least)
+            around = interval(machine, one.plans.pass_, took, own)
             yield replace(one, row=replace(one.row, interval_s=around, ratio_interval=over))
 
 

@@ -1,14 +1,18 @@
 """Intervals of predictions, and what each constant of the hardware does to them.
 
 Two things are uncertain. The model: published rows, beside what was predicted for them, scatter
-(`hardware/residuals.csv`; of the rows of a chip, or of all where fewer than three sources measured
-it). The constants: those that were measured on the chip were part of that scatter; those that were
-not may lie anywhere in their range. Effects are small enough to add up in logarithms, as errors do
-that do not know each other: the root of the sum of their squares.
+(`hardware/residuals.csv`). The constants: those that were measured on the chip were part of that
+scatter; those that were not may lie anywhere in their range. Effects are small enough to add up in
+logarithms, as errors do that do not know each other: the root of the sum of their squares.
 
 interval   the model, and all uncalibrated constants
 ratio      of two plans on one machine: what rows of one source scatter about their mean, and all
            constants, each moved for both plans together, so that what slows both alike cancels
+
+Rows of one source share what it does not say, and the next row to be predicted is of a source that
+was never seen. So sources count alike, however many rows they have, and as few of them are known
+their scatter is taken as Student's distribution has it. They are those that measured this pass on
+this chip, or where these are fewer than three, those of all chips and passes.
 """
 
 import csv
@@ -19,25 +23,29 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.plans import Plans
-from simulator.hardware import Hardware
+from planner.plans import Passes, Plans
+from simulator.hardware import Hardware, hardware
 from simulator.hardware.schema import chip_of, unit_of
 from simulator.prediction import seconds_of
 from simulator.scenario import Scenario
 
 RESIDUALS = Path(__file__).parent / "hardware" / "residuals.csv"
 NINE = 1.645  # standard deviations: nine of ten errors are smaller
-SOURCES = 3  # that have to have measured a chip before its own rows count alone
+# The same where the deviation is known from 2, 3, ... sources: Student's t, 1, 2, ... freedoms
+STUDENT = 6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812
+SOURCES = 3  # that have to have measured a pass on a chip before its own rows count alone
 LARGE = 1 << 14  # rows beyond which constants are not moved one by one, a quarter of the time
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """A published row: predicted over published time, as a logarithm."""
+    """A published row: predicted over published time, as a logarithm. With one rank, of a call."""
 
     hardware: str
     source: str
+    pass_: Passes
+    ranks: int
     what: str
     error: float
 
@@ -46,32 +54,79 @@ def residuals() -> tuple[Residual, ...]:
     """Return what was predicted for all published rows when constants were last fitted."""
     rows = csv.DictReader(RESIDUALS.read_text(encoding="utf-8").splitlines())
     return tuple(
-        Residual(row["hardware"], row["source"], row["what"], float(row["error"])) for row in rows
+        Residual(
+            *(row["hardware"], row["source"], row["pass"]),  # type: ignore[arg-type]
+            int(row["ranks"]),
+            row["what"],
+            float(row["error"]),
+        )
+        for row in rows
     )
 
 
-def rows_for(name: str, rows: Sequence[Residual]) -> list[Residual]:
-    """Return the rows of a chip where enough sources measured it, otherwise all."""
-    own = [row for row in rows if chip_of(row.hardware) == chip_of(name)]
-    return own if len({row.source for row in own}) >= SOURCES else list(rows)
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The rows that an interval rests on; `chip` is None where they are those of all chips."""
+
+    asked: str
+    pass_: Passes
+    chip: str | None
+    rows: tuple[Residual, ...]
+
+    @property
+    def sources(self) -> dict[str, list[float]]:
+        """The errors that each source shows."""
+        errors = dict[str, list[float]]()
+        for row in self.rows:
+            errors.setdefault(row.source, []).append(row.error)
+        return errors
+
+    @property
+    def error(self) -> float:
+        """The most that nine of ten predictions are off by, as a logarithm."""
+        squares = [np.mean(np.square(own)) for own in self.sources.values()]
+        few = STUDENT[: max(1, len(squares) - 1)][-1]
+        return few * math.sqrt(np.mean(squares))
+
+    @property
+    def words(self) -> str:
+        """Which rows they are, and why."""
+        counted = f"{len(self.rows)} rows of {len(self.sources)} sources"
+        timed = "both passes together" if self.pass_ == "both" else f"{self.pass_} passes"
+        if self.chip:
+            return f"{counted} that timed {timed} on {self.chip}"
+        fewer = f"fewer than {SOURCES} sources timed {timed} on {chip_of(self.asked)}"
+        return f"{counted} on all chips: {fewer}"
+
+    def as_dict(self) -> dict[str, str | int | None]:
+        """Plain values for JSON."""
+        counts = {"rows": len(self.rows), "sources": len(self.sources)}
+        return {"chip": self.chip, **counts, "words": self.words}
 
 
-def model_error(name: str, rows: Sequence[Residual] | None = None) -> float:
-    """Return what nine of ten predictions for a chip are off by at the most, as a logarithm."""
-    errors = [row.error for row in rows_for(name, residuals() if rows is None else rows)]
-    return NINE * float(np.sqrt(np.mean(np.square(errors))))
+def basis(name: str, pass_: Passes, rows: Sequence[Residual] | None = None) -> Basis:
+    """Return the rows of a pass on a chip where enough sources measured it, otherwise all."""
+    rows = residuals() if rows is None else rows
+    own = [row for row in rows if (chip_of(row.hardware), row.pass_) == (chip_of(name), pass_)]
+    enough = len({row.source for row in own}) >= SOURCES
+    return Basis(name, pass_, chip_of(name) if enough else None, tuple(own if enough else rows))
 
 
-def ratio_error(name: str, rows: Sequence[Residual] | None = None) -> float:
-    """Return the same of the ratio of two plans: what rows of one source differ by."""
-    errors, count = list[float](), 0
-    by_source = dict[str, list[float]]()
-    for row in rows_for(name, residuals() if rows is None else rows):
-        by_source.setdefault(row.source, []).append(row.error)
-    for own in by_source.values():
-        errors += (np.array(own) - np.mean(own)).tolist()
-        count += len(own) - 1
-    return NINE * math.sqrt(2 * sum(e * e for e in errors) / max(1, count))
+def ratio_error(name: str, pass_: Passes, rows: Sequence[Residual] | None = None) -> float:
+    """Return the same of the ratio of two schedules: what rows of one source differ by."""
+    whole = [row for row in (residuals() if rows is None else rows) if row.ranks > 1]
+    sources = basis(name, pass_, whole).sources.values()
+    squares = sum(float(np.var(own)) * len(own) for own in sources)
+    return NINE * math.sqrt(2 * squares / max(1, sum(len(own) - 1 for own in sources)))
+
+
+def unvalidated(machine: Hardware) -> str:
+    """Return in a sentence that an order of schedules is not validated and why, "" where it is."""
+    on = {row.hardware for row in residuals() if row.ranks > 1}
+    if machine.node in {hardware(name).node for name in on}:
+        return ""
+    alike = f"of chips joined as those of {machine.name}"
+    return f"The order is not validated: no times of schedules are published {alike}."
 
 
 # ---- constants
@@ -145,17 +200,19 @@ def spread(
     return effects(plans, hardware, scenario, ends, seconds)
 
 
-def interval(hardware: Hardware, seconds: float, own: Mapping[str, float]) -> Interval:
+def interval(
+    machine: Hardware, pass_: Passes, seconds: float, own: Mapping[str, float]
+) -> Interval:
     """Return the seconds between which nine of ten such plans would be measured.
 
     `own` is the plan's `spread`, of which only uncalibrated constants count.
     """
-    parts = [part for key, part in own.items() if not hardware.constants[key].calibrated]
-    return _around(seconds, [model_error(hardware.name), *parts])
+    parts = [part for key, part in own.items() if not machine.constants[key].calibrated]
+    return _around(seconds, [basis(machine.name, pass_).error, *parts])
 
 
 def ratio_interval(
-    name: str, ratio: float, one: Mapping[str, float], other: Mapping[str, float]
+    name: str, pass_: Passes, ratio: float, one: Mapping[str, float], other: Mapping[str, float]
 ) -> Interval:
     """Return the range of one time / the other on a chip, constants moved for both together.
 
@@ -163,7 +220,7 @@ def ratio_interval(
     """
     keys = sorted(one.keys() | other.keys())  # sums depend on the order, in the last digit
     parts = [one.get(key, 0.0) - other.get(key, 0.0) for key in keys]
-    return _around(ratio, [ratio_error(name), *parts])
+    return _around(ratio, [ratio_error(name, pass_), *parts])
 
 
 def _around(value: float, parts: Sequence[float]) -> Interval:

@@ -15,6 +15,7 @@ from ringloom.cli.options import compared, comparison_options
 from ringloom.cli.output import Number, console, csv_option, show
 from ringloom.comparison import lengths
 from ringloom.views.tables import bars, comparison_table, faint
+from simulator.confidence import basis
 
 
 @click.command()
@@ -52,6 +53,8 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
     document: dict[str, Any] = {
         "rows": comparison.as_rows(),
         "recommendation": asdict(advice),
+        "order_validated": not comparison.unvalidated,
+        "interval_basis": basis(comparison.hardware, comparison.pass_).as_dict(),
         "why": comparison.why,
         "split": {"tried": tried, "skipped": skipped},
     }

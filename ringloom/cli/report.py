@@ -38,6 +38,7 @@ def command(trace: str | None, all_ranks: bool, output: str, **given: Any) -> No
         "bytes": len(content.encode()),
         "finding": comparison.why,
         "rows": comparison.as_rows(),
+        "order_validated": not comparison.unvalidated,
         "measured_s": run.makespan if run else None,
     }
     answer = comparison.recommendation.answer

@@ -26,7 +26,7 @@ from ringloom.comparison import asked
 from ringloom.views.tables import plain_table, prediction, titled
 from ringloom.views.units import SHOWN, both_ends, seconds
 from simulator.chrome_trace import save_trace, trace
-from simulator.confidence import constants_of, interval, spread
+from simulator.confidence import basis, constants_of, interval, spread
 from simulator.critical_path import Leg, critical_path
 from simulator.engines.choice import ENGINES, Engine
 from simulator.hardware import hardware as find_hardware
@@ -78,7 +78,8 @@ def command(
         result = simulate(plans, hardware, scenario, engine=engine, record=record)
         machine = find_hardware(hardware)
         own = spread(plans, machine, scenario, result.makespan, calibrated=False)
-        low, high = interval(machine, result.makespan, own)
+        low, high = interval(machine, plans.pass_, result.makespan, own)
+        rows = basis(machine.name, plans.pass_)
         rests = [k for k in constants_of(plans, machine) if not machine.constants[k].calibrated]
     paths = {
         f"critical path{f', {t.plan.pass_}' * bool(result.passes)}": critical_path(t, begin)
@@ -91,6 +92,7 @@ def command(
         **result.as_row(),
         "travelling_sums": sums,
         "interval_s": [low, high],
+        "interval_basis": rows.as_dict(),
         "uncalibrated": rests,
         "engine": result.engine,
         "contended": result.contended,
@@ -100,7 +102,7 @@ def command(
     }
     said = asked(plans.workload, plans.pass_, plans.ranks, machine.name, scenario)
     pictures: list[Any] = [titled(plans.name, f": {said}"), prediction(result)]
-    pictures.append(f"90% prediction interval: {seconds(low)} to {seconds(high)}")
+    pictures.append(f"90% prediction interval: {seconds(low)} to {seconds(high)}, by {rows.words}")
     if rests:
         pictures.append(f"rests on uncalibrated constants: {', '.join(rests)}")
     if sums:

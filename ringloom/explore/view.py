@@ -23,6 +23,7 @@ from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficPicture
 from ringloom.rows import Refusal, Row, shortage
 from ringloom.trials import Case, against, case, feasible, on_machine
+from simulator.confidence import unvalidated
 from simulator.facts import bars_of, by_nodes, over_average, traffic_of, usage, work_of
 from simulator.hardware import hardware
 from simulator.pictures import FEW
@@ -76,14 +77,17 @@ def compared(choices: Choices) -> Comparison:
     ring, names = predicted(_ring(choices)), dict.fromkeys((choices.schedule, "ring"))
     cases = (against(ring, predicted(replace(choices, schedule=name))) for name in names)
     about = choices.work, choices.ranks, choices.hardware, choices.pass_, choices.scenario
-    return Comparison(*about, tuple(cases))
+    said = unvalidated(hardware(choices.hardware))
+    return Comparison(*about, tuple(cases), unvalidated=said)
 
 
 def finding(choices: Choices, comparison: Comparison) -> str:
     """The comparison in words, and first that the chosen schedule lacks memory where it does."""
     room = hardware(choices.hardware)["memory.capacity"]
     lack = shortage(predicted(choices).row.peak_bytes, room)
-    return f"{choices.schedule} {lack}. {comparison.why}" if lack else comparison.why
+    said = f"{choices.schedule} {lack}." if lack else ""
+    unsure = comparison.unvalidated if len(comparison.cases) > 1 else ""
+    return " ".join(filter(None, (said, comparison.why, unsure)))
 
 
 def _ring(choices: Choices) -> Choices:

@@ -141,7 +141,7 @@ class Measured:
     @property
     def interval(self) -> Interval:
         """The seconds between which nine of ten such rows are expected."""
-        return interval(self.machine, self.predicted.makespan, self.spread)
+        return interval(self.machine, self.pass_, self.predicted.makespan, self.spread)
 
     @cached_property
     def baselines(self) -> Mapping[str, float]:

@@ -1,8 +1,8 @@
 """Judgement of the simulator by published rows: errors, intervals, orders of schedules.
 
-The constants of the presets were frozen together with the errors that they leave on the rows of
-whole schedules: `simulator/hardware/residuals.csv`, with its date and the digest of the rows that
-were at hand in `simulator/hardware/frozen.toml`. Rows of another file are judged by the same.
+The constants of the presets were frozen together with the errors that they leave on the rows that
+say all that is needed: `simulator/hardware/residuals.csv`, with its date and the digest of the rows
+at hand in `simulator/hardware/frozen.toml`. Rows of another file are judged by the same.
 """
 
 import tomllib
@@ -100,7 +100,9 @@ def decisions(rows: Sequence[Measured]) -> list[Decision]:
     for one, other, published, predicted in pairs:
         if abs(log(published)) > log(APART):
             where, names = f"{one.source}, {one.on}: {one.setting}", (one.schedule, other.schedule)
-            interval = ratio_interval(one.machine.name, predicted, one.spread, other.spread)
+            interval = ratio_interval(
+                one.machine.name, one.pass_, predicted, one.spread, other.spread
+            )
             made.append(Decision(where, *names, published, predicted, interval))
     return made
 

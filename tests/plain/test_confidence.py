@@ -4,10 +4,11 @@ import math
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from statistics import median
 
 import pytest
 from frozen_fit import scatter
-from left_out import Left, left_out
+from left_out import left_out
 
 import ringloom as rl
 from command_line import CommandLine
@@ -15,16 +16,20 @@ from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
 from ringloom.advice import recommend
+from ringloom.explore.choices import from_query
+from ringloom.explore.view import compared, finding
 from simulator.confidence import (
+    STUDENT,
     Residual,
+    basis,
     effects,
     interval,
-    model_error,
     ratio_error,
     ratio_interval,
     residuals,
     sensitivity,
     spread,
+    unvalidated,
 )
 from simulator.hardware import hardware, load, presets
 from simulator.prediction import simulate
@@ -45,35 +50,91 @@ def test_the_frozen_errors_are_those_of_the_published_rows() -> None:
         assert row.error == pytest.approx(frozen.error, abs=1e-3), row.what
 
 
-def test_without_one_source_the_interval_holds_most_of_its_rows() -> None:
+def test_without_its_own_rows_the_interval_holds_most_rows_of_a_source_and_is_narrow() -> None:
     parts = left_out()
-    assert len(parts) >= 2
-    assert all(part.half_width < 0.2 for part in parts)
-    assert sum(part.inside for part in parts) >= 0.85 * sum(part.rows for part in parts)
+    total = sum(part.rows for part in parts)
+    assert len(parts) >= 5
+    assert {row.pass_ for row in residuals()} == {"forward", "backward", "both"}
+    assert total == len(residuals()) > 100
+    assert all(part.inside >= 0.85 * part.rows for part in parts)
+    halves = [part.half_width for part in parts for _ in range(part.rows)]
+    assert median(halves) <= 0.2
+    assert max(halves) < 0.25
+
+
+def errors(source: str, *values: float, on: str = "h100") -> list[Residual]:
+    return [Residual(on, source, "forward", 8, "", value) for value in values]
 
 
 def test_the_rows_of_a_source_are_judged_by_the_errors_of_all_others() -> None:
-    """Each source's own errors are ten times those of the other: only left out are they outside."""
-    near = [Residual("h100", "near", "", error) for error in (0.01, -0.01, 0.01)]
-    far = [Residual("h100", "far", "", error) for error in (0.1, 0.01, -0.1)]
-    low, high = model_error("h100", near), model_error("h100", far)
-    assert left_out([*near, *far]) == [
-        Left("near", 3, 3, math.expm1(high)),
-        Left("far", 3, 1, math.expm1(low)),
+    """Two sources are near and one is far: only where it is left out are its rows outside."""
+    near = [*errors("a", 0.01, -0.01, 0.01), *errors("b", 0.01, 0.01)]
+    far = errors("far", 0.5, 0.01, -0.5)
+    one = math.expm1(STUDENT[0] * 0.01)
+    parts = left_out([*near, *far])
+    assert [(part.source, part.rows, part.inside) for part in parts] == [
+        ("a", 3, 3),
+        ("b", 2, 2),
+        ("far", 3, 1),
     ]
+    assert parts[-1].half_width == pytest.approx(one)
+    assert parts[0].half_width > 1
 
 
 def test_most_ratios_of_published_rows_are_off_by_less_than_said() -> None:
-    pairs = [p for p in combinations(residuals(), 2) if p[0].source == p[1].source]
-    inside = [abs(a.error - b.error) <= ratio_error(a.hardware) for a, b in pairs]
+    whole = [row for row in residuals() if row.ranks > 1]
+    pairs = [p for p in combinations(whole, 2) if p[0].source == p[1].source]
+    inside = [abs(a.error - b.error) <= ratio_error(a.hardware, a.pass_) for a, b in pairs]
     assert sum(inside) >= 0.85 * len(pairs) > 100
 
 
-def test_a_chip_with_three_sources_is_judged_by_its_own_rows() -> None:
-    rows = [Residual("h100", source, "", 0.01) for source in "abc"]
-    rows.append(Residual("h800", "d", "", 0.5))
-    assert model_error("h100", rows) == pytest.approx(0.01645)
-    assert model_error("h800", rows) > 0.3
+def test_a_pass_that_three_sources_timed_on_a_chip_is_judged_by_these_rows_alone() -> None:
+    rows = [row for source in "abc" for row in errors(source, 0.01, -0.01)]
+    rows += errors("d", 0.5, on="h800")
+    own = basis("h100:fa3", "forward", rows)
+    assert own.error == pytest.approx(STUDENT[1] * 0.01)
+    assert own.as_dict() == {
+        "chip": "h100",
+        "rows": 6,
+        "sources": 3,
+        "words": "6 rows of 3 sources that timed forward passes on h100",
+    }
+    for name, pass_ in (("h800", "forward"), ("h100", "backward"), ("h100", "both")):
+        every = basis(name, pass_, rows)
+        assert every.error > 0.3
+        assert every.chip is None
+        timed = "both passes together" if pass_ == "both" else f"{pass_} passes"
+        said = f"on all chips: fewer than 3 sources timed {timed} on {name}"
+        assert every.words == f"7 rows of 4 sources {said}"
+
+
+def test_a_source_of_many_rows_counts_as_one_of_few() -> None:
+    few = [*errors("a", 0.01), *errors("b", 0.03), *errors("c", 0.02)]
+    many = [*errors("a", *[0.01] * 99), *few[1:]]
+    assert basis("h100", "forward", many).error == pytest.approx(basis("", "both", few).error)
+
+
+def test_orders_of_schedules_are_marked_where_none_was_ever_measured(
+    ringloom: CommandLine, tmp_path: Path
+) -> None:
+    marked = {name for name in presets() if unvalidated(hardware(name))}
+    assert {"tpu-v4", "tpu-v5p", "tpu7x", "mi300x", "rtx-4090"} <= marked
+    assert not marked & {"h100", "h200", "a100-nvlink", "b200", "gb200-nvl72"}
+    work = ["--ranks", "4", "--seq", "4k", "--schedules", "ring,zigzag"]
+    for name, sure in (("tpu-v4", False), ("h100", True)):
+        command = ["compare", *work, "--hardware", name]
+        document = ringloom.json(*command)
+        assert document["order_validated"] is sure
+        assert document["interval_basis"] == basis(name, "forward").as_dict()
+        said = [" ".join(ringloom(*command).split()), document["recommendation"]["answer"]]
+        assert all(("The order is not validated" in text) is not sure for text in said)
+    file = tmp_path / "page.html"
+    assert not ringloom.json("report", *work, "--hardware", "tpu-v4", "-o", str(file))[
+        "order_validated"
+    ]
+    assert "The order is not validated" in file.read_text(encoding="utf-8")
+    choices = from_query({"hardware": "tpu-v4", "schedule": "zigzag", "ranks": "4", "seq": "4k"})
+    assert "The order is not validated" in finding(choices, compared(choices))
 
 
 def test_a_tenth_more_of_everything_that_takes_time_is_a_tenth_more_time() -> None:
@@ -94,14 +155,14 @@ def test_intervals_hold_the_prediction_and_are_wider_where_constants_are_uncalib
 ) -> None:
     machine = hardware(name)
     took = simulate(PLANS["zigzag"], machine).makespan
-    low, high = interval(machine, took, spread(PLANS["zigzag"], machine, EVEN))
+    low, high = interval(machine, "forward", took, spread(PLANS["zigzag"], machine, EVEN))
     assert low < took < high
     sure = replace(
         machine,
         constants={k: replace(c, calibrated=True) for k, c in machine.constants.items()},
     )
-    near, far = interval(sure, took, spread(PLANS["zigzag"], sure, EVEN))
-    assert far / near == pytest.approx(math.exp(2 * model_error(name)))
+    near, far = interval(sure, "forward", took, spread(PLANS["zigzag"], sure, EVEN))
+    assert far / near == pytest.approx(math.exp(2 * basis(name, "forward").error))
     assert far / near <= high / low * (1 + 1e-9)
 
 
@@ -110,11 +171,13 @@ def test_what_slows_both_plans_alike_does_not_blur_their_ratio() -> None:
     plans = [Plans.of(plan(name, replace(WORK, seq=2**17), 8)) for name in ("ring", "zigzag")]
     one, other = (spread(each, TPU, EVEN) for each in plans)
     took = [simulate(each, TPU).makespan for each in plans]
-    low, high = ratio_interval(TPU.name, took[0] / took[1], one, other)
+    low, high = ratio_interval(TPU.name, "forward", took[0] / took[1], one, other)
     assert 1 < low < took[0] / took[1] < high
-    alone = interval(TPU, took[0], one)
+    alone = interval(TPU, "forward", took[0], one)
     assert high / low < alone[1] / alone[0]
-    assert ratio_interval(TPU.name, 1.0, one, one)[1] == pytest.approx(math.exp(ratio_error("")))
+    assert ratio_interval(TPU.name, "forward", 1.0, one, one)[1] == pytest.approx(
+        math.exp(ratio_error("", "forward"))
+    )
 
 
 class Hashed(str):
@@ -134,7 +197,7 @@ def test_a_ratio_has_the_same_interval_whatever_the_hashes_of_constants() -> Non
             name = Hashed(number)
             name.place = place
             effects[name] = 1e-8 if number else 1.0  # whose squares are lost beside 1, one by one
-        intervals.add(ratio_interval("h100", 1.0, effects, {}))
+        intervals.add(ratio_interval("h100", "forward", 1.0, effects, {}))
     assert len(intervals) == 1
 
 
@@ -185,6 +248,9 @@ def test_simulate_says_the_interval_and_what_it_rests_on(ringloom: CommandLine) 
     document = ringloom.json("simulate", "zigzag", *work)
     low, high = document["interval_s"]
     assert low < document["makespan_s"] < high
+    assert document["interval_basis"]["chip"] is None
+    said = " ".join(ringloom("simulate", "zigzag", *work).split())
+    assert f"by {document['interval_basis']['words']}" in said
     assert document["uncalibrated"] == ["attention.host", "attention.forward"]
 
 
