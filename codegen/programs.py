@@ -168,6 +168,7 @@ class Program:
             "ANY_LENGTH": self.free,
             "LOOPS": self.loops is not None,
             "ALL_PLATFORMS": self.platform == "all",
+            "ON_CPU": self.platform == "cpu",
             "KEEPING": self.dynamic or bool(backward and backward.start),
             "STATS": by_tables or "STATS" in sent,
         }

@@ -5,7 +5,7 @@
 As `stand_ins` runs their schedules, and as strict.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.plans import Plans
 from runtimes.emitted import RESULTS, SIDES, source_of
-from stand_ins.jax_in_numpy import NAMES, array, each, kind, leaves, same_kind, tree_map
+from stand_ins.jax_in_numpy import NAMES, array
 from stand_ins.ranks import Ranks
 
 
@@ -52,34 +52,12 @@ def replayed(source: str, ranks: int, *arrays: Any, sinks: Any = None) -> list[A
 # ---- what kernels and tables use beside it
 
 
-def items(xs: Any) -> Iterator[Any]:
-    """The entries of arrays along their first axes."""
-    for n in range(len(leaves(xs)[0])):
-        yield tree_map(lambda x, n=n: array(x[n]), xs)
-
-
-def scan(body: Callable[[Any, Any], Any], state: Any, xs: Any) -> Any:
-    results = []
-    for x in items(xs):
-        after, result = body(state, x)
-        state = same_kind(kind(state), after)
-        results.append(result)
-    return state, each(np.stack, results) if results else None
-
-
-def mapped(function: Callable[[Any], Any], xs: Any, batch_size: int | None = None) -> Any:
-    return each(np.stack, [function(x) for x in items(xs)])
-
-
 def platform_dependent(*args: Any, default: Callable[..., Any], **_: Any) -> Any:
     return default(*args)
 
 
 LAX = SimpleNamespace(
-    **vars(NAMES["lax"]),
-    scan=scan,
-    platform_dependent=platform_dependent,
-    map=mapped,
+    **{**vars(NAMES["lax"]), "platform_dependent": platform_dependent},
     optimization_barrier=lambda x: x,
 )
 JAX = SimpleNamespace(

@@ -72,7 +72,7 @@ def kernels(platform: str, masked: bool = False) -> list[Part]:
     """
     every = "tpu", "gpu", "masked" if masked else "cpu"
     names = (f"kernels_{name}" for name in (every if platform == "all" else (platform,)))
-    return parts_of("jax", "kernels", *names, "masked")
+    return parts_of("jax", "tiles", "kernels", *names, "masked")
 
 
 def checked(program: Program) -> str:

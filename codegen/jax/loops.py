@@ -28,7 +28,8 @@ def schedule(program: Program) -> Schedule:
     """The constants and both passes, printed; PlanError for what has no call."""
     assert program.lowered
     stats, apart = program.choices["STATS"], has_kv_positions(program.layout, "jax")
-    form = Form(program.free, apart, slices_of(program), stats, program.keys_cut_apart)
+    unequal, runs = program.keys_cut_apart, pieces_are_runs(program)
+    form = Form(program.free, apart, slices_of(program), stats, unequal, runs)
     made = [Printer(one, form) for one in program.lowered]
     ops = [op for one in program.lowered for op in walk(one.ops)]
     saved = SAVED if len(made) == 1 or program.work.sinks else made[-1].saved
@@ -64,6 +65,13 @@ def share_of_sinks(forward: Printer) -> list[str]:
                 f"    return sinks.reshape({size}, -1)[{at}]",
             ]
     raise PlanError("sinks are shared among ranks, their outputs are of all heads")
+
+
+def pieces_are_runs(program: Program) -> bool:
+    """True if the pieces of queries are of one length, and their tokens follow each other."""
+    chunks = program.forward.partition.q.chunks
+    forms = {tuple((run.step, len(run)) for run in chunk) for chunk in chunks}
+    return len(forms) == 1 and [step for step, _ in forms.pop()] == [1]
 
 
 def slices_of(program: Program) -> dict[SideName, int]:

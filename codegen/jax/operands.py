@@ -22,7 +22,7 @@ class Form:
     `slices` counts those of the heads of a side, 0 where they are unequal; `stats` says that
     log-sum-exp and delta travel with queries, not their output. `data` gets the numbers that have
     names, `constants` other values. `unequal`: pieces of queries and of keys are of different
-    lengths.
+    lengths. `runs`: pieces of queries are of one length, their tokens follow each other.
     """
 
     free: bool
@@ -30,6 +30,7 @@ class Form:
     slices: Mapping[SideName, int]
     stats: bool
     unequal: bool = False
+    runs: bool = False
     data: Data = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)
 
@@ -222,6 +223,11 @@ class Operands:
         unit = f" * {self.program.unit}" * (self.program.unit > 1)
         array = "k" if side == "kv" else "dout" if self.backward else "q"
         return f"{array}.shape[2]{unit} // {own}"
+
+    def piece(self) -> str:
+        """The number of tokens of one piece of queries."""
+        own = self.program.pieces_of(Register("q", OWN))
+        return f"{'dout' if self.backward else 'q'}.shape[2]{f' // {own}' * (own > 1)}"
 
     def ranks(self) -> str:
         """The number of ranks, by its name where there are some."""

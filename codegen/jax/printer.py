@@ -274,6 +274,9 @@ class Printer(Messages):
         elif op.kind != "full":
             given.append("True")
         given += [f"{name}={where}" for name, where in cut if where]
+        if op.places and self.form.runs:
+            self.used.add("piece")
+            given.append("piece=piece")
         return f"{call}({', '.join(given)})"
 
     # ---- the ends of a function
@@ -294,6 +297,7 @@ class Printer(Messages):
             lines.append(f"{', '.join(names)} = {at}")
         known = {
             "size": f"size = {self.size('q')}",
+            "piece": f"piece = {self.piece()}",
             "kv_size": f"kv_size = {self.size('kv')}",
             "seq": f"seq = {own}.shape[2] * RANKS",
             "delta": "delta = (dout.astype(wide(dout)) * out).sum(-1, keepdims=True)",

@@ -12,7 +12,7 @@ import pytest
 
 from jax_devices import Mesh, jax  # isort: skip
 
-from codegen.jax.parts import kernels, kernels_cpu, masked
+from codegen.jax.parts import kernels, kernels_cpu, masked, tiles
 from codegen.jax.parts.vocabulary import accumulation, messages
 
 RANKS = 4
@@ -38,7 +38,7 @@ def of_one_scale(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(module, "SCALE", 1.0)
     for name, value in (("HEAD_DIM", 5), ("V_HEAD_DIM", 5), ("STATS", False)):
         monkeypatch.setattr(kernels, name, value)
-    monkeypatch.setattr(accumulation, "allowed", lambda rows, cols: cols <= rows)
+    monkeypatch.setattr(tiles, "allowed", lambda rows, cols: cols <= rows)
     with jax.enable_x64(True):
         yield
 

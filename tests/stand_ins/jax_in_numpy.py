@@ -6,7 +6,7 @@ dtypes. Arrays never change, and Python cannot ask for their numbers, as when XL
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -280,6 +280,32 @@ def fori_loop(start: int, stop: int, body: Callable[[Any, Any], Any], state: Any
     return state
 
 
+def items(xs: Any) -> Iterator[Any]:
+    """The entries of arrays along their first axes."""
+    for n in range(len(leaves(xs)[0])):
+        yield tree_map(lambda x, n=n: array(x[n]), xs)
+
+
+def scan(body: Callable[[Any, Any], Any], state: Any, xs: Any) -> Any:
+    """The state after a step for each entry of some arrays, and what the steps give."""
+    results = []
+    for x in items(xs):
+        after, result = body(state, x)
+        state = same_kind(kind(state), after)
+        results.append(result)
+    return state, each(np.stack, results) if results else None
+
+
+def mapped(function: Callable[[Any], Any], xs: Any, batch_size: int | None = None) -> Any:
+    """The results of a function for each entry of some arrays."""
+    return each(np.stack, [function(x) for x in items(xs)])
+
+
+def platform_dependent(*arrays: Any, cuda: Callable[..., Any], **_: object) -> Any:
+    """The results of the way that GPUs go."""
+    return cuda(*arrays)
+
+
 def dynamic_slice_in_dim(x: Any, start: Any, size: int, axis: int) -> Any:
     """A slice that begins within the array, where XLA would begin it."""
     return array(np.asarray(x)[within(x, start, size, axis)])
@@ -306,10 +332,11 @@ def within(x: Any, start: Any, size: int, axis: int) -> tuple[slice, ...]:
 LAX = (
     *(axis_index, ppermute, all_gather, all_to_all, psum, psum_scatter),
     *(cond, switch, fori_loop, dynamic_slice_in_dim, dynamic_update_slice_in_dim),
+    *(scan, platform_dependent),
 )
 NAMES: dict[str, Any] = {
     "jnp": Numpy(),
-    "lax": SimpleNamespace(**{function.__name__: function for function in LAX}),
+    "lax": SimpleNamespace(map=mapped, **{function.__name__: function for function in LAX}),
     "jax": SimpleNamespace(tree=SimpleNamespace(map=tree_map), Array=Any, jit=lambda x, **_: x),
     "checkpoint_name": lambda x, _: x,
 }

@@ -112,7 +112,7 @@ def run_torch(names: Scope, case: Case, rank: int) -> list[Any]:
 def jax_names(case: Case, text: str) -> Scope:
     """jax, and what stands for the kernels of a program."""
     ahead = case.inputs["k"].shape[2] - case.inputs["q"].shape[2]
-    stats = "(q, dout, lse, delta), (k, v) = queries, kv" in text
+    stats = "q, dout, lse, delta = queries" in text
 
     def forward(pairs: Pairs, *arrays: Any) -> Any:
         q, k, v = plain(*arrays)

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from codegen.jax.parts.kernels import attend, attend_backward
-from codegen.jax.parts.masked import attend_masked, attend_masked_backward, merge, wide
-from codegen.jax.parts.stubs import allowed, kv_positions, positions
+from codegen.jax.parts.masked import merge, wide
+from codegen.jax.parts.stubs import kv_positions, positions
+from codegen.jax.parts.tiles import attend_tile, attend_tile_backward
 
 RANKS = SEQ = KV_SEQ = 1
 Arrays = list[jax.Array]
@@ -28,17 +29,17 @@ def add_gradients(dq, dkv, queries, kv, causal=False, rows=every, cols=every):
     return add(dq, [dq_part], rows), add(dkv, dkv_part, cols)
 
 
-def merge_tiles(output, queries, kv, at, kv_at, rows=every, cols=every):
+def merge_tiles(output, queries, kv, at, kv_at, rows=every, cols=every, piece=0):
     """Attend what the mask leaves of tokens at these positions, and merge it."""
     (q,) = tokens(queries, rows)
-    part = attend_masked(q, tokens(kv, cols), at[rows], kv_at[cols], allowed)
+    part = attend_tile(q, tokens(kv, cols), at[rows], kv_at[cols], piece)
     return merge_output(output, part, rows)
 
 
-def add_tile_gradients(dq, dkv, queries, kv, at, kv_at, rows=every, cols=every):
+def add_tile_gradients(dq, dkv, queries, kv, at, kv_at, rows=every, cols=every, piece=0):
     """Add the gradients of what the mask leaves of tokens at these positions."""
     queries, kv = tokens(queries, rows), tokens(kv, cols)
-    dq_part, dkv_part = attend_masked_backward(queries, kv, at[rows], kv_at[cols], allowed)
+    dq_part, dkv_part = attend_tile_backward(queries, kv, at[rows], kv_at[cols], piece)
     return add(dq, [dq_part], rows), add(dkv, dkv_part, cols)
 
 
