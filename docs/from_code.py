@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import click
 import judged
+import model
 import questions
 from markdown import Lines, table
 from support import support
@@ -125,6 +126,7 @@ PAGES: dict[str, Callable[[], Lines]] = {
     "command_line": command_line,
     "schedules": schedules,
     "hardware_presets": hardware,
+    "model": model.page,
     "reproduction": reproduction,
     "validation": judged.page,
     "support": support,

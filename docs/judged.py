@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import expm1, log
 
 import own_runs
+import tpu
 from frozen_fit import fitted
 from left_out import left_out
 from markdown import Lines, table
@@ -85,6 +86,7 @@ def page() -> Lines:
         "Training": _training(),
         "Order of schedules": _orders(rows),
         "Intervals": _intervals(),
+        "TPUs": tpu.section(),
         "Soundness": _soundness(),
         "What was fitted": _fitted(stated),
         "What falls short, and why": iter([*SHORT.strip().split("\n"), ""]),

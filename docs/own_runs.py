@@ -113,6 +113,44 @@ def section() -> Lines:
             for run in every
         ),
     )
+    far = [run for run in every if abs(run.error) > LIMIT]
+    yield from (
+        "Further off: " + "; ".join(f"{run.chip}, {what(run)}, {run.kernel}" for run in far) + ".",
+        "What ranks take beside their share of dense attention tells why: calls on pieces, and",
+        "the adding of their results.",
+        "",
+    )
+    yield from table(
+        ("", "kernel", "memory, GB/s", "beside their share, ms", "ours"),
+        (
+            (
+                f"{run.chip}: {what(run)}",
+                run.kernel,
+                f"{run.on['memory.bandwidth'] / 1e9:.0f}",
+                *(f"{beside:.2f}" for beside in besides(run, every)),
+            )
+            for run in every
+            if besides(run, every)
+        ),
+    )
+    yield from (
+        "The memory of the H200 is the faster one, and yet this takes as long there as on H100:",
+        "with flash kernels most of it is not the traffic of adding gradients, as is predicted,",
+        "but what backward passes take on pieces, which cuDNN's do not. No published row times",
+        "such calls of FlashAttention-2 by themselves, and nothing was fitted to these.",
+        "",
+    )
+
+
+def besides(run: Run, every: Sequence[Run]) -> tuple[float, ...]:
+    """Returns the milliseconds beside a rank's share of dense attention: measured, predicted."""
+    ranks, last = len(run.milliseconds), list[tuple[float, ...]]()
+    for dense in every:
+        same = (dense.chip, dense.kernel, dense.pass_) == (run.chip, run.kernel, run.pass_)
+        if ranks > 1 and same and len(dense.milliseconds) == 1:
+            pairs = ((run.milliseconds, dense.milliseconds), (run.predicted, dense.predicted))
+            last.append(tuple(float(np.mean(a)) - b[0] / ranks for a, b in pairs))
+    return last[-1] if last else ()
 
 
 def what(run: Run) -> str:
