@@ -181,8 +181,8 @@ def spread(
 ) -> dict[str, float]:
     """Return each constant's effect at the end of its range; of a large plan, the most it can be.
 
-    Time grows at most in proportion to what a constant says that something takes. Without
-    `calibrated`, only of uncalibrated constants.
+    Time grows at most in proportion to what a constant says that something takes; what incast does
+    is asked, as it changes little of most plans. Without `calibrated`, only of uncalibrated ones.
     """
     ends = dict[str, float]()  # the farther one, as a factor, of each constant's range
     for key in constants_of(plans, hardware):
@@ -191,10 +191,10 @@ def spread(
             low, high = hardware.range(key)
             ends[key] = high if high / constant.value * low >= constant.value else low
     if ends and sum(plan.rows for plan in plans) > LARGE:
-        nothing = {key: end for key, end in ends.items() if not end}
+        exact = {key: end for key, end in ends.items() if not end or key == "inter.incast"}
         factors = {
-            key: abs(math.log(end / hardware[key])) for key, end in ends.items() if end
-        } | effects(plans, hardware, scenario, nothing, seconds)
+            key: abs(math.log(end / hardware[key])) for key, end in ends.items() if key not in exact
+        } | effects(plans, hardware, scenario, exact, seconds)
         worst = max(factors, key=factors.__getitem__)
         return {worst: factors[worst]}
     return effects(plans, hardware, scenario, ends, seconds)

@@ -14,8 +14,14 @@ from typing import Literal
 
 from simulator.timeline import Entry, Timeline, entries
 
-Kind = Literal["attend", "merge", "message", "prologue"]
-VERBS = {"attend": "attends", "merge": "merges", "message": "waits for", "prologue": "sums"}
+Kind = Literal["attend", "merge", "unpack", "message", "prologue"]
+VERBS = {
+    "attend": "attends",
+    "merge": "merges",
+    "unpack": "unpacks",
+    "message": "waits for",
+    "prologue": "sums",
+}
 NEAR = 1e-9  # of a time: two events this close are one
 
 

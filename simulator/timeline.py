@@ -21,7 +21,7 @@ from simulator.memory import Memory
 Floats = NDArray[np.float64]
 Stream = Literal["compute", "merge", "send", "receive", "wait"]
 STREAMS: tuple[Stream, ...] = get_args(Stream)
-Kind = Literal["attend", "add", "message", "merge"]
+Kind = Literal["attend", "add", "message", "merge", "unpack"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +118,7 @@ class Entry:
 
     attend    q 0 x kv 3,4      add    its results to accumulators
     message   KV 3              merge  what a message brought
+    unpack    heads that an all-to-all brought
     """
 
     kind: Kind
@@ -138,8 +139,8 @@ class Entry:
                 return f"attend {self.name}"
             case "add":
                 return f"merge {self.name}"
-            case "merge":
-                return f"merge {self.name} from {self.src}"
+            case "merge" | "unpack":
+                return f"{self.kind} {self.name} from {self.src}"
             case "message":
                 return f"send {self.name} to {self.dst}"
 

@@ -32,7 +32,13 @@ from simulator.engines.choice import ENGINES, Engine
 from simulator.hardware import hardware as find_hardware
 from simulator.prediction import simulate
 
-KINDS = {"attend": "attends", "merge": "merging", "message": "messages", "prologue": "prologue"}
+KINDS = {
+    "attend": "attends",
+    "merge": "merging",
+    "unpack": "unpacking",
+    "message": "messages",
+    "prologue": "prologue",
+}
 
 
 def path_picture(name: str, legs: tuple[Leg, ...]) -> Table:

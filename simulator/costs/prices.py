@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.ir import ACCUMULATORS, Attend, Plan
+from planner.ir import ACCUMULATORS, Attend, Move, Plan
 from simulator.costs.kernels import Kernels
 from simulator.costs.rectangles import Floats, Rectangles
 from simulator.costs.terms import Event, terms
@@ -64,6 +64,16 @@ class Costs:
     def _per_token(self, event: Event, tensor: str) -> float:
         """Return the seconds of adding to an accumulator, per token and head."""
         return float(sum(term(self, tensor) for term in terms(event)))
+
+    @property
+    def copying(self) -> float:
+        """Seconds per byte of an all-to-all of heads, of those that come and those that stay."""
+        return float(sum(term(self) for term in terms("exchange")))
+
+    def incast(self, move: Move) -> Floats:
+        """How many times as long messages between nodes take in an all-to-all: float64 [rows]."""
+        src, dst = (ranks // self.hardware.ranks_per_node for ranks in (move.src, move.dst))
+        return np.where(src != dst, self.hardware.option("inter.incast"), 1.0)
 
     @property
     def prologue(self) -> Floats:

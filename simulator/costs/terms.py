@@ -4,6 +4,7 @@ attend     term(costs, node)     seconds of each row of an attend beside its ker
 add        term(costs, tensor)   seconds per token and head of adding a kernel's result to an
                                  accumulator
 merge      term(costs, tensor)   seconds per token and head of merging an accumulator that arrived
+exchange   term(costs)           seconds per byte of an all-to-all of heads, with those that stay
 prologue   term(costs)           seconds of each rank before step 0: [ranks]
 
 `costs` are the `simulator.costs.prices.Costs` of one plan on one hardware. All terms of an event
@@ -20,7 +21,7 @@ from planner.ir import TENSORS
 from planner.workload import DTYPES
 from simulator.hardware.schema import OPTIONAL, RATIO, SECONDS, Unit
 
-Event = Literal["attend", "add", "merge", "prologue"]
+Event = Literal["attend", "add", "merge", "exchange", "prologue"]
 Seconds = Callable[..., Any]
 TERMS = dict[str, tuple[Event, Seconds]]()  # the event that a term makes dearer, by its seconds
 
@@ -56,6 +57,13 @@ def row_sums(costs: Any) -> NDArray[np.float64]:
         np.add.at(seconds, costs.plan.partition.q.owners, traffic)
     summed: NDArray[np.float64] = seconds / costs.hardware["memory.bandwidth"]
     return summed
+
+
+@term("exchange")
+def pack(costs: Any) -> float:
+    """Read and write all before it is sent, in the order of the ranks, and again as it arrived."""
+    seconds: float = 4 / costs.hardware["memory.bandwidth"]
+    return seconds
 
 
 @term("add")

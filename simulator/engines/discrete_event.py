@@ -19,7 +19,7 @@ from simulator.engines.tasks import RankStep, Tasks
 from simulator.engines.transfers import NEVER, Transfers
 from simulator.network.routes import Traffic
 from simulator.scenario import Scenario
-from simulator.timeline import Floats, Rows, Timeline, Wait, block_names, work
+from simulator.timeline import Floats, Kind, Rows, Timeline, Wait, block_names, work
 
 Want = int | float  # a message by number, or a time
 Mark = tuple[int, float, float, float, float]  # a step: begin, first attend, end of attends, of all
@@ -194,14 +194,15 @@ class DiscreteEvent:
                 yield work("attend", step, part.node, *begun)
                 yield work("add", step, part.node, begun[1], begun[1] + part.adding)
             for sent in messages:
-                if sent.node.accumulates:
+                if sent.joins:
                     start = np.array(self._merge_start[sent.rows])
-                    yield work("merge", step, sent.node, start, start + sent.merging)
+                    kind: Kind = "unpack" if sent.unpacked else "merge"
+                    yield work(kind, step, sent.node, start, start + sent.merging)
 
     def sums(self) -> Sums:
         """Return the totals of all ranks; a port is a link."""
         rows, sent = self._rows, np.zeros(self._plan.ranks, np.int64)
         np.add.at(sent, np.array(rows.src, np.intp), np.array(rows.size, np.int64))
-        ports = self._traffic.seconds(rows.src, rows.dst, rows.size)
+        ports = self._traffic.seconds(rows.src, rows.dst, rows.wire)
         busy, exposed = np.array(self._busy), np.array(self._exposed)
         return Sums(busy, exposed, sent, ports, len(rows.src))

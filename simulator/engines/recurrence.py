@@ -6,7 +6,8 @@
                    it arrives, alpha + bytes / bandwidth later
     attend       = starts when the rank is free and its blocks have arrived; then its results are
                    added to the accumulators on its rank
-    arrival      = of an accumulator: merged after the attends of the step in which it was sent
+    arrival      = of an accumulator: merged after the attends of the step in which it was sent;
+                   of heads in an all-to-all: unpacked then
     share        = transfers that go beside attends take, of those of the step in which they are
                    offered, share x bytes / bandwidth from the first one on both their ranks
 
@@ -25,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.columns import index
-from planner.ir import Index, Move, Plan
+from planner.ir import Index, Plan
 from simulator.costs.prices import Costs
 from simulator.engines.rounds import Calls, Messages, Rounds
 from simulator.network.ports import Ports
-from simulator.timeline import Floats, Rows, Timeline, Wait, work
+from simulator.timeline import Floats, Kind, Rows, Timeline, Wait, work
 
 KEPT = 1 << 22  # steps x ranks up to which every step's times are kept
 
@@ -88,7 +89,7 @@ class Recurrence:
         self._end[:] = self._now
         np.minimum(times[1], self._now, out=times[1])  # for ranks without attends
         for sent, arrival in arrived:
-            if sent.node.accumulates:
+            if sent.joins:
                 self._merge(number, sent, arrival)
 
     def _send(self, number: int, sent: Messages) -> Floats:
@@ -99,7 +100,7 @@ class Recurrence:
             start = np.maximum(start, self._arrived.take(messages.T).max(axis=0))
         if not self._overlap:
             start = np.maximum(start, self._begin.take(move.dst))
-        start, end, arrival = self._transfer(move, size, start)
+        start, end, arrival = self._transfer(sent, start)
         if not move.accumulates:
             own = slice(1 + sent.rows.start, 1 + sent.rows.stop)
             self._offered[own], self._arrived[own] = offered, arrival
@@ -108,19 +109,18 @@ class Recurrence:
             self._log.append(Rows("message", number, move, start, end, arrival, size))
         return arrival
 
-    def _transfer(
-        self, move: Move, size: NDArray[np.int64], start: Floats
-    ) -> tuple[Floats, Floats, Floats]:
+    def _transfer(self, sent: Messages, start: Floats) -> tuple[Floats, Floats, Floats]:
         """Return (start, end, arrival) of messages that could start then, and take both ports."""
+        move = sent.node
         out, into, bandwidth, alpha, share = self._ports.of(move)
-        seconds, src, dst = size / bandwidth, index(move.src), index(move.dst)
+        seconds, src, dst = sent.wire / bandwidth, index(move.src), index(move.dst)
         if self._overlap:
             np.add.at(self._taken, src, share * seconds)
             np.add.at(self._taken, dst, share * seconds)
         start = np.maximum(np.maximum(start, self._out[out]), self._in[into])
         end = start + seconds
         self._out[out] = self._in[into] = end + alpha
-        np.add.at(self._sent, src, size)
+        np.add.at(self._sent, src, sent.size)
         np.add.at(self._sending, out, seconds)
         np.add.at(self._receiving, into, seconds)
         return start, end, end + alpha
@@ -177,7 +177,8 @@ class Recurrence:
         self._now[dst] = start + seconds
         np.add.at(self._busy, dst, seconds)
         if self._record:
-            self._log.append(work("merge", number, move, start, start + seconds))
+            kind: Kind = "unpack" if sent.unpacked else "merge"
+            self._log.append(work(kind, number, move, start, start + seconds))
 
     def timeline(self) -> Timeline:
         """Return the times of all rows so far."""

@@ -8,17 +8,21 @@ A rank holds at most one accumulator per (tensor, block). A partial-sum transfer
 attend or an arrival adds to it or, where it is absent, begins it: so merging is charged exactly
 where two are added. Where accumulators lie does not depend on the clock.
 
+What an all-to-all of heads brings is copied once the last of it is there; packing, too, is charged
+then, at the receiver, who gets as much as it gives.
+
 Messages and attends are numbered in plan order. In what a row needs, 0 stands for what the rank
 owns or had from the start, and 1 for the first message. Tensors that always travel together share
 one table of the messages that brought them.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.analysis.exchanges import Exchanges
 from planner.analysis.messages import message_bytes
 from planner.analysis.tables import Table, attended_blocks, of_inputs
 from planner.ir import ACCUMULATORS, Attend, Index, Move, Node, Step
@@ -37,8 +41,15 @@ class Messages(NamedTuple):
     node: Move
     rows: slice
     size: NDArray[np.int64]  # bytes
+    wire: NDArray[Any]  # bytes that would take as long where senders do not get in each other's way
     needs: list[Ints]  # what its source must have received, by numbers from 1: [rows, w] each
-    merging: Floats  # seconds at its destination
+    unpacked: bool  # whether they bring heads in an all-to-all
+    merging: Floats  # seconds at its destination, of unpacking, too
+
+    @property
+    def joins(self) -> bool:
+        """True if the destination has work to do with what comes, in the step in which it does."""
+        return self.node.accumulates or self.unpacked
 
 
 class Calls(NamedTuple):
@@ -64,11 +75,16 @@ class Rounds:
     def __iter__(self) -> Iterator[tuple[list[Messages], list[Calls]]]:
         """Yields each step: all its messages leave before anybody attends, and are merged last."""
         for number, step in enumerate(self._costs.plan.steps):
-            sent = [self._send(number, move) for move in _moves(step)]
+            exchanges = Exchanges(self._costs.plan, step)
+            sent = [
+                self._send(number, part, exchanges if is_one else None)
+                for move in _moves(step)
+                for part, is_one in exchanges.apart(move)
+            ]
             calls = [self._attend(node) for node in _attends(step)]
             yield [self._arrive(messages) for messages in sent], calls
 
-    def _send(self, number: int, move: Move) -> Messages:
+    def _send(self, number: int, move: Move, exchanges: Exchanges | None) -> Messages:
         rows = slice(self._messages, self._messages + len(move))
         self._messages = rows.stop
         numbers = np.arange(1 + rows.start, 1 + rows.stop, dtype=np.int32)
@@ -79,7 +95,10 @@ class Rounds:
         for tensor in move.tensors if move.accumulates else ():
             self._present[tensor][move.src, move.blocks] = False
         size = message_bytes(self._costs.plan, number, move)
-        return Messages(move, rows, size, needs, np.zeros(len(move)))
+        if not exchanges:
+            return Messages(move, rows, size, size, needs, False, np.zeros(len(move)))
+        copying = exchanges.copied(move, size) * self._costs.copying / self._speed[move.dst]
+        return Messages(move, rows, size, size * self._costs.incast(move), needs, True, copying)
 
     def _attend(self, node: Attend) -> Calls:
         rows = slice(self._calls, self._calls + len(node))
@@ -93,7 +112,8 @@ class Rounds:
         if not (move := messages.node).accumulates:
             return messages
         blocks = dict.fromkeys(move.tensors, move.blocks)
-        return messages._replace(merging=self._join("merge", move.dst, blocks))
+        joining = self._join("merge", move.dst, blocks)
+        return messages._replace(merging=messages.merging + joining)
 
     def _join(self, event: Event, rank: Ints, blocks: dict[str, Ints]) -> Floats:
         """Add to accumulators, or begin absent ones; returns the seconds of each row."""

@@ -27,7 +27,7 @@ class RankStep:
     sends: list[int] = field(default_factory=list)
     receives: list[int] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
-    merges: list[int] = field(default_factory=list)  # accumulators that arrive
+    merges: list[int] = field(default_factory=list)  # arrivals that are merged or unpacked
 
 
 class Tasks:
@@ -40,10 +40,12 @@ class Tasks:
         self.rounds = list(Rounds(costs, speed))
         sent = [part for messages, _ in self.rounds for part in messages]
         called = [part for _, calls in self.rounds for part in calls]
-        # Of each message: both ends, bytes, seconds of merging, what its source must have received.
+        # Of each message: both ends, bytes, what they count on links, seconds of merging, what its
+        # source must have received.
         self.src: list[int] = _column(part.node.src for part in sent)
         self.dst: list[int] = _column(part.node.dst for part in sent)
         self.size: list[int] = _column(part.size for part in sent)
+        self.wire: list[float] = _column(part.wire for part in sent)
         self.merging: list[float] = _column(part.merging for part in sent)
         self.needs = [needs for part in sent for needs in _needs(part)]
         # Of each call: seconds, those of adding the results, what its rank must have received.
@@ -59,7 +61,7 @@ class Tasks:
             for number in range(sent.rows.start, sent.rows.stop):
                 receiver = self._rank_step(self.dst[number], step)
                 receiver.receives.append(number)
-                if sent.node.accumulates:
+                if sent.joins:
                     receiver.merges.append(number)
                 self._rank_step(self.src[number], step).sends.append(number)
         for part in calls:

@@ -101,11 +101,11 @@ class Transfers:
     def _begin(self, message: int) -> None:
         now, pair = self._clock.now, self._pair[message]
         self.start[message] = now
-        size = self._rows.size[message]
+        size = self._rows.wire[message]
         if self._alone[pair]:
             self._clock.at(now + size / self._paths[pair].bandwidth, self._through, message)
             return
-        pieces = max(1, min(MOST, -(-size // self._most)))
+        pieces = max(1, min(MOST, math.ceil(size / self._most)))
         self._left[message], self._piece[message] = pieces, size / pieces
         self._cross((message, 0, 0.0, 0.0))
 
@@ -151,7 +151,7 @@ class Transfers:
         for message in (*step.sends, *step.receives):
             path = self._paths[self._pair[message]]
             share = path.share if self._share is None else self._share
-            seconds += share * self._rows.size[message] / path.bandwidth
+            seconds += share * self._rows.wire[message] / path.bandwidth
         return seconds
 
     def _arrive(self, message: int) -> None:

@@ -30,6 +30,8 @@ node.axes                     axes of the torus that joins the chips of a node, 
 node.wrap                     length of which an axis has to be a multiple to be closed to a ring
 node.bridges                  host bridges of a node, which share its ranks
 node.bridge_bandwidth         bytes/s one way between two host bridges, for all their ranks together
+inter.incast                  times as long as others that messages between nodes take in an
+                              all-to-all, where many send to one
 intra.sm_share ...            share of the chip that a transfer takes from compute at both ends
 """
 
@@ -119,6 +121,7 @@ OPTIONAL = {
     "node.wrap": (Unit("ranks", least=1, whole=True), 1.0),
     "node.bridges": (Unit("host bridges", whole=True, zero=True), 0.0),
     "node.bridge_bandwidth": (RATE, 0.0),
+    "inter.incast": (RATIO, 1.0),
     "intra.sm_share": (PART, 0.0),
     "inter.sm_share": (PART, 0.0),
 }

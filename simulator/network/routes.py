@@ -191,11 +191,11 @@ class Traffic:
         both = enumerate(zip(outs, ins, strict=True))
         return frozenset(link for link, (a, b) in both if len(a) > 1 and len(b) > 1)
 
-    def seconds(self, src: Sequence[int], dst: Sequence[int], size: Sequence[int]) -> Floats:
+    def seconds(self, src: Sequence[int], dst: Sequence[int], size: Sequence[float]) -> Floats:
         """Return how long messages take each link, and each stream: float64 [both]."""
-        of_pair = np.zeros(len(self.paths), np.int64)
+        of_pair = np.zeros(len(self.paths))
         pair = self.pair(np.array(src, np.int32), np.array(dst, np.int32))
-        np.add.at(of_pair, pair, np.array(size, np.int64))
+        np.add.at(of_pair, pair, np.array(size))
         links = np.zeros(len(self.routes.links))
         streams = np.zeros((2, len(self.paths)))
         for path, out, into, total in zip(self.paths, self.out, self.into, of_pair, strict=True):

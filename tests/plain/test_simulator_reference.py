@@ -23,7 +23,7 @@ from slow_prices import SlowPrices
 from strategies import any_workloads, schedules
 
 STREAMS = "compute", "merge"  # of a rank's own work
-Arrived = tuple[Move, int, int, list[int], float]
+Arrived = tuple[Move, int, int, list[int], float, int]
 SLOW = {  # a chip and links slow enough for small workloads to matter on all of them
     "intra.alpha": st.sampled_from([0.0, 1e-6, 1e-3]),
     "intra.bandwidth": st.sampled_from([1e5, 1e7, 1e12]),
@@ -44,6 +44,7 @@ SLOW = {  # a chip and links slow enough for small workloads to matter on all of
     "attention.merge": st.sampled_from([1.0, 4.0]),
     "attention.blocks": st.sampled_from([0, 1, 3]),
     "attention.host": st.sampled_from([0.0, 1e-3]),
+    "inter.incast": st.sampled_from([1.0, 2.0]),
     "intra.sm_share": st.sampled_from([0.0, 0.3]),
     "node.ranks": st.integers(1, 4),
 }
@@ -95,6 +96,7 @@ class Reference(SlowPrices):
     taken: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     rows: int = 0  # rectangles so far
     last: float = 0.0
+    moves: tuple[Move, ...] = ()  # of the step at hand
     times: list[list[list[float]]] = field(default_factory=list)
 
     def add(self, rank: int, tensor: str, blocks: list[int], arriving: bool) -> float:
@@ -154,16 +156,19 @@ class Reference(SlowPrices):
                         self.flying.append(((tensor, block, dst), carried))
                     else:
                         began = max(began, self.ready[tensor, block, src][1])
-            arrival = began + size / link.bandwidth + link.alpha
+            wire = float(size)
+            if far and self.share(move, src, dst):
+                wire *= self.machine.option("inter.incast")
+            arrival = began + wire / link.bandwidth + link.alpha
             self.port[out] = self.port[in_] = arrival
             for rank in (src, dst) if self.overlap else ():
-                self.taken[rank] += link.share * size / link.bandwidth
+                self.taken[rank] += link.share * wire / link.bandwidth
             if not move.accumulates:
                 new = {(t, b, dst): (begin[src], arrival) for t in move.tensors for b in blocks}
                 self.ready.update(new)
             self.sent[src] += size
             self.last = max(self.last, arrival)
-            yield move, src, dst, blocks, arrival
+            yield move, src, dst, blocks, arrival, size
 
     def attend(self, node: Attend) -> Iterator[tuple[int, float]]:
         for rank, qs, kvs in zip(node.rank.tolist(), node.q, node.kv, strict=True):
@@ -189,13 +194,26 @@ class Reference(SlowPrices):
             self.now[rank] = start + seconds
             yield rank, start
 
+    def share(self, move: Move, src: int, dst: int) -> float:
+        """Bytes, with those that stay, per byte of an all-to-all of heads; 0 where it is none."""
+        side, owner = self.plan.partition.side(move.side), dst if move.accumulates else src
+        given = list[set[int]]()
+        for other in (m for m in self.moves if m.tensors == move.tensors):
+            ends = other.dst if other.accumulates else other.src
+            given += [{*row.tolist()} - {-1} for row in other.blocks[ends == owner]]
+        cut = len({block.heads for block in side.blocks}) > 1
+        own = all(side.blocks[b].home == owner for part in given for b in part)
+        alike = len(given) > 1 and set.intersection(*given)
+        return 1 + 1 / len(given) if cut and own and not alike else 0.0
+
     def step(self, step: Step) -> None:
+        self.moves = step.moves
         begin = {rank: self.now[rank] for rank in range(self.plan.ranks)}
         self.taken.clear()
         arrivals = [message for move in step.moves for message in self.send(move, begin)]
         if not self.overlap:
             waits = defaultdict[int, float](float)
-            for _, src, dst, _, arrival in arrivals:
+            for _, src, dst, _, arrival, _ in arrivals:
                 for rank in (src, dst):
                     since = max(begin[rank], begin[src])
                     waits[rank] = max(waits[rank], arrival - since)
@@ -209,10 +227,19 @@ class Reference(SlowPrices):
         ranks = range(self.plan.ranks)
         ends = [self.now[rank] for rank in ranks]
         self.times.append([[*begin.values()], [first.get(r, self.now[r]) for r in ranks], ends])
-        for move, src, dst, blocks, arrival in arrivals:
-            if move.accumulates:
+        copies, last = defaultdict[int, float](float), dict[int, int]()
+        for number, (move, src, dst, _, _, size) in enumerate(arrivals):
+            if share := self.share(move, src, dst):
+                copies[dst] += share * size
+                last[dst] = number
+        for number, (move, src, dst, blocks, arrival, _) in enumerate(arrivals):
+            if move.accumulates or self.share(move, src, dst):
                 self.exposed[dst] += max(0.0, arrival - max(self.now[dst], begin[src]))
-                seconds = sum(self.add(dst, t, blocks, arriving=True) for t in move.tensors)
+                seconds = 0.0
+                if move.accumulates:
+                    seconds += sum(self.add(dst, t, blocks, arriving=True) for t in move.tensors)
+                if last.get(dst) == number:  # packed and unpacked: read and written twice
+                    seconds += 4 * copies[dst] / self.machine["memory.bandwidth"]
                 self.now[dst] = max(self.now[dst], arrival) + seconds
                 self.busy[dst] += seconds
         for place, carried in self.flying:
