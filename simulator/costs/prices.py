@@ -71,7 +71,7 @@ class Costs:
         return float(sum(term(self) for term in terms("exchange")))
 
     def incast(self, move: Move) -> Floats:
-        """How many times as long messages between nodes take in an all-to-all: float64 [rows]."""
+        """Return how long messages of an all-to-all take, relative to others: float64 [rows]."""
         src, dst = (ranks // self.hardware.ranks_per_node for ranks in (move.src, move.dst))
         return np.where(src != dst, self.hardware.option("inter.incast"), 1.0)
 
