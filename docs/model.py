@@ -20,6 +20,7 @@ EVENTS = {
     "attend": "beside the calls of an attend",
     "add": "where a call's result meets a sum on its rank",
     "merge": "where a sum arrives",
+    "exchange": "at both ends of an all-to-all of heads",
     "prologue": "before the first step",
 }
 FORMULAS = """
@@ -31,7 +32,8 @@ flop     = 4 x head_dim of a pair forward, 10 x head_dim backward
 rate     = peak x forward (or backward) x (1 + head_half / 128) / (1 + head_half / head_dim)
 moved    = (inputs and results of the call, once each) / bandwidth of the memory
 waves    = (heads x rows / tile_q; backward: heads x columns / tile_kv) / blocks
-message  = alpha + bytes / bandwidth, of the links inside a node or of those between nodes
+message  = alpha + bytes / bandwidth, of the links inside a node or of those between nodes;
+           bytes x incast in an all-to-all between nodes
 """
 TIMES = """
 * A rank begins a step when its attends and merges of the step before have ended. Then its messages
