@@ -7,7 +7,7 @@ from typing import Any
 import stand_ins
 from codegen import emit, ir
 from codegen.check import ProgramError, check
-from codegen.jax.loops import schedule as jax_schedule
+from codegen.jax.schedule import schedule as jax_schedule
 from codegen.programs import Program, Target, program_of
 from codegen.torch.schedule import schedule as torch_schedule
 from lowered_programs import workload

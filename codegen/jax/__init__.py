@@ -6,8 +6,9 @@ from codegen.frame.assemble import PACKED, Part, assemble, parts_of
 from codegen.frame.header import constants, docstring
 from codegen.frame.layout_text import has_kv_positions, layout_text
 from codegen.frame.masks import mask_function
-from codegen.jax import by_tables, loops
+from codegen.jax import by_tables
 from codegen.jax.by_tables import tables
+from codegen.jax.schedule import schedule
 from codegen.programs import Program
 from planner.errors import PlanError
 
@@ -22,7 +23,7 @@ def write(program: Program) -> str:
         program = by_tables.with_room(program)
     if program.lowered is not None:
         try:
-            made = loops.schedule(program)
+            made = schedule(program)
             parts = [*parts_of("jax", *VOCABULARY), *kernels(program.platform, made.masked)]
             return written(program, [made.text, *parts], made.held)
         except PlanError as error:

@@ -1,61 +1,34 @@
-"""Operands   registers, slices and positions as JAX expressions: what calls are given."""
+"""Operands   registers, ranks and positions as JAX expressions: what calls are given."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import prod
+from collections.abc import Sequence
+from typing import ClassVar
 
-from codegen.ir import Place, Program, Register, Slice
+from codegen.expressions import STATS, Expressions, ranks_of
+from codegen.ir import Exchange, Hop, Message, Place, Register, Slice
 from codegen.jax.traced import Traced
-from codegen.names import Names, named
-from codegen.words import AXES, SIZES, Data, Words
+from codegen.words import Words
 from planner.errors import PlanError
 from planner.loops.form import HELD, OWN, Expr
 from planner.masks.mask import SideName
 
-STATS = ("Q", "DOUT", "STATS")
 
+class Operands(Expressions):
+    """The expressions of one pass in JAX."""
 
-@dataclass(frozen=True)
-class Form:
-    """The form of a program: `free` of its length, with keys `apart` from queries.
+    kind = Traced
+    cast = "astype"
+    causal: ClassVar = {"full": "", "causal": "True", "strict": "True"}
+    rolling = False  # True in a loop that is rolled
 
-    `slices` counts those of the heads of a side, 0 where they are unequal; `stats` says that
-    log-sum-exp and delta travel with queries, not their output. `data` gets the numbers that have
-    names, `constants` other values. `unequal`: pieces of queries and of keys are of different
-    lengths. `runs`: pieces of queries are of one length, their tokens follow each other.
-    """
-
-    free: bool
-    apart: bool
-    slices: Mapping[SideName, int]
-    stats: bool
-    unequal: bool = False
-    runs: bool = False
-    data: Data = field(default_factory=dict)
-    constants: dict[str, str] = field(default_factory=dict)
-
-
-class Operands:
-    """The expressions of one pass, by the names of its registers."""
-
-    def __init__(self, program: Program, form: Form) -> None:
-        self.program, self.form, self.mesh = program, form, program.mesh
-        self.axes, self.sizes = AXES[len(self.mesh)], SIZES[len(self.mesh)]
-        self.names: Names = named(program)
-        self.used = set[str]()
-        self.words: Words = self.frame(range(1), False)
-        self.backward = program.pass_ == "backward"
-        self.keeps = frozenset(register.of for register in program.kept)
-        self.orders = dict[str, str]()  # of what exchanges bring, by name
+    @property
+    def like(self) -> str:
+        """A backward pass may have saved no queries."""
+        return self.own[0]
 
     # ---- words
 
-    def frame(self, steps: range, loop: bool) -> Words:
-        """The words of some steps, of a rank that is traced."""
-        return Traced(self.mesh, steps, loop, self.axes, "rank", self.form.data, self.used)
-
     def plain(self, axes: Sequence[str]) -> Words:
-        """The same of a rank that Python counts, or of none."""
+        """The words of a rank that Python counts, or of none."""
         words, rank = self.words, self.joined(axes)
         return Words(self.mesh, words.steps, words.loop, tuple(axes), rank, words.data, self.used)
 
@@ -68,23 +41,17 @@ class Operands:
             name = f"{title}_{number}"
         return name
 
-    def joined(self, at: Sequence[str]) -> str:
-        """The rank at some coordinates."""
-        factors = [" * ".join(("", *self.sizes[n + 1 :])) for n in range(len(at))]
-        return " + ".join(f"{x}{factor}" for x, factor in zip(at, factors, strict=True))
-
     def short(self) -> tuple[str, ...]:
         """Names of coordinates that Python counts."""
         return tuple(name[0] for name in self.axes)
 
-    def over(self, short: Sequence[str]) -> str:
+    def over(self, axes: Sequence[int]) -> str:
         """for o in range(OUTER) for i in range(INNER)"""
-        sizes = dict(zip(self.short(), self.sizes, strict=True))
-        return " ".join(f"for {x} in range({sizes[x]})" for x in short)
+        return " ".join(f"for {self.axes[n][0]} in range({self.sizes[n]})" for n in axes)
 
     # ---- registers
 
-    def own(self, *names: str) -> str:
+    def given(self, *names: str) -> str:
         """Arguments of the pass, or arrays that the forward pass saved."""
         self.used.update(names)
         return f"[{', '.join(names)}]"
@@ -94,19 +61,14 @@ class Operands:
         if register in self.names:
             return self.names[register]
         if register.value == HELD:
-            return self.own("held_q") if register.of == "q" else self.own("held_k", "held_v")
+            return self.given(*(("held_q",) if register.of == "q" else ("held_k", "held_v")))
         if register.of == "kv":
-            return self.own("k", "v")
+            return self.given("k", "v")
         if not self.backward:
-            return self.own("q")
+            return self.given("q")
         if tuple(tensors) == ("DOUT",):
-            return self.own("dout")
-        return self.own("q", "dout", *self.rest)
-
-    @property
-    def rest(self) -> tuple[str, ...]:
-        """The arrays that attends need beside queries and their gradients."""
-        return ("lse", "delta") if self.form.stats else ("out", "lse")
+            return self.given("dout")
+        return self.given("q", "dout", *(("lse", "delta") if self.form.stats else ("out", "lse")))
 
     def queries(self, q: Slice) -> str:
         """The queries that attends read: in a backward pass with their output."""
@@ -115,120 +77,99 @@ class Operands:
             return self.part(whole)
         if self.form.stats or q.heads or q.register.value == OWN:
             raise PlanError("queries that the forward pass left are attended with others")
-        held, out, lse = "held_q", "held_out", "held_lse"
-        self.used.update([held, out, lse])
-        return f"[{held}, *{self.part(whole, ('DOUT',))}, {out}, {lse}]"
-
-    def part(self, part: Slice, tensors: Sequence[str] = STATS) -> str:
-        """Some pieces and heads of a register."""
-        text, where = self.of_heads(part, self.whole(part.register, tensors)), self.tokens(part)
-        return f"tokens({text}, {where})" if where else text
-
-    def of_heads(self, part: Slice, text: str) -> str:
-        """The heads of a slice of some arrays."""
-        if not part.heads:
-            return text
-        return f"{'some_' * self.several(part)}heads({text}, {self.slice_of_heads(part)})"
-
-    def several(self, part: Slice) -> bool:
-        """True if a part has several slices of the heads."""
-        return part.heads is not None and part.heads[0] != part.heads[1]
+        self.used.update(["held_q", "held_out", "held_lse"])
+        return f"[held_q, *{self.part(whole, ('DOUT',))}, held_out, held_lse]"
 
     def slice_of_heads(self, part: Slice) -> str:
-        """The number of slices of heads, and which of them are meant."""
-        assert part.heads
-        count, (low, high) = self.form.slices[part.register.side], part.heads
-        if not count:
-            raise PlanError("slices of heads have different numbers of heads")
-        if not self.several(part):
-            return f"{count}, {self.words.number(low)}"
-        if any(any(e.axes) or e.table or e.modulo for e in (low, high)):
+        """The number of slices of heads, and which of them: several are the same on all ranks."""
+        low, high = part.heads or (Expr(), Expr())
+        if low != high and any(any(e.axes) or e.table or e.modulo for e in (low, high)):
             raise PlanError("which slices of heads travel depends on the rank")
-        by = f", {part.by}" * (part.by > 1)
-        end = replace(high, constant=high.constant + 1)
-        return f"{count}, slice({self.words.number(low)}, {self.words.number(end)}{by})"
-
-    # ---- tokens
+        return super().slice_of_heads(part)
 
     def tokens(self, part: Slice) -> str:
-        """The tokens of a slice, "" for all."""
-        if part.pieces is None:
-            return ""
-        low, high = part.pieces
-        if any(any(e.axes) or e.table or e.modulo or e.period > 1 for e in part.pieces):
+        """The tokens of a slice, "" for all: the same on all ranks, and in a rolled loop."""
+        ends = part.pieces or ()
+        if any(any(e.axes) or e.table for e in ends):
             raise PlanError("the pieces that a rank reads depend on the rank")
-        if self.words.loop and any(e.step for e in part.pieces) and self.rolling:
+        if self.words.loop and any(e.step for e in ends) and self.rolling:
             raise PlanError("the pieces that a rank reads change with the step of a rolled loop")
-        unit, count = self.program.unit, self.program.pieces_of(part.register)
-        past, side = Expr(high.constant + 1, high.step), part.register.side
-        begin = "" if low == Expr() else f"{self.in_tokens(low, unit, side)}, "
-        end = "None" if past == Expr(count) else self.in_tokens(past, unit, side)
-        return f"slice({begin}{end})"
+        return super().tokens(part)
 
-    rolling = False  # True in a loop that is rolled
-
-    def in_tokens(self, e: Expr, unit: int, side: SideName) -> str:
-        """A number of pieces as a number of tokens."""
-        size = "kv_size" if self.form.unequal and side == "kv" else "size"
-        self.used.update([size, "k"] if size == "kv_size" else [size])
-        number = Expr(e.constant // unit, e.step // unit)
-        if number == Expr(1):
-            return size
-        text = self.words.number(number)
-        return f"({text}) * {size}" if number.step else f"{text} * {size}"
-
-    def here(self) -> tuple[Expr, ...]:
-        """The coordinates of the rank itself."""
-        return tuple(Expr(0, 0, (*[0] * n, 1)) for n in range(len(self.mesh)))
+    # ---- positions
 
     def positions(self, place: Place, side: SideName) -> str:
         """The positions of the tokens at a place."""
-        coordinates, several = list[str](), place.at.count(None)
-        for e, name, size in zip(place.at, self.axes, self.sizes, strict=True):
-            if e is None:
-                coordinates.append(f"jnp.arange({size})")
-                continue
-            text = self.words.number(e)
-            self.used.add(name)
-            coordinates.append(text if text == name else f"({text}) % {size}")
+        where, several = self.tokens(Slice(Register(side, OWN), place.pieces)), place.at.count(None)
         if several > 1 and several < len(self.mesh):
             raise PlanError("a value has the tokens of several axes")
-        at = "jnp.arange(RANKS)" if several > 1 else self.joined(coordinates)
-        keys = self.form.apart and side == "kv"
-        self.used.update(["seq"] if self.form.free else [])
-        text = f"{'kv_' * keys}positions_at({at}{', seq' * self.form.free})"
-        if where := self.tokens(Slice(Register(side, OWN), place.pieces)):
-            text += f"[..., {where}]"
+        at = [
+            f"jnp.arange({self.sizes[n]})" if e is None else self.coordinate(e, n)
+            for n, e in enumerate(place.at)
+        ]
+        rank = "jnp.arange(RANKS)" if several > 1 else self.joined(at)
+        text = self.of_ranks("positions_at", rank, side) + f"[..., {where}]" * bool(where)
         if not several:
             return text
         return f"jnp.sort({text}.reshape(-1))" if place.sort else f"{text}.reshape(-1)"
 
-    def positions_of(self, axes: Sequence[str], side: SideName) -> str:
-        """The positions of the tokens on a rank that Python counts."""
-        keys = self.form.apart and side == "kv"
+    def of_ranks(self, function: str, rank: str, side: SideName) -> str:
+        """A function of ranks that has a form for keys."""
         self.used.update(["seq"] if self.form.free else [])
-        rank = self.joined(axes)
-        return f"{'kv_' * keys}positions({rank}{', seq' * self.form.free})"
+        name = f"{'kv_' * (self.form.apart and side == 'kv')}{function}"
+        return f"{name}({rank}{', seq' * self.form.free})"
 
-    def narrowed(self, sums: Register) -> str:
-        """Complete sums in the type of the inputs; a log-sum-exp stays as it is."""
-        name, like = self.names[sums], "dout" if self.backward else "q"
-        if sums.of == "OUT":
-            return f"[{name}[0].astype({like}.dtype), {name}[1]]"
-        return f"narrow({name}, {like})"
+    def order(self, message: Message, back: bool = False) -> str:
+        """The order that brings gathered tokens into that of the sequence, or back."""
+        of, route = message.exchanged, message.route
+        assert of
+        assert isinstance(route, Exchange)
+        axes = [route.axis]
+        each = self.of_ranks("positions", self.joined(self.short()), of.side)
+        if of.value != OWN:  # ranks along this axis give what they gathered along another
+            axes.append(self.axis_of(of))
+            each = f"np.sort(np.concatenate([{each} {self.over(axes[1:])}]))"
+        text = f"np.argsort(np.concatenate([{each} {self.over(axes[:1])}]))"
+        others = [n for n in range(len(self.mesh)) if n not in axes]
+        for n in reversed(others):
+            text = f"[{text} {self.over([n])}]"
+        if others:
+            self.used.update(self.axes[n] for n in others)
+            text = f"jnp.array({text})[{', '.join(self.axes[n] for n in others)}]"
+        name = self.ordered(message, text)
+        return f"{'jnp' if others else 'np'}.argsort({name})" if back else name
 
-    def size(self, side: SideName) -> str:
-        """The number of tokens of a unit of pieces."""
-        own = self.program.pieces_of(Register(side, OWN))
-        unit = f" * {self.program.unit}" * (self.program.unit > 1)
-        array = "k" if side == "kv" else "dout" if self.backward else "q"
-        return f"{array}.shape[2]{unit} // {own}"
+    # ---- messages
 
-    def piece(self) -> str:
-        """The number of tokens of one piece of queries."""
-        own = self.program.pieces_of(Register("q", OWN))
-        return f"{'dout' if self.backward else 'q'}.shape[2]{f' // {own}' * (own > 1)}"
+    def group(self, axis: int) -> str:
+        """The axis of the mesh, and the groups along one of several axes of ranks."""
+        if len(self.mesh) == 1:
+            return "axis"
+        others = [n for n in range(len(self.mesh)) if n != axis]
+        inner = f"[{self.joined(self.short())} {self.over([axis])}]"
+        name = self.constant(f"ALONG_{self.sizes[axis]}", f"[{inner} {self.over(others)}]")
+        return f"axis, {name}"
 
-    def ranks(self) -> str:
-        """The number of ranks, by its name where there are some."""
-        return "RANKS" if prod(self.mesh) > 3 else str(prod(self.mesh))
+    def hop(self, message: Message, route: Hop, sent: str, other: str = "") -> str:
+        """A message between pairs of ranks; `other`: what a rank has to which nothing comes."""
+        on, pairs = ranks_of(message.on), self.pairs(message, route)
+        if on and message.source.register.of == "OUT":
+            return f"exchange_output({sent}, axis, {pairs})"
+        return f"exchange({sent}, axis, {pairs}{f', {other}' * bool(on and other)})"
+
+    def pairs(self, message: Message, route: Hop) -> str:
+        """Pairs of sender and receiver: a constant, unless these change with the step."""
+        on, short, used = ranks_of(message.on), self.short(), "step" in self.used
+        self.used.discard("step")
+        words = self.plain(short)
+        own = self.joined(short)
+        other = self.joined(self.far(words, route.by, -1 if message.of_receiver else 1))
+        pair = f"({other}, {own})" if message.of_receiver else f"({own}, {other})"
+        asked = f" if {words.condition(on)}" if on else ""
+        text = f"[{pair} {self.over(range(len(self.mesh)))}{asked}]"
+        if "step" in self.used:
+            return text
+        self.used.update(["step"] * used)
+        titles = {Expr(1): "NEXT", Expr(-1): "PREVIOUS"}
+        plain = len(route.by) == 1 and not on
+        return self.constant(titles.get(route.by[0], "PAIRS") if plain else "PAIRS", text)

@@ -4,39 +4,37 @@ Every op is one call of the vocabulary under `parts/vocabulary`. Nothing is deci
 op is written; nothing that was printed is read.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
-from math import prod
 from typing import assert_never
 
 from codegen.conditions import Condition
+from codegen.expressions import Form, Lines, indented, ranks_of, several, steps_of
 from codegen.ir import (
     At,
     Attend,
     Choose,
     Clear,
     For,
-    Gather,
     Hop,
     Let,
+    Message,
     Op,
     Post,
     Program,
     Reduce,
     Register,
     Slice,
-    Swap,
     Wait,
     Zero,
     writes,
 )
-from codegen.jax.messages import Messages, ranks_of, steps_of
-from codegen.jax.operands import Form
+from codegen.jax.operands import Operands
 from codegen.rolling import carried, first_read, results, rolls
 from planner.errors import PlanError
-from planner.loops.form import OWN
+from planner.loops.form import OWN, Root
 
-Lines = list[str]
 Asked = tuple[str, str]  # a test of the step that Python asks, "" for none, and a line
 HEADS = {
     "forward": (
@@ -50,13 +48,10 @@ HEADS = {
 }
 SAVED = ("q", "k", "v", "out", "lse")  # by the forward pass, as far as it is read
 HELD = {"q": ("held_q", "held_out", "held_lse"), "kv": ("held_k", "held_v")}
-KERNELS = {
-    "forward": ("merge_attention", "merge_tiles", "merge_one_slice"),
-    "backward": ("add_gradients", "add_tile_gradients", "add_one_slice"),
-}
+ONE_SLICE = {"forward": "merge_one_slice", "backward": "add_one_slice"}  # of heads
 
 
-class Printer(Messages):
+class Printer(Operands):
     """The lines of one pass; `saved` are the names that it reads of what the other one saves."""
 
     def __init__(self, program: Program, form: Form) -> None:
@@ -68,13 +63,13 @@ class Printer(Messages):
             dq, dkv = (self.names[Register(x, OWN)] for x in ("DQ", "DKV"))
             self.body.append(f"return tuple(narrow([*{dq}, *{dkv}], dout))")
             self.used.update(["out"] if "delta" in self.used else [])
+            self.used.update(["k"] if "kv_size" in self.used else [])
         self.saved = tuple(name for name in SAVED if name in self.used)
 
     def function(self, saved: Sequence[str] = ()) -> Lines:
         """The whole function; a forward pass saves these of its inputs and results."""
         ending = [] if self.backward else self.ending(saved)
-        body = [*self.opening(), *self.body, *ending]
-        return [*HEADS[self.program.pass_], *(f"    {line}".rstrip() for line in body)]
+        return [*HEADS[self.program.pass_], *indented([*self.opening(), *self.body, *ending])]
 
     def lines(self, ops: Sequence[Op]) -> Lines:
         """The lines of ops, one after the other; those of a test of the step below it."""
@@ -100,7 +95,7 @@ class Printer(Messages):
                 self.words = self.frame(range(step, step + 1), False)
                 lines = self.lines(body)
             case Choose(cases) if self.python(cases[0][0]):
-                lines = self.branches(cases)
+                lines = self.branches(cases, self.plain(self.axes))
             case Post(message) | Wait(message):
                 test = self.plain(self.axes).condition(steps_of(message.on))
                 return [(test, self.assigned(op))]
@@ -135,7 +130,7 @@ class Printer(Messages):
             start, ends = joined if one else f"({joined})", self.ends(op.steps, "0, ")
             self.rolling = False
             return [*function, f"{left} = lax.fori_loop({ends}, one_step, {start})"]
-        loop = [f"for step in range({self.ends(op.steps, '')}):"]
+        loop = [f"for step in range({self.ends(op.steps)}):"]
         loop.append(f"    {given} = one_step(step, {given})")
         return (
             [*function, *loop]
@@ -143,22 +138,9 @@ class Printer(Messages):
             else [*function, f"state = {joined}", *loop, f"{left} = state"]
         )
 
-    def ends(self, steps: range, zero: str) -> str:
-        """The first step, and the one after the last."""
-        stop = self.ranks() if steps.stop == prod(self.mesh) else str(steps.stop)
-        return f"{steps.start}, {stop}" if steps.start else f"{zero}{stop}"
-
     def python(self, tests: Condition) -> bool:
         """True for tests of a step that Python counts."""
         return bool(tests) and not self.rolling and tests == steps_of(tests)
-
-    def branches(self, cases: Sequence[tuple[Condition, Op]]) -> Lines:
-        """if ...: elif ...: else: ..."""
-        lines, words = Lines(), self.plain(self.axes)
-        for n, (tests, case) in enumerate(cases):
-            head = f"{'el' * (n > 0)}if {words.condition(tests)}:" if tests else "else:"
-            lines += [head, *indented(self.lines([case]))]
-        return lines
 
     def chosen(self, op: Choose) -> str:
         """lax.cond(...) of all cases; the last one may leave what it changes as it is."""
@@ -214,11 +196,21 @@ class Printer(Messages):
         if op.sums.of == "DKV":
             return f"zeros({self.whole(op.like)})"
         if op.like.value == OWN:
-            return f"zeros({self.own('q')})"
+            return f"zeros({self.given('q')})"
         held = "q" in self.keeps
-        return f"zeros({self.own('held_q')})" if held else f"zeros({self.whole(op.like)}[:1])"
+        return f"zeros({self.given('held_q')})" if held else f"zeros({self.whole(op.like)}[:1])"
 
     # ---- messages
+
+    def message(self, message: Message, other: str = "") -> str:
+        """The call that sends a message; `other`: what a rank has to which nothing comes."""
+        sent, route = self.sent(message), message.route
+        if isinstance(route, Hop):
+            return self.hop(message, route, sent, other)
+        outputs = message.source.register.of == "OUT"
+        if isinstance(route, Root) and (len(self.mesh) > 1 or outputs):
+            raise PlanError("a root of a part of the ranks, or of outputs, has no call in JAX")
+        return self.exchanged(message, route, sent)
 
     def wait(self, op: Wait) -> str:
         """The value that comes, or sums with it."""
@@ -227,8 +219,7 @@ class Printer(Messages):
         came = self.message(op.message, other) if op.starts else self.names[op.message.handle]
         if other and not op.starts and isinstance(route, Hop) and ranks_of(op.message.on):
             return f"receive({came}, {other}, axis, {self.pairs(op.message, route)})"
-        if isinstance(route, Gather | Swap) and route.sort:
-            came = f"tokens({came}, {self.order(op.message)})"
+        came = self.arrived(op, came)
         if not register.accumulates or op.replaces:
             return came
         where, sums = self.tokens(op.into), self.of_heads(op.into, into)
@@ -237,53 +228,39 @@ class Printer(Messages):
         else:
             verb = "merge_output" if register.of == "OUT" else "add"
             total = f"{verb}({sums}, {came}{f', {where}' * bool(where)})"
-        return self.put(op.into, total)
-
-    def put(self, part: Slice, total: str) -> str:
-        """All sums, with those of some heads."""
-        if not part.heads:
+        if not op.into.heads:
             return total
-        which = "some_" * self.several(part)
-        given = f"{self.names[part.register]}, {total}, {self.slice_of_heads(part)}"
-        return f"with_{which}heads({given})"
+        which = "some_" * several(op.into)
+        return f"with_{which}heads({into}, {total}, {self.slice_of_heads(op.into)})"
 
-    # ---- attends
+    def attended(self, op: Attend) -> list[str]:
+        """Tiles are told where pieces end, whose kernels take no mask."""
+        if op.kind != "tiles" or not self.form.runs:
+            return super().attended(op)
+        self.used.add("piece")
+        return [*super().attended(op), "piece=piece"]
 
     def attend(self, op: Attend) -> str:
         """One call, with the accumulators that it adds to."""
-        plain, tiles, one_slice = KERNELS[self.program.pass_]
-        call, given, first = tiles if op.kind == "tiles" else plain, list[str](), op.sums[0]
-        q, kv = op.q, Slice(op.kv.register, None, op.kv.heads)
-        if any(x.heads for x in op.sums[1:]):
+        first, *others = op.sums
+        if any(x.heads for x in others):
             raise PlanError("gradients of some heads of keys are added to others")
-        if first.heads:
-            if first.heads != q.heads or self.several(q):
-                raise PlanError("sums of some heads are added to by others")
-            given = [call, self.slice_of_heads(first)]
-            call, q = one_slice, Slice(q.register, q.pieces)
-        given += [self.names[part.register] for part in op.sums]
-        given += [self.queries(q), self.part(kv)]
-        cut = [("rows", self.tokens(op.q)), ("cols", self.tokens(op.kv))]
-        if op.kind == "strict":
-            if op.q.pieces or op.kv.pieces:
-                raise PlanError("parts of a shard are attended without their diagonal")
-            cut = [("rows", "slice(1, None)"), ("cols", "slice(0, -1)")]
-        if op.kind == "tiles":
-            assert op.places
-            given += [self.positions(op.places[0], "q"), self.positions(op.places[1], "kv")]
-        elif op.kind != "full":
-            given.append("True")
-        given += [f"{name}={where}" for name, where in cut if where]
-        if op.places and self.form.runs:
-            self.used.add("piece")
-            given.append("piece=piece")
-        return f"{call}({', '.join(given)})"
+        if not first.heads:
+            call, *given = self.attended(op)
+            return f"{call}({', '.join(given)})"
+        if first.heads != op.q.heads or several(op.q):
+            raise PlanError("sums of some heads are added to by others")
+        q, sums = replace(op.q, heads=None), (Slice(first.register), *others)
+        call, *given = self.attended(replace(op, q=q, sums=sums))
+        of_heads = [call, self.slice_of_heads(first), *given]
+        return f"{ONE_SLICE[self.program.pass_]}({', '.join(of_heads)})"
 
     # ---- the ends of a function
 
     def opening(self) -> Lines:
         """The names that the lines below read, each after what it needs itself."""
-        lines, axes, own = Lines(), len(self.mesh), "dout" if self.backward else "q"
+        lines, axes = Lines(), len(self.mesh)
+        pieces = self.program.pieces_of(Register("q", OWN))
         if self.backward:
             held = [name for side in ("q", "kv") if side in self.keeps for name in HELD[side]]
             names = [x if x in self.used else "_" for x in (*self.saved, *held)]
@@ -296,14 +273,12 @@ class Printer(Messages):
             names = [name if name in self.used else "_" for name in self.axes]
             lines.append(f"{', '.join(names)} = {at}")
         known = {
-            "size": f"size = {self.size('q')}",
-            "piece": f"piece = {self.piece()}",
-            "kv_size": f"kv_size = {self.size('kv')}",
-            "seq": f"seq = {own}.shape[2] * RANKS",
-            "delta": "delta = (dout.astype(wide(dout)) * out).sum(-1, keepdims=True)",
+            **self.lengths(),
+            "piece": f"{self.own[0]}.shape[2]{f' // {pieces}' * (pieces > 1)}",
+            "delta": "(dout.astype(wide(dout)) * out).sum(-1, keepdims=True)",
+            **self.orders,
         }
-        lines += [line for name, line in known.items() if name in self.used]
-        return [*lines, *(f"{name} = {text}" for name, text in self.orders.items())]
+        return [*lines, *(f"{name} = {known[name]}" for name in known if name in self.used)]
 
     def ending(self, saved: Sequence[str]) -> Lines:
         """The lines that name and return the results."""
@@ -321,8 +296,3 @@ class Printer(Messages):
             lines.append(f'kept = checkpoint_name([{", ".join(kept)}], "attention_kept")')
         both = ", ".join([*saved, *["*kept"] * bool(kept)])
         return [*lines, f"return out.astype(q.dtype), [{both}]"]
-
-
-def indented(lines: Iterable[str]) -> Lines:
-    """The lines of a block."""
-    return [f"    {line}".rstrip() for line in lines]

@@ -1,18 +1,16 @@
 """schedule(program)   the passes of a program as text, with the constants that they name."""
 
+from codegen.expressions import form_of
 from codegen.programs import Program
-from codegen.torch.operands import Form, kept_along
+from codegen.torch.operands import kept_along
 from codegen.torch.printer import print_pass
 from codegen.words import SIZES
-from planner.ir import Plan
-from planner.masks.mask import SideName
 
 
 def schedule(program: Program, apart: bool) -> str:
     """Both passes; `apart`: keys lie elsewhere than queries. PlanError for what has no call."""
     assert program.lowered
-    work = program.work
-    form = Form(program.free, apart, work.sinks, slices(program.forward), program.keys_cut_apart)
+    form = form_of(program, apart)
     bodies = [print_pass(one, form) for one in program.lowered]
     mesh = max((one.mesh for one in program.lowered), key=len)  # one of several axes at most
     lines = [f"STEP = {program.step}", f"MESH = {mesh}"]
@@ -25,13 +23,6 @@ def schedule(program: Program, apart: bool) -> str:
     if program.lowered[0].kept:
         lines += likes_function(program)
     return "\n".join(lines) + "\n"
-
-
-def slices(plan: Plan) -> dict[SideName, int]:
-    """The number of slices of the heads of each side, 0 where they are of several sizes."""
-    sides: tuple[SideName, ...] = ("q", "kv")
-    parts = {side: plan.partition.side(side).slices for side in sides}
-    return {side: len(x) * (len({*map(len, x)}) == 1) for side, x in parts.items()}
 
 
 def likes_function(program: Program) -> list[str]:

@@ -224,6 +224,15 @@ def test_some_slices_of_heads_are_joined_and_go_back() -> None:
     assert not out[0][:, :2].any()
 
 
+def test_heads_are_repeated_and_the_gradients_of_copies_are_added() -> None:
+    x = arrays(1, 2, 4, 3)
+    (copied,) = accumulation.repeat_heads(given(x), 3)
+    assert_alike([copied], [x[:, [0, 0, 0, 1, 1, 1]]])
+    each = arrays(1, 6, 4, 3)
+    (total,) = accumulation.add_repeated(given(each), 3)
+    assert_alike([total], [np.stack([each[:, :3].sum(1), each[:, 3:].sum(1)], 1)])
+
+
 def test_sums_are_wide_until_they_are_complete() -> None:
     x = torch.ones(1, 1, 2, 3, dtype=torch.bfloat16)
     total = sums.zeros([x])

@@ -1,8 +1,6 @@
 """Torch programs printed from the program IR, run on all ranks with numpy in place of torch."""
 
-import ast
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -18,16 +16,7 @@ from loop_schedules import foreign_pair
 from lowered_programs import SCHEDULES, masks, workload
 from planner.planning import plan
 from planner.plans import Plans
-from repository import ROOT
 from stand_ins import Different
-
-READERS = {"replace", "partition", "rpartition", "split", "rsplit", "find", "rfind"}
-READERS |= {"startswith", "endswith", "count", "removeprefix", "removesuffix", "match", "search"}
-ON_OPS = "ir", "conditions", "lower", "passes", "check", "names", "words"
-ON_OPS += tuple(
-    f"lowering/{name}" for name in ("accumulators", "calls", "order", "places", "stale")
-)
-ON_OPS += "checking/machine", "checking/messages", "torch/printer", "torch/operands"
 
 
 def program(name: str, ranks: int, mask: str) -> Program:
@@ -128,28 +117,3 @@ def test_a_program_is_formatted_and_compiles() -> None:
     text = write(program("usp", 4, "causal"))
     assert formatted(text) == text
     compile(text, "program", "exec")
-
-
-def readers(tree: ast.AST) -> list[str]:
-    """Calls that take text apart, and regular expressions."""
-    made = list[str]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            made += [node.func.attr] * (node.func.attr in READERS)
-        if isinstance(node, ast.Import):
-            made += [alias.name for alias in node.names if alias.name == "re"]
-    return made
-
-
-@pytest.mark.parametrize("name", ON_OPS)
-def test_nothing_between_loops_and_text_reads_text(name: str) -> None:
-    source = (Path(ROOT) / "codegen" / f"{name}.py").read_text()
-    assert readers(ast.parse(source)) == []
-
-
-def test_the_search_for_readers_of_text_sees_one() -> None:
-    assert readers(ast.parse("import re\ny = x.startswith('a') or x.partition(' ')[0]")) == [
-        "re",
-        "startswith",
-        "partition",
-    ]

@@ -4,7 +4,7 @@ import pytest
 
 import stand_ins
 from codegen import emit
-from codegen.jax import loops
+from codegen.jax.schedule import schedule
 from codegen.programs import Program, program_of
 from loop_schedules import foreign_pair
 from lowered_programs import SCHEDULES, masks, workload
@@ -33,7 +33,7 @@ def printed(made: Program) -> bool:
     if made.lowered is None:
         return False
     try:
-        loops.schedule(made)
+        schedule(made)
     except PlanError:
         return False
     return True
@@ -64,7 +64,7 @@ def test_printed_programs_compute_attention_under_masks(name: str, ranks: int) -
 
 @pytest.mark.parametrize("name", ["zigzag", "ring", "striped", "burst", "tokenring", "llama3"])
 def test_programs_are_as_long_at_more_ranks(name: str) -> None:
-    lines = [len(loops.schedule(program(name, r, "causal")).text.splitlines()) for r in (4, 8)]
+    lines = [len(schedule(program(name, r, "causal")).text.splitlines()) for r in (4, 8)]
     assert lines[0] == lines[1]
 
 
@@ -74,7 +74,7 @@ def test_programs_of_unfamiliar_schedules_are_exact_and_as_long_at_more_ranks(na
     for ranks in (5, 8, 35):
         made = program_of(foreign_pair(name, workload(ranks, "full"), ranks), "jax")
         text = text_of(made)
-        lines.add(len(loops.schedule(made).text.splitlines()))
+        lines.add(len(schedule(made).text.splitlines()))
         if ranks < 35:
             stand_ins.check(made, text)
     assert len(lines) == 1
@@ -91,14 +91,14 @@ def test_unfamiliar_schedules_are_exact_under_masks(name: str, mask: str) -> Non
 @pytest.mark.parametrize("name", ["zigzag", "ring", "striped", "burst"])
 def test_loops_whose_messages_are_alike_in_all_steps_are_rolled(name: str) -> None:
     for mask in ("causal", "full")[name == "ring" :]:
-        text = loops.schedule(program(name, 8, mask)).text
+        text = schedule(program(name, 8, mask)).text
         assert "fori_loop" in text
         assert "for step in" not in text
 
 
 @pytest.mark.parametrize("name", UNROLLED)
 def test_loops_whose_messages_change_with_the_step_are_unrolled(name: str) -> None:
-    text = loops.schedule(program(name, 8, "causal")).text
+    text = schedule(program(name, 8, "causal")).text
     assert "for step in" in text
     assert "fori_loop" not in text
 

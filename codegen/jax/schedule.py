@@ -2,14 +2,13 @@
 
 from typing import NamedTuple
 
+from codegen.expressions import form_of
 from codegen.frame.layout_text import has_kv_positions
 from codegen.ir import Attend, Slice, Swap, Wait, walk
-from codegen.jax.operands import Form
 from codegen.jax.printer import SAVED, Printer
 from codegen.programs import Program
 from codegen.words import SIZES
 from planner.errors import PlanError
-from planner.masks.mask import SideName
 
 
 class Schedule(NamedTuple):
@@ -27,9 +26,7 @@ class Schedule(NamedTuple):
 def schedule(program: Program) -> Schedule:
     """The constants and both passes, printed; PlanError for what has no call."""
     assert program.lowered
-    stats, apart = program.choices["STATS"], has_kv_positions(program.layout, "jax")
-    unequal, runs = program.keys_cut_apart, pieces_are_runs(program)
-    form = Form(program.free, apart, slices_of(program), stats, unequal, runs)
+    form = form_of(program, has_kv_positions(program.layout, "jax"))
     made = [Printer(one, form) for one in program.lowered]
     ops = [op for one in program.lowered for op in walk(one.ops)]
     saved = SAVED if len(made) == 1 or program.work.sinks else made[-1].saved
@@ -65,17 +62,3 @@ def share_of_sinks(forward: Printer) -> list[str]:
                 f"    return sinks.reshape({size}, -1)[{at}]",
             ]
     raise PlanError("sinks are shared among ranks, their outputs are of all heads")
-
-
-def pieces_are_runs(program: Program) -> bool:
-    """True if the pieces of queries are of one length, and their tokens follow each other."""
-    chunks = program.forward.partition.q.chunks
-    forms = {tuple((run.step, len(run)) for run in chunk) for chunk in chunks}
-    return len(forms) == 1 and [step for step, _ in forms.pop()] == [1]
-
-
-def slices_of(program: Program) -> dict[SideName, int]:
-    """The number of slices of the heads of each side, 0 where they are unequal."""
-    sides: tuple[SideName, ...] = ("q", "kv")
-    parts = {side: program.forward.partition.side(side).slices for side in sides}
-    return {side: len(x) * (len({*map(len, x)}) == 1) for side, x in parts.items()}

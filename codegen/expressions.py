@@ -1,0 +1,366 @@
+"""Expressions   what printed passes call, and with what, as far as targets do it alike.
+
+An op is one call of a vocabulary, which has the same calls in all targets: what is sent, attended
+and added to is decided here, from the names of registers, pieces, heads and places. A target adds
+its messages between pairs of ranks, its orders, and what it calls the arguments of a pass.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from math import prod
+from operator import itemgetter
+from typing import ClassVar, assert_never
+
+from codegen.conditions import Condition, Every, Steps
+from codegen.ir import (
+    Attend,
+    Exchange,
+    Gather,
+    Message,
+    Op,
+    Place,
+    Program,
+    Reduce,
+    Register,
+    Slice,
+    Swap,
+    SwapBack,
+    Wait,
+    walk,
+)
+from codegen.names import Names, named
+from codegen.programs import Program as Printed
+from codegen.words import AXES, SIZES, Data, Words
+from planner.errors import PlanError
+from planner.loops.form import OWN, Expr, Root
+from planner.masks.mask import SideName
+
+Lines = list[str]
+STATS = ("Q", "DOUT", "STATS")
+CALLS = {
+    "forward": ("merge_attention", "merge_tiles"),
+    "backward": ("add_gradients", "add_tile_gradients"),
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a program: `free` of its length, with keys `apart` from queries.
+
+    `slices` counts those of the heads of a side, 0 where they are of several sizes. `unequal`:
+    pieces of queries and of keys are of different lengths. `stats`: log-sum-exp and delta travel
+    with queries, not their output. `runs`: pieces of queries are of one length, their tokens follow
+    each other. `data` gets the numbers that have names, `constants` other values.
+    """
+
+    free: bool
+    apart: bool
+    slices: Mapping[SideName, int]
+    unequal: bool
+    sinks: bool
+    stats: bool
+    runs: bool
+    data: Data = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
+
+
+def form_of(program: Printed, apart: bool) -> Form:
+    """The form of a program."""
+    sides: tuple[SideName, ...] = ("q", "kv")
+    parts = {side: program.forward.partition.side(side).slices for side in sides}
+    slices = {side: len(x) * (len({*map(len, x)}) == 1) for side, x in parts.items()}
+    forms = {tuple((x.step, len(x)) for x in runs) for runs in program.forward.partition.q.chunks}
+    runs = len(forms) == 1 and [step for step, _ in forms.pop()] == [1]
+    stats, unequal = program.choices["STATS"], program.keys_cut_apart
+    return Form(program.free, apart, slices, unequal, program.work.sinks, stats, runs)
+
+
+class Expressions:
+    """The expressions of one pass, by the names of its registers."""
+
+    kind: ClassVar[type[Words]] = Words
+    cast = "to"  # the method that gives an array another dtype
+    causal: ClassVar[Mapping[str, str]] = {"full": "False", "causal": "True", "strict": "True"}
+
+    def __init__(self, program: Program, form: Form) -> None:
+        self.program, self.form, self.mesh = program, form, program.mesh
+        self.axes, self.sizes = AXES[len(self.mesh)], SIZES[len(self.mesh)]
+        self.names: Names = named(program)
+        self.used = set[str]()
+        self.words = self.frame(range(1), False)
+        self.backward = program.pass_ == "backward"
+        self.keeps = frozenset(register.of for register in program.kept)
+        self.orders = dict[str, str]()  # of what exchanges bring, by name
+
+    # ---- what is of a target
+
+    def lines(self, ops: Sequence[Op]) -> Lines:
+        """The lines of ops, one after the other."""
+        raise NotImplementedError
+
+    def whole(self, register: Register, tensors: Sequence[str] = STATS) -> str:
+        """All of a register; of the queries that a rank owns, these tensors."""
+        raise NotImplementedError
+
+    def queries(self, q: Slice) -> str:
+        """The queries that attends read: in a backward pass with their output."""
+        raise NotImplementedError
+
+    def positions(self, place: Place, side: SideName) -> str:
+        """The positions of the tokens at a place."""
+        raise NotImplementedError
+
+    def group(self, axis: int) -> str:
+        """The ranks along an axis, as an argument of exchanges."""
+        raise NotImplementedError
+
+    def order(self, message: Message, back: bool = False) -> str:
+        """The order that brings gathered tokens into that of the sequence, or back."""
+        raise NotImplementedError
+
+    @property
+    def own(self) -> tuple[str, str]:
+        """Arrays that have the tokens of a rank: of its queries, and of its keys."""
+        return ("dout" if self.backward else "q"), "k"
+
+    @property
+    def like(self) -> str:
+        """An array of the dtype of the inputs."""
+        return "q"
+
+    # ---- words
+
+    def frame(self, steps: range, loop: bool) -> Words:
+        """The words of some steps."""
+        return self.kind(self.mesh, steps, loop, self.axes, "rank", self.form.data, self.used)
+
+    def ends(self, steps: range, zero: str = "") -> str:
+        """The first step, or how zero is written, and the one after the last."""
+        ranks = steps.stop == prod(self.mesh) > 3
+        return f"{f'{steps.start}, ' if steps.start else zero}{'RANKS' if ranks else steps.stop}"
+
+    def branches(self, cases: Sequence[tuple[Condition, Op]], words: Words) -> Lines:
+        """if ...: elif ...: else: ..."""
+        lines = Lines()
+        for n, (case, alike) in enumerate(groupby(cases, itemgetter(1))):
+            each = [tests for tests, _ in alike]
+            asked = [words.condition(tests) for tests in each]
+            if len(each) > 1:
+                asked = [f"({x})" if len(y) > 1 else x for x, y in zip(asked, each, strict=True)]
+            made, head = self.lines([case]), f"{'el' * (n > 0)}if {' or '.join(asked)}:"
+            if not all(asked) and not n:
+                return made
+            lines += [head if all(asked) else "else:", *indented(made)]
+        return lines
+
+    # ---- ranks
+
+    def joined(self, at: Sequence[str]) -> str:
+        """The rank at some coordinates."""
+        factors = [" * ".join(("", *self.sizes[n + 1 :])) for n in range(len(at))]
+        return " + ".join(f"{x}{factor}" for x, factor in zip(at, factors, strict=True))
+
+    def here(self) -> tuple[Expr, ...]:
+        """The coordinates of the rank itself."""
+        return tuple(Expr(0, 0, (*[0] * n, 1)) for n in range(len(self.mesh)))
+
+    def coordinate(self, e: Expr, axis: int) -> str:
+        """A coordinate along an axis, cyclically."""
+        text, name = self.words.number(e), self.axes[axis]
+        return text if text == name else f"({text}) % {self.sizes[axis]}"
+
+    def far(self, words: Words, by: Sequence[Expr], sign: int) -> tuple[str, ...]:
+        """The coordinates of the rank so far ahead, or behind."""
+        texts = list[str]()
+        for axis, (e, name, size) in enumerate(zip(by, words.axes, self.sizes, strict=True)):
+            if any(e.axes) or e.table:
+                raise PlanError("how far a message goes depends on the rank")
+            unit = tuple(int(n == axis) for n in range(len(by)))
+            end = Expr(sign * e.constant, sign * e.step, unit, 0, (), e.period, e.phase)
+            number = words.number(end)
+            texts.append(name if e == Expr() else f"({number}) % {size}")
+        return tuple(texts)
+
+    # ---- registers, and slices of them
+
+    def part(self, part: Slice, tensors: Sequence[str] = STATS, sent: bool = False) -> str:
+        """Some pieces and heads of a register; `sent`: these are copies."""
+        text = self.of_heads(part, self.whole(part.register, tensors), sent)
+        where = self.tokens(part)
+        return f"tokens({text}, {where})" if where else text
+
+    def of_heads(self, part: Slice, text: str, sent: bool = False) -> str:
+        """The heads of a slice of some arrays."""
+        if not part.heads:
+            return text
+        return f"{'some_' * several(part)}heads({text}, {self.slice_of_heads(part)})"
+
+    def slice_of_heads(self, part: Slice) -> str:
+        """The number of slices of heads, and which of them are meant."""
+        assert part.heads
+        count, (low, high) = self.form.slices[part.register.side], part.heads
+        if not count:
+            raise PlanError("slices of heads of several sizes travel, or are attended")
+        if not several(part):
+            return f"{count}, {self.words.number(low)}"
+        if high.modulo or high.table:
+            raise PlanError("slices of heads that travel go around the ranks")
+        ends = (self.words.number(e) for e in (low, replace(high, constant=high.constant + 1)))
+        by = f", {part.by}" * (part.by > 1)
+        return f"{count}, slice({', '.join(ends)}{by})"
+
+    def tokens(self, part: Slice) -> str:
+        """The tokens of a slice, "" for all."""
+        if part.pieces is None:
+            return ""
+        low, high = part.pieces
+        if any(e.modulo or e.period > 1 for e in part.pieces):
+            raise PlanError("the pieces that a rank attends to go around the ranks")
+        side, count = part.register.side, self.program.pieces_of(part.register)
+        past = Expr(high.constant + 1, high.step, high.axes, 0, high.table)
+        begin = "" if low == Expr() else f"{self.in_tokens(low, side)}, "
+        if high.table:
+            end = f"({self.words.number(high)} + 1) * {self.size(side)}"
+        else:
+            end = "None" if past == Expr(count) else self.in_tokens(past, side)
+        return f"slice({begin}{end})"
+
+    def in_tokens(self, e: Expr, side: SideName) -> str:
+        """A number of pieces as a number of tokens."""
+        unit, scaled = self.program.unit, e
+        if not e.table:
+            axes = tuple(a // unit for a in e.axes)
+            scaled = Expr(e.constant // unit, e.step // unit, axes)
+        elif unit > 1:
+            raise PlanError("pieces are listed that are not cut alike")
+        number, size = self.words.number(scaled), self.size(side)
+        if scaled == Expr(1):
+            return size
+        return f"{number} * {size}" if scaled == Expr(scaled.constant) else f"({number}) * {size}"
+
+    def size(self, side: SideName) -> str:
+        """The name of the number of tokens of a piece of a side."""
+        name = "kv_size" if self.form.unequal and side == "kv" else "size"
+        self.used.add(name)
+        return name
+
+    def lengths(self) -> dict[str, str]:
+        """Numbers of tokens, by their names."""
+        unit = f" * {self.program.unit}" * (self.program.unit > 1)
+        counts = (self.program.pieces_of(Register(side, OWN)) for side in ("q", "kv"))
+        each = (f"{x}.shape[2]{unit} // {n}" for x, n in zip(self.own, counts, strict=True))
+        return {
+            **dict(zip(("size", "kv_size"), each, strict=True)),
+            "seq": f"{self.own[0]}.shape[2] * RANKS",
+        }
+
+    def narrowed(self, sums: Register) -> str:
+        """Complete sums in the dtype of the inputs; a log-sum-exp stays as it is."""
+        name = self.names[sums]
+        if sums.of == "OUT":
+            return f"[{name}[0].{self.cast}({self.like}.dtype), {name}[1]]"
+        return f"narrow({name}, {self.like})"
+
+    # ---- messages
+
+    def sent(self, message: Message) -> str:
+        """The arrays that a message sends."""
+        if message.complete and not isinstance(message.route, Reduce):
+            return self.narrowed(message.source.register)
+        return self.part(message.source, message.tensors, sent=True)
+
+    def exchanged(self, message: Message, route: Root | Exchange, sent: str) -> str:
+        """The call that starts a message of all ranks along an axis."""
+        group, register = self.group(route.axis), message.source.register
+        match route:
+            case Root(_, root):
+                verb = "reduce_to" if register.accumulates else "broadcast"
+                return f"{verb}({sent}, {self.words.number(root)}, {group})"
+            case Gather():
+                return f"gather({sent}, {group})"
+            case Swap():
+                sent = f"repeat_heads({sent}, {route.copies})" if route.copies > 1 else sent
+                return f"swap({sent}, 1, 2, {group})"
+            case Reduce() | SwapBack():
+                if route.sort:
+                    sent = f"tokens({sent}, {self.order(message, back=True)})"
+                if isinstance(route, SwapBack):
+                    return f"swap({sent}, 2, 1, {group})"
+                return (
+                    f"swap({sent}, 2, 0, {group})"
+                    if register.of == "OUT"
+                    else f"reduce({sent}, {group})"
+                )
+            case _:
+                assert_never(route)
+
+    def arrived(self, op: Wait, came: str) -> str:
+        """The arrays that came, in the form in which they are bound or added."""
+        route = op.message.route
+        if isinstance(route, SwapBack) and route.copies > 1:
+            return f"add_repeated({came}, {route.copies})"
+        if isinstance(route, Gather | Swap) and route.sort:
+            return f"tokens({came}, {self.order(op.message)})"
+        return came
+
+    def ordered(self, message: Message, text: str) -> str:
+        """The name of an order of tokens that an exchange brings."""
+        of, route = message.exchanged, message.route
+        assert of
+        assert isinstance(route, Exchange)
+        name = "order" if len(self.mesh) == 1 else f"order_{route.axis}"
+        name = f"{'kv_' * (self.form.apart and of.side == 'kv')}{name}"
+        if self.orders.setdefault(name, text) != text:
+            raise PlanError("tokens are exchanged in two orders along an axis")
+        self.used.add(name)
+        return name
+
+    def axis_of(self, register: Register) -> int:
+        """The axis along which inputs were gathered."""
+        for op in walk(self.program.ops):
+            if isinstance(op, Wait) and op.into.register == register:
+                route, of = op.message.route, op.message.exchanged
+                if isinstance(route, Gather | Swap) and of and of.value == OWN:
+                    return route.axis
+        raise PlanError("tokens are exchanged that came in several exchanges")
+
+    # ---- attends
+
+    def attended(self, op: Attend) -> list[str]:
+        """A call, and what it is given: sums, queries, keys, and which of their tokens meet."""
+        call = CALLS[self.program.pass_][op.kind == "tiles"]
+        *sums, kv = (self.part(Slice(s.register, None, s.heads)) for s in (*op.sums, op.kv))
+        cut = [("rows", self.tokens(op.q)), ("cols", self.tokens(op.kv))]
+        if op.kind == "strict":
+            if op.q.pieces or op.kv.pieces:
+                raise PlanError("pieces of a value are attended without their diagonal")
+            cut = [("rows", "slice(1, None)"), ("cols", "slice(-1)")]
+        if op.kind == "tiles":
+            assert op.places
+            q_place, kv_place = op.places
+            meet = [self.positions(q_place, "q"), self.positions(kv_place, "kv")]
+        else:
+            meet = [self.causal[op.kind]] if self.causal[op.kind] else []
+        given = [*sums, self.queries(op.q), kv, *meet]
+        return [call, *given, *(f"{name}={where}" for name, where in cut if where)]
+
+
+def several(part: Slice) -> bool:
+    """True if a part has several slices of the heads."""
+    return part.heads is not None and part.heads[0] != part.heads[1]
+
+
+def steps_of(on: Condition) -> Condition:
+    """The tests that are the same on all ranks."""
+    return tuple(test for test in on if isinstance(test, Steps | Every))
+
+
+def ranks_of(on: Condition) -> Condition:
+    """The tests that are not the same on all ranks."""
+    return tuple(test for test in on if not isinstance(test, Steps | Every))
+
+
+def indented(lines: Iterable[str]) -> Lines:
+    """The lines of a block."""
+    return [f"    {line}".rstrip() for line in lines]
