@@ -118,8 +118,7 @@ def reproduction() -> Lines:
 
 def _compared(line: Line) -> tuple[str, ...]:
     published, ours = (in_terminal.number(v, line.digits) for v in (line.published, line.ours))
-    note = "; ".join(filter(None, (line.note, "arithmetic" if line.arithmetic else "")))
-    return line.what, published, ours, in_terminal.deviation(line), note
+    return line.what, published, ours, in_terminal.deviation(line), in_terminal.note(line)
 
 
 PAGES: dict[str, Callable[[], Lines]] = {

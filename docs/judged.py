@@ -31,6 +31,7 @@ KINDS = {  # of tables that are not arithmetic alone, by a part of their titles
     ),
     "memory, by a model of training": ("longest context",),
     "the length at which it was measured is not said": ("speedup of 8",),
+    "no numbers of them are at hand": ("not compared",),
 }
 SHORT = """
 * The charts of FlashAttention-3 and of MagiAttention show two calls that differ in nothing but KV
@@ -44,7 +45,7 @@ SHORT = """
 * Rings of eight H800 take 2 to 5% longer with a backward pass than predicted. Their gradients are
   added as partial outputs are merged, by several kernels: one number for both, fitted to outputs.
 * All-gather and USP over more than one node take 4 to 8% longer than predicted, zigzag about 4%
-  less.
+  less, Ulysses 2 to 6% less.
 * Whole schedules were measured by three sources, one on each of H100, H800 and A800.
 * `attention.merge`, which all presets share, was fitted to the six rows of rings on H800; on other
   chips it counts as uncalibrated. `attention.host` rests on the three calls that the host holds up.

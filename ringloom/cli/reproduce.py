@@ -43,7 +43,10 @@ def command(paper: str, rows: str | None, blind: str | None, fitting: bool) -> N
     elif paper == "striped":
         with working("reproducing"):
             judged = striped.judged(rows) if rows else striped.judged()
-            shown = [*striped.tables(judged), *([] if rows else [striped.skipped()])]
+            shown = [
+                *striped.tables(judged),
+                *([] if rows else [striped.skipped(), striped.left_out()]),
+            ]
         document = striped.as_json(judged) | {"tables": [table.as_dict() for table in shown]}
         show(document, *pages.pages(shown), rows=_rows(shown))
     else:

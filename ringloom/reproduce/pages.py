@@ -30,8 +30,8 @@ def overview(tables: Sequence[Table]) -> Iterator[Any]:
     yield plain_table(*HEADS, rows=map(agreement, tables), numbers=slice(1, None))
     yield faint("alike: rows printed with the same digits; mean, worst: error, of percentages in")
     yield faint("points (pp); rank: correlation")
-    yield faint(f"left out: rows of {ARITHMETIC}, and context:")
-    yield faint(CONTEXT)
+    yield faint(f"left out: rows of {ARITHMETIC}, rows without numbers,")
+    yield faint(f"and context: {CONTEXT}")
     yield faint("ringloom reproduce striped|ring|distflash|burst|charts shows every row")
 
 
@@ -40,9 +40,14 @@ def drawing(table: Table) -> Drawing:
     lines = list[tuple[str, ...]]()
     for line in table.lines:
         both = (number(value, line.digits) for value in (line.published, line.ours))
-        lines.append((line.what, *both, deviation(line), line.note))
+        lines.append((line.what, *both, deviation(line), note(line)))
     heads = "", "published", "ours", "error", ""
     return plain_table(*heads, rows=lines, numbers=slice(1, 4))
+
+
+def note(line: Line) -> str:
+    """Returns the note of a line, with the label of what predicts nothing."""
+    return "; ".join(filter(None, ("arithmetic" * line.arithmetic, line.note)))
 
 
 def number(value: float | None, digits: int) -> str:

@@ -30,8 +30,9 @@ class Line:
 
     @property
     def counted(self) -> bool:
-        """True where the error counts: not of arithmetic, nor of context."""
-        return not self.arithmetic and not self.context
+        """True where the error counts: not of arithmetic, of context, nor without any number."""
+        numbers = self.published is not None or self.ours is not None
+        return numbers and not self.arithmetic and not self.context
 
     @property
     def error(self) -> float | None:
@@ -124,6 +125,11 @@ def table(title: str, note: str = "") -> Callable[[Callable[[], Iterable[Line]]]
         return wraps(lines)(lambda: Table(title, tuple(lines()), note))
 
     return decorate
+
+
+def not_compared(paper: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """What a paper shows and ringloom does not compare: (what, why)."""
+    return Table(f"{paper}: not compared", [Line(what, None, None, 0, why) for what, why in rows])
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float | None:

@@ -8,7 +8,7 @@ from ringloom.reproduce.tables import Table
 
 NOT_PREDICTED = "Measured, and not predicted"
 PAPERS: Mapping[str, Callable[[], list[Table]]] = {
-    "striped": lambda: [*striped.tables(striped.judged()), striped.skipped()],
+    "striped": lambda: [*striped.tables(striped.judged()), striped.skipped(), striped.left_out()],
     "ring": ring.tables,
     "distflash": distflash.tables,
     "burst": burst.tables,

@@ -35,7 +35,7 @@ from ringloom.reproduce import DATA
 from ringloom.reproduce.fitting import Fit, fit
 from ringloom.reproduce.formulas.counts import critical_pairs
 from ringloom.reproduce.models.transformers import Model
-from ringloom.reproduce.tables import Line, Table
+from ringloom.reproduce.tables import Line, Table, not_compared
 
 Floats = NDArray[np.float64]
 COLUMNS = ("hardware", "model", "model_parallel", "sequence_parallel", "n_seq")
@@ -255,6 +255,12 @@ def skipped() -> Table:
         lines.append(Line(f"{what}, block of {block} (%)", published, share, 0, points=True))
     note = "tiles counted in plans of 2 ranks; half of the pairs is masked"
     return Table("Striped Attention: work that is skipped", lines, note)
+
+
+def left_out() -> Table:
+    """What the paper shows beside that."""
+    why = "a figure; its numbers are not in the text that we have"
+    return not_compared("Striped Attention", [("figure 6, tokens per second", why)])
 
 
 def _by_chip(rows: Sequence[Row]) -> dict[str, list[Row]]:
