@@ -128,7 +128,7 @@ def table(title: str, note: str = "") -> Callable[[Callable[[], Iterable[Line]]]
 
 
 def not_compared(paper: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """What a paper shows and ringloom does not compare: (what, why)."""
+    """Lists tables and figures of a paper without numbers to compare: (what, why)."""
     return Table(f"{paper}: not compared", [Line(what, None, None, 0, why) for what, why in rows])
 
 

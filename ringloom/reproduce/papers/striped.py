@@ -258,7 +258,7 @@ def skipped() -> Table:
 
 
 def left_out() -> Table:
-    """What the paper shows beside that."""
+    """Names the figure whose numbers are missing."""
     why = "a figure; its numbers are not in the text that we have"
     return not_compared("Striped Attention", [("figure 6, tokens per second", why)])
 
