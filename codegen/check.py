@@ -232,6 +232,8 @@ class Machine(Registers):
         kinds = self.kinds.of(Rectangle(np.flatnonzero(on), q, kv))
         wrong[on] = kinds != KINDS.index(op.kind)
         self.fail_where(wrong, f"the mask makes a rectangle other than {op.kind}")
+        if op.kind == "strict" and (op.q.pieces or op.kv.pieces):
+            self.fail("a strict rectangle is of some pieces of a shard")
         for side in SIDES if op.kind != "full" else ():
             chunks = self.chunks(side, tables[side])
             apart = (chunks != ordered(chunks)).any(axis=1)

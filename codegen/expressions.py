@@ -333,8 +333,6 @@ class Expressions:
         *sums, kv = (self.part(Slice(s.register, None, s.heads)) for s in (*op.sums, op.kv))
         cut = [("rows", self.tokens(op.q)), ("cols", self.tokens(op.kv))]
         if op.kind == "strict":
-            if op.q.pieces or op.kv.pieces:
-                raise PlanError("pieces of a value are attended without their diagonal")
             cut = [("rows", "slice(1, None)"), ("cols", "slice(-1)")]
         if op.kind == "tiles":
             assert op.places

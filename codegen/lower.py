@@ -36,6 +36,7 @@ from codegen.lowering.heads import refuse_other_heads
 from codegen.lowering.keeping import Kept
 from codegen.lowering.order import copies, scattered, sorts, swapped
 from codegen.lowering.stale import refuse_stale
+from codegen.lowering.tensors import refuse_apart
 from planner.errors import PlanError
 from planner.ir import ACCUMULATORS
 from planner.loops import form
@@ -67,6 +68,7 @@ class _Lowering:
         self.tiled = self.uneven or any(map(scattered, map(rows.plan.partition.side, rows.values)))
         self.rows, self.kept, self.loops = rows, kept, rows.loops
         refuse_stale(rows)
+        refuse_apart(rows)
         refuse_other_heads(rows)
         self.accumulation: Accumulation = accumulate(rows)
         inputs = (s for s in self.loops.statements if isinstance(s, Moving) and not s.sums)

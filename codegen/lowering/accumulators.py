@@ -97,10 +97,14 @@ def accumulate(rows: Expansion) -> Accumulation:
         for call in _calls(rows, s, deliveries)
     ]
     presence = _Presence(rows, calls, deliveries)
-    whens = {
-        s: replace(s.when, first=steps[0], last=steps[-1]) for s, steps in presence.carrying.items()
-    }
+    whens = {s: _narrowed(s.when, steps) for s, steps in presence.carrying.items()}
     return Accumulation(rows, tuple(calls), whens, frozenset(presence.kept), presence.idle)
+
+
+def _narrowed(when: When, steps: Sequence[int]) -> When:
+    """The steps from the first to the last of some; all that there are if its pauses move else."""
+    made = replace(when, first=steps[0], last=steps[-1])
+    return made if {*steps} <= {*made.steps} <= {*when.steps} else when
 
 
 def _refuse_several(s: Delivery) -> None:

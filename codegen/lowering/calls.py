@@ -44,20 +44,25 @@ def attends(
 def _ops(
     rows: Expansion, group: Sequence[Call], steps: Sequence[int], tiled: bool, in_order: InOrder
 ) -> list[Op]:
-    cut = tiled or any(call.attend.kind not in PLAIN for call in group)
+    kinds = [_kind(call, tiled) for call in group]
     varied = any(call.gaps or _varies(call.q) or _varies(call.kv) for call in group)
-    if (cut and varied) or any(call.gaps for call in group):
+    if ("tiles" in kinds and varied) or any(call.gaps for call in group):
         return _whole(rows, group, steps, in_order)
     made = list[Op]()
-    for call in group:
-        pair = call.q, call.kv
-        kind, places = PLAIN.get(call.attend.kind, "tiles"), None
-        kind = "tiles" if tiled else kind
+    for call, kind in zip(group, kinds, strict=True):
+        pair, places = (call.q, call.kv), None
         if kind == "tiles":
             places = _places(rows, pair, _seen(rows, call, steps), in_order)
         op = _attend(pair, kind, call.sums, places)
         made.append(Choose(((condition(call.when), op),)))
     return made
+
+
+def _kind(call: Call, tiled: bool) -> AttendKind:
+    """The kernel call, which takes strict rectangles of whole shards only, or tiles."""
+    kind = PLAIN.get(call.attend.kind, "tiles")
+    sliced = call.q.pieces or call.kv.pieces
+    return "tiles" if tiled or (kind == "strict" and sliced) else kind
 
 
 def _varies(part: Part) -> bool:

@@ -1,14 +1,22 @@
 """Programs that were once printed wrongly: each is exact on the stand-ins, or runs by tables."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from codegen import emit
-from codegen.programs import Target, program_of
+from codegen.programs import TARGETS, Target, program_of
+from planner.ir import Move, Step
+from planner.masks import Full, Prefix
 from planner.masks.parsing import parse
+from planner.passes.pieces import per_piece
+from planner.passes.relays import homeward
+from planner.passes.trim import trim
 from planner.planning import plan
 from planner.plans import Plans
+from planner.verify import verify
 from planner.workload import Workload
 from stand_ins import check
 
@@ -72,3 +80,32 @@ def test_programs_once_printed_wrongly_are_exact(case: Case) -> None:
 def test_programs_that_cannot_be_loops_run_by_tables(case: Case) -> None:
     both = plans(case)
     assert "(as tables" in " ".join(emit(both, case[-1]).split())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sums_are_carried_in_all_steps_where_a_message_pauses(target: Target) -> None:
+    """They begin a step after the message, whose pauses are counted from its first step."""
+    work = Workload(128, heads=4, kv_heads=4, head_dim=4, mask=Prefix(16), dtype="float64")
+    both = plan("double-ring", work, 8, pass_="both", passes=(per_piece, trim, homeward))
+    program = program_of(both, target)
+    assert program.lowered
+    check(program, emit(both, target))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_tensors_of_queries_that_travel_apart_are_said(target: Target) -> None:
+    work = Workload(16, heads=4, kv_heads=4, head_dim=4, mask=Full(), dtype="float64")
+    forward, backward = plan("ulysses:keep=0", work, 4, pass_="both")
+    steps = tuple(replace(step, moves=tuple(apart(step))) for step in backward.steps)
+    both = Plans(forward, verify(replace(backward, steps=steps)))
+    reason = "DOUT and STATS of queries travel apart from the rest"
+    assert program_of(both, target).irregular == reason
+    assert reason in " ".join(emit(both, target).split())
+
+
+def apart(step: Step) -> Iterator[Move]:
+    """Messages of a step, those of Q apart from those of its gradients."""
+    for move in step.moves:
+        rest = tuple(tensor for tensor in move.tensors if tensor != "Q")
+        for tensors in (rest, ("Q",)) if rest != move.tensors else (rest,):
+            yield replace(move, tensors=tensors)
