@@ -187,7 +187,12 @@ def banded(rows: Run, columns: Run, lo: int, hi: int, whole: bool = False) -> It
     if lo > hi or not height or not width:
         return
     if whole and (lo > 1 - height or hi < width - 1):
-        yield Call(rows.at, columns.at, (lo, hi))
+        if height > width and hi >= min(width - 1, 2 * width - height):
+            # Of more rows than columns kernels take no bound above that lies further.
+            for i, j in pairwise(sorted({0, max(width - 1 - hi, 0), min(1 - lo, height), height})):
+                yield from banded(rows.part(i, j), columns, lo + i, hi + i, whole)
+        else:
+            yield Call(rows.at, columns.at, (lo, hi))
     elif lo > 1 - height:
         yield from _strips(rows.at, columns.at, lo, hi)
     elif hi >= width - 1:

@@ -1,6 +1,6 @@
 """The one cutter of rectangles: its calls cover what a mask allows, once, and nothing else."""
 
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from types import ModuleType
 from typing import Any
 
@@ -125,28 +125,44 @@ def test_one_token_of_a_stripe_is_one_row(kv: range) -> None:
     np.testing.assert_array_equal(covered(calls, allowed.shape, allowed), allowed)
 
 
-def assert_alike(mask: Mask, rows: Ranges, columns: Ranges) -> None:
+def assert_alike(mask: Mask, rows: Ranges, columns: Ranges, whole: bool = False) -> None:
     """Fails unless programs of loops make the calls that the planner does."""
     boxes = mask.region().pieces
-    ours = band_calls(runs(rows), runs(columns), boxes)
+    ours = band_calls(runs(rows), runs(columns), boxes, whole)
     plain = [without_windows] * bool((boxes[:, 4] < -(2**30)).all())
     parts: list[Any] = [bands, *plain]
     for part in parts:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(part, "BOXES", tuple(map(tuple, boxes.tolist())))
             part.tiles.cache_clear()
-            theirs = part.tiles(rows, columns)
+            theirs = part.tiles(rows, columns, whole)
         assert [(*map(written, call[:2]), call[2]) for call in theirs] == [
             (tuple(call.rows), tuple(call.columns), call.band) for call in ours
         ]
 
 
-@given(cases(), st.data(), st.integers(1, 4))
+@given(cases(), st.data(), st.integers(1, 4), st.booleans())
 def test_programs_cut_as_the_planner_does(
-    case: tuple[Workload, list[Ranges], list[Ranges]], data: st.DataObject, step: int
+    case: tuple[Workload, list[Ranges], list[Ranges]], data: st.DataObject, step: int, whole: bool
 ) -> None:
     rows, columns = (tuple(data.draw(of_one_step(step))) for _ in range(2))
-    assert_alike(case[0].mask, shifted(rows, case[0].offset), columns)
+    assert_alike(case[0].mask, shifted(rows, case[0].offset), columns, whole)
+
+
+@pytest.mark.parametrize("left", [0, 1, 3, 7, 40])
+@pytest.mark.parametrize("right", [0, 1, 2, 9, 40, None])
+def test_programs_cut_windows_as_the_planner_does_where_kernels_take_them(
+    left: int, right: int | None
+) -> None:
+    mask = Window(left, right)
+    for rows, columns, ahead, step in product((1, 5, 12), (1, 5, 12), range(-14, 15), (1, 3)):
+        queries = range(60, 60 + rows * step, step)
+        keys = range(60 + ahead, 60 + ahead + columns * step, step)
+        assert_alike(mask, (queries,), (keys,), whole=True)
+        calls = rectangle_calls([(queries,)], [(keys,)], mask.region().pieces, windows=True)
+        assert len(calls) <= 1 + 2 * (rows > columns)
+        count = covered(calls, (rows, columns), np.zeros((0, 0), bool))
+        np.testing.assert_array_equal(count, mask.allowed(queries, keys))
 
 
 def test_long_windows_are_cut_into_as_many_strips_as_programs_have() -> None:

@@ -1,16 +1,20 @@
 """Cuts a rectangle of queries and keys into the kernel calls that a mask of boxes leaves of it."""
 
 from functools import cache
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 BOXES: tuple[tuple[int, ...], ...] = ()
+SEQ = KV_SEQ = 1 << 40
 WINDOWS = True
 
 
 @cache
-def tiles(q: tuple[range, ...], kv: tuple[range, ...]) -> list[Any]:
-    """The kernel calls (rows, cols, band) of some tokens; band True: row r sees columns 0..r."""
+def tiles(q: tuple[range, ...], kv: tuple[range, ...], whole: bool = False) -> list[Any]:
+    """The kernel calls (rows, cols, band) of some tokens; band True: row r sees columns 0..r.
+
+    whole: the kernel takes a window as an argument, else it is cut into strips.
+    """
     calls = list[Any]()
     rows, cols = (zip(accumulate(map(len, x), initial=0), x, strict=False) for x in (q, kv))
     for (i0, i1, j0, j1, *ends), (row, own), (col, others) in product(BOXES, rows, cols):
@@ -24,11 +28,10 @@ def tiles(q: tuple[range, ...], kv: tuple[range, ...]) -> list[Any]:
         edge = a + last if a + last < d - 1 else d  # all rows see the columns before it
         end = a + d - edge  # the rows from here on see all columns
         parts: Any = [(a, b, c, edge, False), (a, end, edge, d, True), (end, b, edge, d, False)]
-        if WINDOWS and b - 1 + first > c:  # a window: as many rows at a time as it is wide
-            parts, step = [], max(1024, last - first + 1)
-            for i in range(a, b, step) if first <= last else ():
-                j, m = min(i + step, b), max(i + first, c)
-                parts.append((i, j, m, min(j + last, d), (i + first - m, i + last - m)))
+        if WINDOWS:
+            low, high = b - 1 + first > c, a + last < d - 1  # it has a bound on each side
+            if low or (whole and high and ends[0] > -max(SEQ, KV_SEQ)):
+                parts = window((a, b, c, d), (first, last), whole) if first <= last else []
         for i, j, m, n, band in parts:
             if i < j and m < n:
                 calls.append((slice(row + i, row + j), slice(col + m, col + n), band))
@@ -40,3 +43,23 @@ def tiles(q: tuple[range, ...], kv: tuple[range, ...]) -> list[Any]:
                 a[side] = slice(a[side].start, b[side].stop)
                 calls[n - 1 : n + 1] = [(*a, False)]
     return calls
+
+
+if WINDOWS:
+
+    def window(box: tuple[int, ...], ends: tuple[int, int], whole: bool) -> list[Any]:
+        """The calls of a box whose row r sees the columns r + first..r + last."""
+        (a, b, c, d), (first, last), calls = box, ends, list[Any]()
+        if whole:
+            # One call; but of more rows than columns kernels take no bound above that lies further.
+            far = b - a > d - c and a + last >= min(d - 1, 2 * d - c - (b - a))
+            every = {max(d - 1 - last, a), min(c - first + 1, b)} if far else {a, b}
+            cuts = sorted({a, b} | every)
+        else:
+            # As many rows at a time as the window is wide.
+            cuts = [*range(a, b, max(1024, last - first + 1)), b]
+        for i, j in pairwise(cuts):
+            m, n = max(i + first, c), min(j + last, d)
+            full = whole and j - 1 + first <= m and i + last >= n - 1
+            calls.append((i, j, m, n, not full and (i + first - m, i + last - m)))
+        return calls

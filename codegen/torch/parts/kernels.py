@@ -117,14 +117,23 @@ def by_cudnn(q: Tensor, k: Tensor, v: Tensor, band: bool) -> bool:
     return chosen == int(SDPBackend.CUDNN_ATTENTION.value)
 
 
+def takes_windows(x: Tensor) -> bool:
+    """True where the kernel takes a window as an argument, as flash kernels of GPUs do."""
+    return not x.is_cpu and x.element_size() == 2
+
+
 def rules(q: Tensor, k: Tensor, band: Any) -> tuple[Any, dict[str, Any]]:
-    """A band as kernels take it: as scores to add; by flash, from the last row and column on."""
+    """A band as kernels take it: as scores to add; by flash, from the last row and column on.
+
+    To flash a bound as high as the number of columns is none, and none is one as high: of more rows
+    than columns it takes only lower ones.
+    """
     if isinstance(band, bool):
         return None, {"scale": SCALE}
     (lo, hi), rows, cols = band, q.shape[2], k.shape[2]
-    if q.element_size() == 2 and rows <= cols:  # of more rows flash takes no bound above cols
-        left, right = cols - rows - lo if lo > 1 - rows else -1, hi + rows - cols
-        right = right if hi < cols - 1 else -1
+    left, right = cols - rows - lo if lo > 1 - rows else -1, hi + rows - cols
+    right = right if hi < cols - 1 else -1
+    if q.element_size() == 2 and (rows <= cols or 0 <= right < cols):
         return None, {"scale": SCALE, "window_size_left": left, "window_size_right": right}
     seen = q.new_ones(rows, cols + -cols % 16, dtype=torch.bool).tril_(hi).triu_(lo)
     mask = torch.where(seen, q.new_zeros(()), -torch.inf)[:, :cols].expand(*q.shape[:2], -1, -1)

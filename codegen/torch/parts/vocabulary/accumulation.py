@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from codegen.torch.parts.bands import tiles
-from codegen.torch.parts.kernels import attend, attend_backward
+from codegen.torch.parts.kernels import attend, attend_backward, takes_windows
 from codegen.torch.parts.merge import merge
 from codegen.torch.parts.sums import add, zeros
 
 STEP = 1  # between the tokens of a piece
 SEQ = KV_SEQ = 1
 V_HEAD_DIM = 1
-UNEQUAL = True
+UNEQUAL = WINDOWS = True
 
 
 # ---- Accumulators: partial attention is merged, partial gradients are added, both in place.
@@ -57,7 +57,7 @@ def merge_tiles(
 ) -> None:
     """Attend what the mask leaves of tokens at these positions, by as many calls as it takes."""
     out, queries, kv = tokens(out, rows), tokens(queries, rows), tokens(kv, cols)
-    for own, others, band in tiles(runs(at[rows] + (KV_SEQ - SEQ)), runs(kv_at[cols])):
+    for own, others, band in cut(kv[0], at[rows], kv_at[cols]):
         merge_attention(out, queries, kv, band, own, others)
 
 
@@ -74,8 +74,16 @@ def add_tile_gradients(
     """Add the gradients of what the mask leaves of tokens at these positions."""
     dq, queries = tokens(dq, rows), tokens(queries, rows)
     dkv, kv = tokens(dkv, cols), tokens(kv, cols)
-    for own, others, band in tiles(runs(at[rows] + (KV_SEQ - SEQ)), runs(kv_at[cols])):
+    for own, others, band in cut(kv[0], at[rows], kv_at[cols]):
         add_gradients(dq, dkv, queries, kv, band, own, others)
+
+
+def cut(k: Tensor, at: Tensor, kv_at: Tensor) -> list[Any]:
+    """The kernel calls of queries and keys at these positions."""
+    if WINDOWS:
+        return tiles(runs(at + (KV_SEQ - SEQ)), runs(kv_at), takes_windows(k))
+    else:
+        return tiles(runs(at + (KV_SEQ - SEQ)), runs(kv_at))
 
 
 def runs(at: Tensor) -> tuple[range, ...]:
