@@ -86,6 +86,7 @@ def command(
     document = {
         "makespan_s": usual,
         "fastest": best,
+        "order_validated": not comparison.unvalidated,
         "measure_first": first.constant if first else None,
         "uncalibrated": [row.constant for row in rows if not row.calibrated],
         "rows": [asdict(row) for row in rows],
@@ -94,4 +95,6 @@ def command(
     title = f"{best} takes {seconds(usual[best])}: {comparison.title}; * not calibrated"
     refused = [f"{one.schedule} {one.verdict}: {one.reason}" for one in comparison.refused]
     crossings = drawn.sentences if drawn else []
+    if comparison.unvalidated:
+        crossings = [*crossings, comparison.unvalidated]
     show(document, title, tornado(rows, best, usual[best]), advice, *crossings, *refused)

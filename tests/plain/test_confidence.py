@@ -128,6 +128,10 @@ def test_orders_of_schedules_are_marked_where_none_was_ever_measured(
         assert document["interval_basis"] == basis(name, "forward").as_dict()
         said = [" ".join(ringloom(*command).split()), document["recommendation"]["answer"]]
         assert all(("The order is not validated" in text) is not sure for text in said)
+        command[0] = "sensitivity"
+        assert ringloom.json(*command)["order_validated"] is sure
+        said = " ".join(ringloom(*command).split())
+        assert ("The order is not validated" in said) is not sure
     file = tmp_path / "page.html"
     assert not ringloom.json("report", *work, "--hardware", "tpu-v4", "-o", str(file))[
         "order_validated"
