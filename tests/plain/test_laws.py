@@ -1,9 +1,14 @@
 """Laws that hold of every prediction, whatever was measured, tried on random workloads.
 
-A hundred workloads in every run of the tests, a thousand at night. Of a fixed plan, nothing that
-is faster makes it slower; of a schedule, neither a narrower window nor fewer tokens do. What first
-in, first out takes away from that is at most one in a thousand, and a test of its own. A plan that
-is in more parts, calls or messages, may take longer for less: each has a least time.
+A hundred workloads in every run of the tests, a thousand at night. Of a fixed plan, nothing that is
+faster makes it slower; of a schedule, neither a narrower window nor fewer tokens do. What does not
+hold is a test of its own, with the reason: three in a thousand are due to messages that go first
+in, first out over shared links, three to plans and kernels that change in steps.
+
+Fewer tokens under a window of the same width are compared where a plan does not get more calls or
+messages. Where pieces become shorter than the window each rank needs those of more ranks: of a
+thousand workloads that is so in 223 of 672 pairs, and 60 of them take longer, as each call and each
+message has a least time.
 """
 
 import os
@@ -95,11 +100,19 @@ def drawn(seed: int) -> Case:
         return case
 
 
+def windowed(case: Case) -> bool:
+    return "window:" in str(case.work.mask)
+
+
+def in_more_parts(one: Case, other: Case) -> bool:
+    """True if a plan has more calls, or more rows, than another."""
+    return any(a > b for a, b in zip(one.parts, other.parts, strict=True))
+
+
 def windows(case: Case) -> Iterator[Case]:
     """The same under a window half as wide."""
-    text = str(case.work.mask)
-    if "window:" in text:
-        width = int(text.partition("window:")[2]) // 2
+    if windowed(case):
+        width = int(str(case.work.mask).partition("window:")[2]) // 2
         yield replace(case, work=replace(case.work, mask=f"causal & window:{width}"))  # type: ignore[arg-type]
 
 
@@ -125,8 +138,8 @@ def slower(case: Case) -> Iterator[str]:
                 now = other.usual.makespan
             except PlanError:
                 continue
-            if any(a > b for a, b in zip(other.parts, case.parts, strict=True)):
-                continue  # a block is shorter than its window, which then takes more calls, or hops
+            if what == "tokens" and windowed(case) and in_more_parts(other, case):
+                continue
             if now > TOLERANCE * usual:
                 yield f"{what}, {other.work.mask}, {other.work.seq}: {now / usual:.4f} as long"
 
@@ -148,11 +161,13 @@ def wrong(case: Case) -> Iterator[str]:
 KNOWN = {  # what messages on a torus's shared links do to each other, first in, first out
     37: "a tree under half a window: a message that comes a little earlier delays a longer one",
     161: "faster row sums bring forward messages that then hold up those of other ranks",
-    196: "without overlap the messages of an all-to-all come in an order in which fewer meet",
-    390: "not first in, first out: 4,094 tokens of a rank are no multiple of the kernel's blocks",
+    390: "not first in, first out: a window over pieces of 2,047 tokens instead of 2,048 touches"
+    " one more of the blocks of 1,024 keys that the kernel skips",
     431: "without overlap the hops of a tree come in an order in which fewer of them meet",
-    535: "messages that a narrower window leaves go on over several links at once, and meet there",
-    668: "not first in, first out: tiles of 128 are half empty where half as many tokens are left",
+    535: "not first in, first out: a rank that needs a block no longer does not pass it on; it goes"
+    " straight to the next one, a step later than it left before",
+    668: "not first in, first out: 64 queries and 128 keys are one tile of the kernel that splits"
+    " keys, twice as many of both are four, which run at once",
 }
 
 
@@ -182,7 +197,7 @@ def test_a_narrower_window_is_not_slower(schedule: str) -> None:
             except PlanError:
                 return
         for one, other in pairwise(cases):
-            if all(a <= b for a, b in zip(one.parts, other.parts, strict=True)):
+            if not in_more_parts(one, other):
                 assert one.usual.makespan <= TOLERANCE * other.usual.makespan, one.named()
                 compared += 1
     assert compared >= 3
