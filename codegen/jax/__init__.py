@@ -24,7 +24,7 @@ def write(program: Program) -> str:
     if program.lowered is not None:
         try:
             made = schedule(program)
-            parts = [*parts_of("jax", *VOCABULARY), *kernels(program.platform, made.masked)]
+            parts = [*parts_of("jax", *VOCABULARY), *kernels(program.platform)]
             return written(program, [made.text, *parts], made.held)
         except PlanError as error:
             program = program.as_tables(str(error))
@@ -65,13 +65,12 @@ def function(program: Program) -> list[Part]:
     return parts_of("jax", "function", kind)
 
 
-def kernels(platform: str, masked: bool = False) -> list[Part]:
-    """The parts that define `attend`, `attend_masked`, their backward passes and `merge`.
+def kernels(platform: str) -> list[Part]:
+    """The parts that define `attend`, `attend_tile`, their backward passes and `merge`.
 
-    platform: tpu, gpu or cpu, whose kernels alone stand in the program then, or all. masked: the
-    program calls `attend_masked`, which then is the kernel of all other platforms, too.
+    platform: tpu, gpu or cpu, whose kernels alone stand in the program then, or all.
     """
-    every = "tpu", "gpu", "masked" if masked else "cpu"
+    every = "tpu", "gpu", "cpu"
     names = (f"kernels_{name}" for name in (every if platform == "all" else (platform,)))
     return parts_of("jax", "tiles", "kernels", *names, "masked")
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from codegen.expressions import form_of
 from codegen.frame.layout_text import has_kv_positions
-from codegen.ir import Attend, Slice, Swap, Wait, walk
+from codegen.ir import Slice, Swap, Wait, walk
 from codegen.jax.printer import SAVED, Printer
 from codegen.programs import Program
 from codegen.words import SIZES
@@ -12,14 +12,9 @@ from planner.errors import PlanError
 
 
 class Schedule(NamedTuple):
-    """The text of both passes.
-
-    `masked`: some attend runs under a mask of positions; `held`: the backward pass begins with
-    outputs that the forward pass left.
-    """
+    """The text of both passes; `held`: the backward pass begins with outputs of the forward one."""
 
     text: str
-    masked: bool
     held: bool
 
 
@@ -28,7 +23,6 @@ def schedule(program: Program) -> Schedule:
     assert program.lowered
     form = form_of(program, has_kv_positions(program.layout, "jax"))
     made = [Printer(one, form) for one in program.lowered]
-    ops = [op for one in program.lowered for op in walk(one.ops)]
     saved = SAVED if len(made) == 1 or program.work.sinks else made[-1].saved
     made[-1].saved = saved
     mesh = max((one.mesh for one in program.lowered), key=len)  # one of several axes at most
@@ -42,8 +36,7 @@ def schedule(program: Program) -> Schedule:
     held = any(register.of == "q" for register in program.lowered[0].kept)
     if program.work.sinks and held:
         lines += share_of_sinks(made[0])
-    masked = any(isinstance(op, Attend) and op.kind == "tiles" for op in ops)
-    return Schedule("\n".join(lines) + "\n", masked, held)
+    return Schedule("\n".join(lines) + "\n", held)
 
 
 def share_of_sinks(forward: Printer) -> list[str]:

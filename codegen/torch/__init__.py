@@ -39,18 +39,15 @@ def written(program: Program, passes: Sequence[str | Part], apart: bool) -> str:
     kept = ["kv_positions"] * apart if bound else by_tables.KEEP
     where = [layout_text(program.layout, "torch", program.free)]
     attention = "attention_with_sinks" if program.work.sinks else "attention"
-    gradients = ["gradients"] * (program.backward is not None or program.dynamic)
-    special = program.unequal or program.work.sinks
-    whole = program.free and program.backward and not special
     texts = [
         *[constants(program), PACKED],
         *(where if bound else by_tables.layout(program)),
         *passes,
-        *parts_of("torch", "kernels", "sums", "agree", *[attention] * bound, "function"),
+        *parts_of("torch", "kernels", "agree", *[attention] * bound, "function"),
         *[shapes(program, apart)] * bound,
-        *parts_of("torch", "sinks", *gradients, "likes"),
+        *parts_of("torch", "sinks", "autograd"),
         *[mask_function(program.work, "torch")] * bound,
-        *parts_of("torch", "checks/check_whole" if whole else "checks/check_rows", "checks/check"),
+        *parts_of("torch", "compared", "check"),
     ]
     choices = program.choices | {"APART": apart}
     usage = [] if bound else by_tables.usage(program)

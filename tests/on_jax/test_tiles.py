@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codegen.masks import boxes
 
 from codegen import emit
+from codegen.frame.masks import boxes
 from codegen.jax.parts import tiles
 from jax_devices import Mesh, jax
 from planner.masks import Causal, Documents, Full, Global, Mask, Prefix, Window

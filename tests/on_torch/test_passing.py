@@ -10,7 +10,7 @@ from planner.workload import Workload
 
 torch = pytest.importorskip("torch")
 
-from codegen.torch.parts.checks.check import limits_of  # noqa: E402  only where torch is
+from codegen.torch.parts.check import limits_of  # noqa: E402  only where torch is
 from codegen.torch.parts.vocabulary import messages  # noqa: E402
 from in_memory import distributed  # noqa: E402
 from rank_threads import assert_exact, load  # noqa: E402

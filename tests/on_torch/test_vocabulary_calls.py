@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from codegen.torch.parts import bands, merge, sums  # noqa: E402  only where torch is
+from codegen.torch.parts import bands, merge  # noqa: E402  only where torch is
 from codegen.torch.parts.vocabulary import accumulation, messages  # noqa: E402
 from in_memory import distributed as memory_dist  # noqa: E402
 from rank_threads import in_threads  # noqa: E402
@@ -160,7 +160,7 @@ def test_gradients_are_added_to_both_sides(tiles: bool) -> None:
     q, k, v = drawn()
     seen, dout = np.tri(12) > 0, arrays(1, 4, 12, 5, seed=9)
     out, lse = dense(q, k, v, seen)
-    dq, dkv = sums.zeros(given(q)), sums.zeros(given(k, v))
+    dq, dkv = accumulation.zeros(given(q)), accumulation.zeros(given(k, v))
     queries, kv, at = given(dout, q, out, lse), given(k, v), torch.arange(12)
     for rows, cols in (
         (slice(6), slice(6)),
@@ -214,7 +214,7 @@ def test_some_slices_of_heads_are_joined_and_go_back() -> None:
     x = arrays(1, 6, 4, 2)
     (part,) = accumulation.some_heads(given(x), 3, slice(0, 3, 2))
     assert_alike([part], [x[:, [0, 1, 4, 5]]])
-    total = sums.zeros(given(x))
+    total = accumulation.zeros(given(x))
     accumulation.add_heads(total, 3, slice(0, 3, 2), [part])
     assert_alike(total, [np.where(np.isin(np.arange(6), (2, 3))[:, None, None], 0, x)])
     q, k, v = drawn()
@@ -235,9 +235,9 @@ def test_heads_are_repeated_and_the_gradients_of_copies_are_added() -> None:
 
 def test_sums_are_wide_until_they_are_complete() -> None:
     x = torch.ones(1, 1, 2, 3, dtype=torch.bfloat16)
-    total = sums.zeros([x])
-    sums.add(total, [x])
-    sums.add(total, [])
+    total = accumulation.zeros([x])
+    accumulation.add(total, [x])
+    accumulation.add(total, [])
     assert total[0].dtype == torch.float32
     (narrow,) = accumulation.narrow(total, x)
     assert narrow.dtype == torch.bfloat16
@@ -249,9 +249,9 @@ def test_every_call_of_the_vocabulary_is_here() -> None:
     named = {x.attr for x in ast.walk(tree) if isinstance(x, ast.Attribute)}
     calls = {
         name
-        for module in (accumulation, messages, sums)
+        for module in (accumulation, messages)
         for name, x in inspect.getmembers(module, inspect.isfunction)
         if x.__module__ == module.__name__
     }
     assert len(calls) > 20
-    assert calls - named == {"runs", "start", "initialise"}  # which others call
+    assert calls - named == {"cut", "runs", "start", "initialise"}  # which others call

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from codegen.torch.parts.merge import merge, wide
-from codegen.torch.parts.sums import add, zeros
 from codegen.torch.parts.visitors import with_output
-from codegen.torch.parts.vocabulary.accumulation import zero_output
+from codegen.torch.parts.vocabulary.accumulation import add, zero_output, zeros
 
 HEAD_DIM = V_HEAD_DIM = 1
 UNEQUAL = False

@@ -10,7 +10,6 @@ from codegen.torch.parts.agree import agree
 from codegen.torch.parts.merge import wide
 from codegen.torch.parts.operators import operator
 from codegen.torch.parts.sinks import sink_gradient, sunk
-from codegen.torch.parts.sums import zeros
 from codegen.torch.parts.tables.memory import Memory, forms, joined
 from codegen.torch.parts.vocabulary.accumulation import (
     add_gradients,
@@ -18,6 +17,7 @@ from codegen.torch.parts.vocabulary.accumulation import (
     merge_attention,
     narrow,
     zero_output,
+    zeros,
 )
 from codegen.torch.parts.vocabulary.messages import initialise, start, wait
 

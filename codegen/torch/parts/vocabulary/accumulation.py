@@ -8,8 +8,7 @@ from torch import Tensor
 
 from codegen.torch.parts.bands import tiles
 from codegen.torch.parts.kernels import attend, attend_backward, takes_windows
-from codegen.torch.parts.merge import merge
-from codegen.torch.parts.sums import add, zeros
+from codegen.torch.parts.merge import merge, wide
 
 STEP = 1  # between the tokens of a piece
 SEQ = KV_SEQ = 1
@@ -140,6 +139,17 @@ def zero_output(queries: list[Tensor]) -> list[Tensor]:
     if UNEQUAL:
         out = out.new_zeros((*out.shape[:3], V_HEAD_DIM))
     return [out, torch.full_like(out[..., :1], -torch.inf)]
+
+
+def zeros(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Begin partial gradients of some tensors."""
+    return [torch.zeros_like(x, dtype=wide(x)) for x in tensors]
+
+
+def add(totals: Iterable[Tensor], shares: Iterable[Tensor]) -> None:
+    """Add partial gradients to others, in place; where none came, nothing."""
+    for total, share in zip(totals, shares, strict=False):
+        total += share
 
 
 def clear(sums: Iterable[Tensor]) -> None:

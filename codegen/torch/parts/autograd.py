@@ -1,0 +1,42 @@
+"""Tells compilers and autograd of the two passes: shapes of results, and gradients."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codegen.torch.parts.merge import wide
+from codegen.torch.parts.stubs import backward, forward, group_named
+
+V_HEAD_DIM = 1
+BACKWARD = DYNAMIC = KEEPING = SINKS = UNEQUAL = True
+
+if BACKWARD:
+
+    def save(ctx: Any, inputs: Any, output: Any) -> None:
+        *tensors, ctx.group, _, _, _ = inputs
+        if DYNAMIC:
+            ctx.tables = group_named(ctx.group)
+        ctx.save_for_backward(*tensors, *output)
+        ctx.set_materialize_grads(False)
+
+    @backward.register_fake
+    def like_inputs(dout: Tensor, saved: list[Tensor], _: str) -> list[Tensor]:
+        """Tensors like the gradients."""
+        return [*map(torch.empty_like, saved[: 4 if SINKS else 3])]
+
+    forward.register_autograd(
+        lambda ctx, douts: (
+            *backward(douts[0].contiguous(), [*ctx.saved_tensors], ctx.group),
+            *(None, None, None, None),
+        ),
+        setup_context=save,
+    )
+
+if not KEEPING:
+
+    @forward.register_fake
+    def like_results(q: Tensor, *_: Any) -> list[Tensor]:
+        """Tensors like the results, where the forward pass keeps no copies."""
+        out = q.new_empty((*q.shape[:3], V_HEAD_DIM)) if UNEQUAL else q.clone()
+        return [out, q[..., :1].to(wide(q), copy=True)]
