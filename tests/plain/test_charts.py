@@ -54,7 +54,7 @@ def test_fully_stated_rows_are_predicted_within_five_percent_in_the_mean(
 
 def test_context_says_why_and_counts_in_no_mean(rows: Sequence[Measured]) -> None:
     context = [row for row in rows if row.use == "context"]
-    assert len(context) >= 17
+    assert len(context) >= 37
     assert all(row.why for row in context)
     assert not set(context) & set(validation.stated(rows))
     tables = [each for each in validation.tables(context) if each.lines[0].context]
@@ -66,7 +66,7 @@ def test_context_says_why_and_counts_in_no_mean(rows: Sequence[Measured]) -> Non
 
 def test_what_is_not_predicted_is_listed_with_its_reason() -> None:
     listed = validation.context()
-    assert len(listed) >= 70
+    assert len(listed) >= 50
     assert all(line.note and line.context and line.ours is None for line in listed)
     assert [line.what for line in listed if line.published is None] == [
         line.what for line in listed if "no time" in line.note
