@@ -43,11 +43,13 @@ TIMES = """
   way with the messages that meet it there.
 * An attend starts when its rank is free and its blocks have arrived. A message that is under way
   takes `sm_share` of the chip from attends at both ends.
+* What an all-to-all brings is copied when the last of it is there, before the next step begins.
 * A pass ends when the last rank does; a backward pass follows the forward pass.
 """
 LEFT_OUT = """
 * All of a model that is not attention, and what a compiler moves behind it: a gather that runs
   beside the layer before is priced as if attention waited for it.
+* The copies that make one tensor of what a gather brings, and lay out what a reduce-scatter sends.
 * Clocks that fall under load, caches, and kernels that choose another tile for another length.
 * Merging the results of keys that a kernel splits; how a backward kernel adds up gradients.
 * Other traffic on the links, retries, and noise of hosts. What is known of these beforehand, a slow
