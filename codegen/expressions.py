@@ -65,7 +65,7 @@ class Form:
     constants: dict[str, str] = field(default_factory=dict)
 
 
-def form_of(program: Printed, apart: bool) -> Form:
+def form_of(program: Printed) -> Form:
     """The form of a program."""
     sides: tuple[SideName, ...] = ("q", "kv")
     parts = {side: program.forward.partition.side(side).slices for side in sides}
@@ -73,7 +73,9 @@ def form_of(program: Printed, apart: bool) -> Form:
     forms = {tuple((x.step, len(x)) for x in runs) for runs in program.forward.partition.q.chunks}
     runs = len(forms) == 1 and [step for step, _ in forms.pop()] == [1]
     stats, unequal = program.choices["STATS"], program.keys_cut_apart
-    return Form(program.free, apart, slices, unequal, program.work.sinks, stats, runs)
+    return Form(
+        program.free, program.choices["APART"], slices, unequal, program.work.sinks, stats, runs
+    )
 
 
 class Expressions:

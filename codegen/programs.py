@@ -19,7 +19,7 @@ from planner.errors import PlanError, unknown
 from planner.ir import Plan
 from planner.loops import recovered
 from planner.loops.expand import Expansion
-from planner.loops.form import Attend, Ints, Loops
+from planner.loops.form import Ints, Loops
 from planner.plans import AnyPlans, Plans
 from planner.workload import Workload
 
@@ -99,11 +99,8 @@ class Program:
         A rank has two tokens at least where a rectangle leaves out the diagonal: of one token
         nothing would be left.
         """
-        statements = [s for form in self.loops or () for s in form.statements]
-        strict = any(isinstance(s, Attend) and s.kind == "strict" for s in statements)
-        if self.lowered is not None:
-            ops = [op for one in self.lowered for op in ir.walk(one.ops)]
-            strict = any(isinstance(op, ir.Attend) and op.kind == "strict" for op in ops)
+        ops = [op for one in self.lowered or () for op in ir.walk(one.ops)]
+        strict = any(isinstance(op, ir.Attend) and op.kind == "strict" for op in ops)
         return max(self.layout.multiple, self.ranks * (1 + strict))
 
     @property
@@ -119,6 +116,8 @@ class Program:
     @property
     def checked(self) -> int:
         """The number of queries of the self-check: few where any length goes."""
+        if self.any_plan:
+            return CHECKED // 2 * self.ranks
         many, few = self.layout.multiple, min(self.work.seq, CHECKED * self.ranks)
         return few // many * many if self.free else self.work.seq
 
@@ -150,6 +149,13 @@ class Program:
         return self.work.v_head_dim != self.work.head_dim
 
     @property
+    def interface(self) -> list[str]:
+        """The names that it is used by."""
+        names = ["PLAN", "positions", "shard", "unshard", "attention", "main"]
+        names += ["kv_positions"] * (self.any_plan or self.layout.apart)
+        return names + ["load", "example" if self.any_plan else "make_tables"] * self.dynamic
+
+    @property
     def choices(self) -> dict[str, bool]:
         """The choices that it makes in parts, by their capital names."""
         work, backward = self.work, self.backward
@@ -163,6 +169,8 @@ class Program:
             "UNEQUAL": self.unequal,
             "SINKS": work.sinks,
             "DYNAMIC": self.dynamic,
+            "APART": self.layout.apart,
+            "PADDED": self.target == "jax" and not self.layout.equal,
             "ANY_HEADS": self.any_heads,
             "GROUPED": self.any_heads or self.dynamic or work.heads != work.kv_heads,
             "ANY_LENGTH": self.free,

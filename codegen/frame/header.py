@@ -36,8 +36,8 @@ RAN = {
 # ---- the docstring
 
 
-def docstring(program: Program, usage: Sequence[str] = ()) -> str:
-    """The docstring with its quotes; `usage`: lines of code, if not those of `attention`."""
+def docstring(program: Program) -> str:
+    """The docstring with its quotes."""
     command = [*_command(program)]
     lines = [
         *(plain(line) for line in title(program)),
@@ -46,7 +46,7 @@ def docstring(program: Program, usage: Sequence[str] = ()) -> str:
         "",
         *_made(program),
         "",
-        *(f"    {line}" for line in usage or _usage(program)),
+        *(f"    {line}" for line in _usage(program)),
         "",
         *_holds(program),
     ]
@@ -182,18 +182,26 @@ def _ran(program: Program) -> Iterator[str]:
     yield from (RAN[kind] for kind in (("torch",) if program.target == "torch" else kinds))
 
 
-def _usage(program: Program) -> Iterator[str]:
-    width = f"[batch, heads, tokens, {program.work.head_dim}]"
-    trained = "differentiable; " if program.backward else ""
-    tables = ", tables" if program.dynamic else ""
-    sinks = ", sinks=sinks" if program.work.sinks else ""
+def _usage(program: Program) -> list[str]:
+    """The calls of a program, each with what is to be said of it."""
+    sinks, given = ", sinks=sinks" * program.work.sinks, ", tables" * program.dynamic
+    trained = "differentiable; " * program.choices["BACKWARD"]
+    lines = list[tuple[str, str]]()
+    if program.any_plan:
+        lines = [("tables = load(path)", "of `ringloom tables torch SCHEDULE ... -o FILE`")]
+    elif program.dynamic:
+        lines = [("tables = make_tables(boxes)", "of any mask; or load(path)")]
     if program.target == "torch":
-        yield f"{f'out = attention(q, k, v{tables}{sinks})':<31} # {trained}local shards {width}"
-        yield f"{'q = shard(whole, rank)':<31} # a rank's part; unshard is the inverse"
+        shards = f"local shards [batch, heads, tokens, {program.work.head_dim}]"
+        cut = f"q = shard(whole, rank{given * program.any_plan})"
+        lines.append((f"out = attention(q, k, v{given}{sinks})", trained + shards))
+        lines.append((cut, "a rank's part; unshard is the inverse"))
     else:
-        call = f"out = attention(q, k, v{tables}{sinks}, mesh=mesh)"
-        yield f"{call:<40} # {trained}global arrays"
-        yield "q = jnp.concatenate([shard(whole, rank) for rank in range(RANKS)], 2)"
+        call = f"out = attention(q, k, v{given}{sinks}, mesh=mesh)"
+        lines.append((call, f"{trained}global, in layout order"))
+        lines.append(("q = jnp.concatenate([shard(whole, n) for n in range(RANKS)], 2)", ""))
+    width = max(len(code) for code, said in lines if said)
+    return [f"{code:<{width}}  # {said}" if said else code for code, said in lines]
 
 
 def _holds(program: Program) -> Iterator[str]:
@@ -221,20 +229,14 @@ def _holds(program: Program) -> Iterator[str]:
 
 def constants(program: Program) -> str:
     """Sizes, PLAN and the data of the mask, as a module text."""
-    work = program.work
-    equal, own = work.seq == work.kv_seq, program.target == "torch" and not program.dynamic
-    first = ["SEQ", *["KV_SEQ"] * equal, *["CHECKED"] * (own and not program.free)]
-    seq = [f"{' = '.join(first)} = {work.seq}", *[f"KV_SEQ = {work.kv_seq}"] * (not equal)]
-    ranks = f"RANKS = {program.ranks}"
-    if program.free:
-        seq[0] += "  # as planned; other lengths go, too"
-    if program.free and own:
-        ranks = f"RANKS, CHECKED = {program.ranks}, {program.checked}  # tokens, by the self-check"
+    work, sizes = program.work, f"{program.layout.multiple}, {program.least}"
     lines = [
-        ranks,
-        *seq,
-        f"HEADS, KV_HEADS, HEAD_DIM = {work.heads}, {work.kv_heads}, {work.head_dim}",
-        *[f"V_HEAD_DIM = {work.v_head_dim}  # of values and results"] * program.unequal,
+        f"RANKS = {program.ranks}",
+        f"SEQ, KV_SEQ = {work.seq}, {work.kv_seq}{'  # as planned' * program.free}",
+        *[f"MULTIPLE, LEAST = {sizes}  # other lengths go that MULTIPLE divides"] * program.free,
+        f"CHECKED = {program.checked}  # tokens, by the self-check",
+        f"HEADS, KV_HEADS = {work.heads}, {work.kv_heads}",
+        f"HEAD_DIM, V_HEAD_DIM = {work.head_dim}, {work.v_head_dim}",
         _scale(program),
         *_operator(program),
         plan_literal(program),

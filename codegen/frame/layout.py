@@ -125,6 +125,11 @@ class Layout:
         )
 
     @property
+    def apart(self) -> bool:
+        """True if a program tells the positions of keys by a function of their own."""
+        return self.q != self.kv
+
+    @property
     def alike(self) -> bool:
         """True if the same formula, or the same data, tells both sides."""
         return self.q == replace(self.kv, tokens=self.q.tokens)

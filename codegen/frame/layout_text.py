@@ -1,4 +1,4 @@
-"""layout_text   `positions`, `shard` and `unshard` of a program, printed from its layout."""
+"""layout_text   `positions` of a program, printed from its layout, and the section it stands in."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,30 +6,15 @@ from dataclasses import dataclass
 from codegen.frame.layout import Form, Joined, Layout, Named, Ranges
 from codegen.frame.packed import assigned
 
-PADDED = '''
-
-def padded(own: np.ndarray, length: int) -> np.ndarray:
-    """Positions with -1 behind them."""
-    return np.pad(own, (0, length - len(own)), constant_values=-1)
-'''
 RANK = "[*range(RANKS)][rank]"  # an IndexError for a rank of all devices, where these are more
-BY_SIDE = 'positions if side == "q" else kv_positions'
 
 
 def layout_text(layout: Layout, target: str, free: bool) -> str:
     """The layout section of a program; `free`: it takes any length whose pieces are equal."""
     text = Text(layout, target, free)
-    functions = [*text.positions("q"), *text.positions("kv")]
-    lines = [*heading(layout), *_data(layout), *functions]
-    padding = PADDED if text.padded else ""
-    cuts = "\n".join([*text.shard(), *text.unshard()])
-    return "\n".join(lines) + f"\n{padding}{cuts}\n"
-
-
-def has_kv_positions(layout: Layout, target: str) -> bool:
-    """True if a program tells the positions of keys by a function of their own."""
-    longer = layout.q.tokens != layout.kv.tokens
-    return longer or Text(layout, target, free=False).apart
+    sides = ("q", "kv") if layout.apart else ("q",)
+    functions = (line for side in sides for line in text.positions(side))
+    return "\n".join([*heading(layout), *_data(layout), *functions]) + "\n"
 
 
 def heading(layout: Layout) -> Iterator[str]:
@@ -89,38 +74,23 @@ class Text:
         """True if shards are made equal by padding, as JAX wants them."""
         return not self.torch and not self.layout.equal
 
-    @property
-    def apart(self) -> bool:
-        """True if the positions of keys are not told by the function of those of queries."""
-        longer = self.layout.q.tokens != self.layout.kv.tokens
-        return not self.layout.alike or (self.padded and longer)
-
-    # ---- positions
-
     def positions(self, side: str) -> Iterator[str]:
-        """The function that tells the positions on a rank; of keys only where these differ."""
+        """The function that tells the positions on a rank, of queries or of keys."""
         layout, keys = self.layout, side == "kv"
-        if keys and not has_kv_positions(layout, self.target):
-            return
         seq = "KV_SEQ" if keys else "SEQ"
         array = "Tensor" if self.torch else "np.ndarray"
-        what = "keys" if keys else "queries" if self.apart else "tokens"
+        what = "keys" if keys else "queries" if layout.apart else "tokens"
         end = "; -1 is padding" if self.padded else ""
         yield from ("", "")
         yield f"def {'kv_' * keys}positions(rank: int, seq: int = {seq}) -> {array}:"
         yield f'    """The positions of the {what} on a rank, in the order of its shard{end}."""'
-        if keys and not self.apart:
-            yield "    return positions(rank, seq)"
-            return
         form = layout.kv if keys else layout.q
         if self.padded or not isinstance(form, Named):  # other shards may be as long as the plan's
             yield f"    if seq != {seq}:"
             yield f'        raise ValueError(f"a layout of {{{seq}}} tokens, not of {{seq}}")'
         if self.free:
-            width = layout.multiple // layout.ranks
-            parts = f"{width} * RANKS" if width > 1 else "RANKS"
-            said = f'f"{{seq}} tokens do not make {{{parts}}} equal parts"'
-            yield f"    if not seq or seq % {f'({parts})' if width > 1 else parts}:"
+            said = 'f"{seq} tokens do not make {MULTIPLE} equal parts"'
+            yield "    if not seq or seq % MULTIPLE:"
             yield f"        raise ValueError({said})"
         yield from (f"    {line}" for line in self.body(form, keys))
 
@@ -186,50 +156,3 @@ class Text:
         if form.pieces > 1:
             longest = -(-form.tokens // (form.pieces * self.layout.ranks))  # of a piece
         return f"padded({whole}, {max(1, longest)})"
-
-    # ---- cutting whole arrays, and joining parts
-
-    def head(self, name: str, given: str, said: str) -> Iterator[str]:
-        """The first lines of `shard` or `unshard`."""
-        array, what = ("Tensor", "tensor") if self.torch else ("jax.Array", "array")
-        yield from ("", "")
-        given = given.format(array)
-        yield f'def {name}({given}, axis: int = 2, side: str = "q") -> {array}:'
-        yield f'    """{said.format(what)}"""'
-
-    def shard(self) -> Iterator[str]:
-        keys = ' of queries, with side="kv" of keys' * self.apart
-        keys += "; padding is zero" * self.padded
-        yield from self.head("shard", "x: {}, rank: int", f"A rank's part of a whole {{}}{keys}.")
-        own = "positions(rank, x.shape[axis])"
-        if self.apart:
-            own = "own"
-            yield f"    own = ({BY_SIDE})(rank, x.shape[axis])"
-        if self.padded:  # position -1 takes a zero that is put behind the last token
-            yield "    behind = [(0, int(a == axis % x.ndim)) for a in range(x.ndim)]"
-            yield f"    return jnp.pad(x, behind).take({own}, axis)"
-        elif not self.torch:
-            yield f"    return x.take({own}, axis)"
-        else:
-            yield f"    return x.index_select(axis, {own}.to(x.device))"
-
-    def unshard(self) -> Iterator[str]:
-        said = "The whole {} in sequence order, from the parts of all ranks."
-        yield from self.head("unshard", "parts: Iterable[{}]", said)
-        whole = f"{'torch.cat' if self.torch else 'jnp.concatenate'}(list(parts), axis)"
-        form = self.layout.q
-        if self.layout.alike and form.pieces == form.members == 1 and not self.padded:
-            yield f"    return {whole}"
-            return
-        yield f"    whole = {whole}"
-        if self.apart:
-            yield f"    own = {BY_SIDE}"
-        given = "rank" if self.padded else "rank, whole.shape[axis]"
-        each = f"{'own' if self.apart else 'positions'}({given}) for rank in range(RANKS)"
-        yield f"    order = {self.cat(each)}"
-        if self.padded:
-            yield "    return whole.take(np.argsort(order)[(order < 0).sum() :], axis)"
-        elif self.torch:
-            yield "    return whole.index_select(axis, order.argsort().to(whole.device))"
-        else:
-            yield "    return whole.take(np.argsort(order), axis)"

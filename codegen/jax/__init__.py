@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from codegen.frame.assemble import PACKED, Part, assemble, parts_of
 from codegen.frame.header import constants, docstring
-from codegen.frame.layout_text import has_kv_positions, layout_text
+from codegen.frame.layout_text import layout_text
 from codegen.frame.masks import mask_function
 from codegen.jax import by_tables
 from codegen.jax.by_tables import tables
@@ -14,7 +14,6 @@ from planner.errors import PlanError
 
 __all__ = ["tables", "write"]
 VOCABULARY = "vocabulary/messages", "vocabulary/accumulation"
-KEEP = ("PLAN", "positions", "shard", "unshard", "attention", "main")
 
 
 def write(program: Program) -> str:
@@ -36,27 +35,20 @@ def written(program: Program, texts: Sequence[str | Part], held: bool = False) -
 
     `held`: the backward pass begins with outputs of some heads, to which their sinks belong.
     """
-    layout, keys = program.layout, has_kv_positions(program.layout, "jax")
-    every_text = [
-        constants(program) + checked(program),
+    every_text: list[str | Part] = [
+        constants(program),
         PACKED,
-        layout_text(layout, "jax", program.free),
+        layout_text(program.layout, "jax", program.free),
+        *parts_of("jax", "layout"),
         *texts,
         *([] if program.backward else parts_of("jax", "forward_alone")),
-        shapes(program, keys),
+        *parts_of("jax", "shapes"),
         *function(program),
         *[mask_function(program.work, "jax")] * (not program.dynamic),
         *parts_of("jax", "dense", "check"),
     ]
-    held = held and program.work.sinks
-    choices = program.choices | {
-        "HELD": held,
-        "APART": keys,
-        "PADDED": not layout.equal,
-    }
-    keep = [*KEEP, *["kv_positions"] * keys, *by_tables.KEEP * program.dynamic]
-    usage = by_tables.USAGE * program.dynamic
-    return assemble(docstring(program, usage), every_text, keep, choices)
+    choices = program.choices | {"HELD": held and program.work.sinks}
+    return assemble(docstring(program), every_text, program.interface, choices)
 
 
 def function(program: Program) -> list[Part]:
@@ -73,36 +65,3 @@ def kernels(platform: str) -> list[Part]:
     every = "tpu", "gpu", "cpu"
     names = (f"kernels_{name}" for name in (every if platform == "all" else (platform,)))
     return parts_of("jax", "tiles", "kernels", *names, "masked")
-
-
-def checked(program: Program) -> str:
-    """Says the tokens that the self-check takes, and what it compares."""
-    gradients = ("dq", "dk", "dv", *["dsinks"] * program.work.sinks)
-    results = ("out", *gradients * (program.backward is not None))
-    names, values = ("EVERY", "CHECKED", "RESULTS"), (every(program), program.checked, results)
-    return f"{', '.join(names)} = {', '.join(map(str, values))}  # of the self-check\n"
-
-
-def every(program: Program) -> int:
-    """One query in so many is compared: above 16k tokens, some are enough."""
-    return max(1, program.checked**2 >> 28)
-
-
-def shapes(program: Program, keys: bool) -> str:
-    """The function that says which shapes a program takes; `keys`: they lie elsewhere."""
-    heads, kv_heads = "HEADS * shards", "KV_HEADS * shards"
-    if program.any_heads:
-        kv_heads = "max(1, k.shape[1] // shards) * shards"
-        heads = "max(1, q.shape[1] // kv_heads) * kv_heads"
-    tokens = "RANKS * len(positions(0))"
-    kv_tokens = "    kv_tokens = RANKS * len(kv_positions(0))\n" * keys
-    if program.free:
-        many = program.layout.multiple
-        tokens = f"max({program.least // many}, q.shape[2] // {many}) * {many}"
-    return f'''
-def shapes(q, k, shards):
-    """The shapes of q, and of k and v, that go: the nearest to those given."""
-    kv_heads, tokens = {kv_heads}, {tokens}
-{kv_tokens}    q_sizes, kv_sizes = ({heads}, tokens), (kv_heads, {"kv_" * keys}tokens)
-    return (len(q), *q_sizes, HEAD_DIM), (len(q), *kv_sizes, HEAD_DIM)
-'''

@@ -29,12 +29,6 @@ from planner.masks import Full, Mask
 
 FORMAT = 2  # of tables
 HEADING = "# ---- Tables: the blocks of both sides, and what ranks do with them in each step.\n\n"
-KEEP = ("make_tables", "load")
-USAGE = (
-    "tables = make_tables(boxes)                    # of any mask; or load(path)",
-    "out = attention(q, k, v, tables, mesh=mesh)    # differentiable; global, in layout order",
-    "q = shard(whole, rank)                         # a rank's part; unshard is the inverse",
-)
 
 
 def schedule(program: Program) -> list[str | Part]:

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 from codegen.expressions import form_of
-from codegen.frame.layout_text import has_kv_positions
 from codegen.ir import Slice, Swap, Wait, walk
 from codegen.jax.printer import SAVED, Printer
 from codegen.programs import Program
@@ -21,7 +20,7 @@ class Schedule(NamedTuple):
 def schedule(program: Program) -> Schedule:
     """The constants and both passes, printed; PlanError for what has no call."""
     assert program.lowered
-    form = form_of(program, has_kv_positions(program.layout, "jax"))
+    form = form_of(program)
     made = [Printer(one, form) for one in program.lowered]
     saved = SAVED if len(made) == 1 or program.work.sinks else made[-1].saved
     made[-1].saved = saved

@@ -22,7 +22,6 @@ HEADING = """\
 """
 VOCABULARY = "vocabulary/messages", "vocabulary/accumulation", "visitors", "merge"
 INTERPRETER = parts_of("torch", "operators", "tables/memory", "tables/table", *VOCABULARY)
-KEEP = "load", "example", "positions", "kv_positions"
 
 
 def passes(program: Program) -> list[str | Part]:
@@ -35,20 +34,9 @@ def passes(program: Program) -> list[str | Part]:
     return [f"{HEADING}{assigned('TABLES: dict[str, Any]', tables_of(program))}\n", *INTERPRETER]
 
 
-def usage(program: Program) -> list[str]:
-    """The calls of a program whose tables are an argument."""
-    shards = f"[batch, heads, tokens, {program.work.head_dim}]"
-    return [
-        "tables = load(path)                # of `ringloom tables torch SCHEDULE ... -o FILE`",
-        f"out = attention(q, k, v, tables)   # differentiable; local shards {shards}",
-        "q = shard(whole, rank, tables)     # a rank's part; unshard is the inverse",
-    ]
-
-
-def layout(program: Program) -> list[str | Part]:
+def layout() -> list[str | Part]:
     """The layout, the mask and the function to call of a program whose tables are an argument."""
-    own = f"FORMAT = {FORMAT}  # of tables\nCHECKED = {64 * program.ranks}  # tokens, by default\n"
-    return [own, *parts_of("torch", "tables/given")]
+    return [f"FORMAT = {FORMAT}  # of tables\n", *parts_of("torch", "tables/given")]
 
 
 def tables(program: Program) -> Arrays:

@@ -7,14 +7,13 @@ from codegen.torch.printer import print_pass
 from codegen.words import SIZES
 
 
-def schedule(program: Program, apart: bool) -> str:
-    """Both passes; `apart`: keys lie elsewhere than queries. PlanError for what has no call."""
+def schedule(program: Program) -> str:
+    """Both passes; PlanError for what has no call."""
     assert program.lowered
-    form = form_of(program, apart)
+    form = form_of(program)
     bodies = [print_pass(one, form) for one in program.lowered]
     mesh = max((one.mesh for one in program.lowered), key=len)  # one of several axes at most
     lines = [f"STEP = {program.step}", f"MESH = {mesh}"]
-    lines += ["V_HEAD_DIM = HEAD_DIM"] * (not program.unequal)
     if len(mesh) > 1:
         lines.append(f"{', '.join(SIZES[len(mesh)])} = MESH")
     lines += [f"{name} = {values}" for name, values in form.data.items()]

@@ -81,7 +81,7 @@ def doing(body: str) -> str:
 
 def beginning(lines: str) -> str:
     """The program, which does something first when it is imported."""
-    return ZIGZAG.replace("RANKS, CHECKED =", f"{lines}\nRANKS, CHECKED =")
+    return ZIGZAG.replace("\nRANKS =", f"\n{lines}\nRANKS =")
 
 
 FORGING = """

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from array_libraries import library_of
-from codegen.frame.assemble import PACKED, assemble
+from codegen.frame.assemble import PACKED, assemble, parts_of
 from codegen.frame.layout import Joined, Layout, Ranges, layout_of
-from codegen.frame.layout_text import described, has_kv_positions, layout_text
+from codegen.frame.layout_text import described, layout_text
 from planner.ir import Plan
 from planner.layouts import by_tokens, chunks_of, whole_heads
 from planner.masks import Causal, Full, Mask, Window
@@ -93,13 +93,19 @@ PLANS += TWO
 
 
 def program(layout: Layout, target: str) -> ModuleType:
-    sizes = f"RANKS = {layout.ranks}\nSEQ, KV_SEQ = {layout.q.tokens}, {layout.kv.tokens}\n"
-    keep = ["positions", "shard", "unshard"]
-    text = layout_text(layout, target, layout.multiple > 0)
-    keep += ["kv_positions"] * has_kv_positions(layout, target)
     built = ModuleType("layout")
-    exec(assemble('"""A layout."""', [sizes, PACKED, text], keep), vars(built))
+    exec(text_of(layout, target), vars(built))
     return built
+
+
+def text_of(layout: Layout, target: str) -> str:
+    sizes = f"RANKS = {layout.ranks}\nSEQ, KV_SEQ = {layout.q.tokens}, {layout.kv.tokens}\n"
+    sizes += f"MULTIPLE = {layout.multiple}\n"
+    keep = ["positions", "shard", "unshard", *["kv_positions"] * layout.apart]
+    text = layout_text(layout, target, layout.multiple > 0)
+    choices = {"APART": layout.apart, "PADDED": not layout.equal}
+    texts = [sizes, PACKED, text, *parts_of(target, "layout")]
+    return assemble('"""A layout."""', texts, keep, choices)
 
 
 @pytest.mark.parametrize("one", PLANS, ids=lambda p: f"{p.name}-{p.ranks}-{p.workload.seq}")
@@ -157,12 +163,7 @@ def test_lengths_whose_shards_do_not_fit_are_refused(one: Plan, target: str) -> 
 def test_the_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
     for number, one in enumerate(PLANS):
         for target in ("torch", "jax"):
-            layout = layout_of(one)
-            free = layout.multiple > 0
-            sizes = f"RANKS = {one.ranks}\nSEQ = {layout.q.tokens}\nKV_SEQ = {layout.kv.tokens}\n"
-            keep = ["positions", "shard", "unshard"]
-            texts = [sizes, PACKED, layout_text(layout, target, free)]
-            text = assemble('"""A layout."""', texts, keep)
+            text = text_of(layout_of(one), target)
             (tmp_path / f"{target}_{number}.py").write_text(text)
     assert_as_ruff_has_it(tmp_path)
 

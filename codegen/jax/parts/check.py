@@ -10,20 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from codegen.jax.parts.dense import dense
+from codegen.jax.parts.dense import dense, spacing
 from codegen.jax.parts.masked import wide
 from codegen.jax.parts.stubs import attention, example, shard, unshard
 
-RANKS = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = SEQ = KV_SEQ = CHECKED = EVERY = 1
-RESULTS = ("out",)
-ANY_LENGTH = DYNAMIC = SINKS = UNEQUAL = True
+RANKS = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = SEQ = KV_SEQ = CHECKED = 1
+ANY_LENGTH = BACKWARD = DYNAMIC = SINKS = UNEQUAL = True
 PLAN: dict[str, Any] = {}
 
 # ---- Self-check
 
 
 def ours(mesh, *inputs):
-    """Attention by this program, in the order of the sequence, of one query in EVERY."""
+    """Attention by this program, in the order of the sequence, of one query in `spacing`."""
     sides = zip(inputs, ("q", "kv", "kv"), strict=False)
     shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)
     given = [jnp.concatenate(x, 2) for x in shards]
@@ -34,7 +33,7 @@ def ours(mesh, *inputs):
         out = attend(*given, sinks=inputs[3])
     else:
         out = attend(*given)
-    return unshard(jnp.split(out, RANKS, 2))[:, :, ::EVERY]
+    return unshard(jnp.split(out, RANKS, 2))[:, :, ::spacing]
 
 
 def results(function, dout, *inputs):
@@ -44,6 +43,9 @@ def results(function, dout, *inputs):
     yield from pull(dout)
 
 
+RESULTS = ("out", "dq", "dk", "dv", "dsinks") if BACKWARD else ("out",)
+
+
 def main(seq: int = CHECKED) -> int:
     """Compare this program with dense attention on random inputs; 0 if the errors are small."""
     mesh = Mesh(np.array(jax.devices()[:RANKS]), "sp")
@@ -51,7 +53,12 @@ def main(seq: int = CHECKED) -> int:
     jax.config.update("jax_enable_x64", on_cpu)
     dtype = jnp.dtype("float64" if on_cpu else str(PLAN["dtype"]))
     keys, dim = (KV_HEADS, seq + KV_SEQ - SEQ), V_HEAD_DIM if UNEQUAL else HEAD_DIM
-    shapes = (HEADS, -(-seq // EVERY), dim), (HEADS, seq, HEAD_DIM), (*keys, HEAD_DIM), (*keys, dim)
+    shapes = (
+        (HEADS, -(-seq // spacing), dim),
+        (HEADS, seq, HEAD_DIM),
+        (*keys, HEAD_DIM),
+        (*keys, dim),
+    )
     numbered = enumerate(shapes)
     inputs = [jax.random.normal(jax.random.key(n), (1, *shape), dtype) for n, shape in numbered]
     if SINKS:

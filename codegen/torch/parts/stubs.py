@@ -15,6 +15,7 @@ Tensors = tuple[Tensor, ...]
 allowed: Callable[..., Tensor] = missing
 attention: Callable[..., Tensor] = missing
 positions: Callable[..., Tensor] = missing
+kv_positions: Callable[..., Tensor] = missing
 shard: Callable[..., Tensor] = missing
 shapes: Callable[..., list[tuple[int, ...]]] = missing
 sinks: Any = None

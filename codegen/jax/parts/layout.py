@@ -1,0 +1,39 @@
+"""Whole arrays cut into the shards of ranks, and joined again."""
+
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from codegen.jax.parts.stubs import kv_positions, positions
+
+RANKS = 1
+APART = PADDED = True
+
+
+def padded(own: np.ndarray, length: int) -> np.ndarray:
+    """Positions with -1 behind them."""
+    return np.pad(own, (0, length - len(own)), constant_values=-1)
+
+
+def shard(x: jax.Array, rank: int, axis: int = 2, side: str = "q") -> jax.Array:
+    """A rank's part of a whole array, zero where it is padded; side: "q", or "kv" for keys."""
+    seq = x.shape[axis]
+    own = kv_positions(rank, seq) if APART and side == "kv" else positions(rank, seq)
+    if PADDED:
+        # Position -1 takes a zero that is put behind the last token.
+        x = jnp.pad(x, [(0, int(a == axis % x.ndim)) for a in range(x.ndim)])
+    return x.take(own, axis)
+
+
+def unshard(parts: Iterable[jax.Array], axis: int = 2, side: str = "q") -> jax.Array:
+    """The whole array in sequence order, from the parts of all ranks."""
+    whole, ranks = jnp.concatenate(list(parts), axis), range(RANKS)
+    if PADDED:
+        each = [kv_positions(r) if APART and side == "kv" else positions(r) for r in ranks]
+    else:
+        n = whole.shape[axis]
+        each = [kv_positions(r, n) if APART and side == "kv" else positions(r, n) for r in ranks]
+    order = np.concatenate(each)
+    return whole.take(np.argsort(order)[(order < 0).sum() :], axis)

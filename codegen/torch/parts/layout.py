@@ -1,0 +1,26 @@
+"""Whole tensors cut into the shards of ranks, and joined again."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from codegen.torch.parts.stubs import kv_positions, positions
+
+RANKS = 1
+APART = True
+
+
+def shard(x: Tensor, rank: int, axis: int = 2, side: str = "q") -> Tensor:
+    """A rank's part of a whole tensor; side: "q", or "kv" for keys and values."""
+    seq = x.shape[axis]
+    own = kv_positions(rank, seq) if APART and side == "kv" else positions(rank, seq)
+    return x.index_select(axis, own.to(x.device))
+
+
+def unshard(parts: Iterable[Tensor], axis: int = 2, side: str = "q") -> Tensor:
+    """The whole tensor in sequence order, from the parts of all ranks."""
+    whole, ranks = torch.cat(list(parts), axis), range(RANKS)
+    seq = whole.shape[axis]
+    each = [kv_positions(n, seq) if APART and side == "kv" else positions(n, seq) for n in ranks]
+    return whole.index_select(axis, torch.cat(each).argsort().to(whole.device))
