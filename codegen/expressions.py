@@ -72,10 +72,9 @@ def form_of(program: Printed) -> Form:
     slices = {side: len(x) * (len({*map(len, x)}) == 1) for side, x in parts.items()}
     forms = {tuple((x.step, len(x)) for x in runs) for runs in program.forward.partition.q.chunks}
     runs = len(forms) == 1 and [step for step, _ in forms.pop()] == [1]
-    stats, unequal = program.choices["STATS"], program.keys_cut_apart
-    return Form(
-        program.free, program.choices["APART"], slices, unequal, program.work.sinks, stats, runs
-    )
+    stats, apart = program.choices["STATS"], program.choices["APART"]
+    unequal, sinks = program.keys_cut_apart, program.work.sinks
+    return Form(program.free, apart, slices, unequal, sinks, stats, runs)
 
 
 class Expressions:
