@@ -171,7 +171,8 @@ def test_bands_on_cuda_are_bounds_that_flash_keeps_or_masks(
     ahead = torch.arange(cols) - torch.arange(rows)[:, None]
     wanted = (ahead >= lo) & (ahead <= hi)
     q, k = (torch.zeros(1, 2, n, 4, dtype=torch.bfloat16) for n in (rows, cols))
-    mask, how = windows.rules(q, k, (lo, hi))
+    causal, mask, how = windows.rules(q, k, (lo, hi))
+    assert not causal
     if mask is None:
         seen = flash_sees(rows, cols, how["window_size_left"], how["window_size_right"])
     else:
@@ -303,6 +304,12 @@ def test_cuda_branches_give_the_shapes_and_types_of_their_inputs(
     grads = part.attend_backward(dout, q, out.float(), lse, k, v, band)
     assert [x.shape for x in grads] == [x.shape for x in (q, k, v)]
     assert {x.dtype for x in grads} <= {dtype, torch.float32}
+
+
+def test_kernels_of_gpus_in_16_bit_take_windows_as_an_argument() -> None:
+    kinds = ("meta", torch.bfloat16), ("meta", torch.float32), ("cpu", torch.bfloat16)
+    taken = [windows.takes_windows(torch.empty(1, device=on, dtype=x)) for on, x in kinds]
+    assert taken == [True, False, False]
 
 
 @pytest.mark.parametrize(("rows", "cols", "band"), [(100, 64, False), (100, 100, True)])

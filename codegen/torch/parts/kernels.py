@@ -34,17 +34,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
     if UNEQUAL:
         q, k, v = padded(q, k, v)
     q, k, v = (x.to(wide(x)) if x.is_cpu else x for x in (q, k, v))  # as is the output there
-    if WINDOWS:
-        causal, (mask, how) = band is True, rules(q, k, band)
+    causal, mask, how = rules(q, k, band)
     if q.is_cpu:
-        if WINDOWS:
-            out, lse = on_cpu(q, k, v, 0.0, causal, **how)
-        else:
-            out, lse = on_cpu(q, k, v, 0.0, band, scale=SCALE)
+        out, lse = on_cpu(q, k, v, 0.0, causal, **how)
     elif ANY_LENGTH and by_cudnn(q, k, v, band):
         out, lse, *_ = cudnn(q, k, v, None, True, 0.0, band, scale=SCALE)
     elif not WINDOWS and q.element_size() == 2:
-        out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, band, scale=SCALE)
+        out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, **how)
     elif WINDOWS and q.element_size() == 2 and mask is None:
         rest = None, None, q.shape[2], k.shape[2], 0.0, causal, False
         qkv = (x.transpose(1, 2) for x in (q, k, v))
@@ -53,10 +49,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
     else:
         if GROUPED:
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-        if WINDOWS:
-            out, lse, *_ = efficient(q, k, v, mask, True, 0.0, causal, scale=SCALE)
-        else:
-            out, lse, *_ = efficient(q, k, v, None, True, 0.0, band, scale=SCALE)
+        out, lse, *_ = efficient(q, k, v, mask, True, 0.0, causal, scale=SCALE)
     if UNEQUAL:
         out = out[..., :V_HEAD_DIM]
     return out, lse[:, :, : q.shape[2]].reshape(*q.shape[:3], 1)
@@ -70,20 +63,16 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
         dout, q, k, v, out = padded(dout, q, k, v, out)
     rows, cols, lse = q.shape[2], k.shape[2], lse[..., 0].contiguous()
     dout, q, k, v, out = (x.to(wide(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out))
-    if WINDOWS:
-        causal, (mask, how) = band is True, rules(q, k, band)
+    causal, mask, how = rules(q, k, band)
     seed = torch.zeros((), dtype=torch.int64, device=q.device)  # of dropout, which there is not
     if q.is_cpu:
-        if WINDOWS:
-            dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, **how)
-        else:
-            dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, band, scale=SCALE)
+        dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, **how)
     elif ANY_LENGTH and by_cudnn(q, k, v, band):
         tail: Any = out, lse[..., None], seed, seed, None, None, None, rows, cols, 0.0, band
         dq, dk, dv = cudnn_backward(dout, q, k, v, *tail, scale=SCALE)
     elif not WINDOWS and q.element_size() == 2:
-        tail = dout, q, k, v, out, lse, None, None, rows, cols, 0.0, band, seed, seed
-        dq, dk, dv = aten._scaled_dot_product_flash_attention_backward(*tail, scale=SCALE)
+        tail = dout, q, k, v, out, lse, None, None, rows, cols, 0.0, causal, seed, seed
+        dq, dk, dv = aten._scaled_dot_product_flash_attention_backward(*tail, **how)
     elif WINDOWS and q.element_size() == 2 and mask is None:
         dout, q, k, v, out = (x.transpose(1, 2) for x in (dout, q, k, v, out))
         rest = None, None, rows, cols, 0.0, causal, seed, seed
@@ -96,11 +85,8 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
         if GROUPED:
             heads = k.shape[1]
             k, v = (x.repeat_interleave(q.shape[1] // heads, 1) for x in (k, v))
-        last = out, lse, seed, seed, 0.0, [True, True, True, False], band is True
-        if WINDOWS:
-            dq, dk, dv, _ = efficient_backward(dout, q, k, v, mask, *last, scale=SCALE)
-        else:
-            dq, dk, dv, _ = efficient_backward(dout, q, k, v, None, *last, scale=SCALE)
+        last = out, lse, seed, seed, 0.0, [True, True, True, False], causal
+        dq, dk, dv, _ = efficient_backward(dout, q, k, v, mask, *last, scale=SCALE)
         if GROUPED:
             dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))
     if SIGNED:
@@ -122,19 +108,20 @@ def takes_windows(x: Tensor) -> bool:
     return not x.is_cpu and x.element_size() == 2
 
 
-def rules(q: Tensor, k: Tensor, band: Any) -> tuple[Any, dict[str, Any]]:
-    """A band as kernels take it: as scores to add; by flash, from the last row and column on.
+def rules(q: Tensor, k: Tensor, band: Any) -> tuple[bool, Any, dict[str, Any]]:
+    """A band as kernels take it: causal or not, scores to add, and what they are told besides.
 
-    To flash a bound as high as the number of columns is none, and none is one as high: of more rows
-    than columns it takes only lower ones.
+    Flash takes a window by its bounds, from the last row and column on. To it a bound as high as
+    the number of columns is none, and none is one as high: of more rows it takes only lower ones.
     """
-    if isinstance(band, bool):
-        return None, {"scale": SCALE}
-    (lo, hi), rows, cols = band, q.shape[2], k.shape[2]
-    left, right = cols - rows - lo if lo > 1 - rows else -1, hi + rows - cols
-    right = right if hi < cols - 1 else -1
-    if q.element_size() == 2 and (rows <= cols or 0 <= right < cols):
-        return None, {"scale": SCALE, "window_size_left": left, "window_size_right": right}
-    seen = q.new_ones(rows, cols + -cols % 16, dtype=torch.bool).tril_(hi).triu_(lo)
-    mask = torch.where(seen, q.new_zeros(()), -torch.inf)[:, :cols].expand(*q.shape[:2], -1, -1)
-    return mask, {"scale": SCALE, "attn_mask": mask}
+    if WINDOWS and not isinstance(band, bool):
+        (lo, hi), rows, cols = band, q.shape[2], k.shape[2]
+        left, right = cols - rows - lo if lo > 1 - rows else -1, hi + rows - cols
+        right = right if hi < cols - 1 else -1
+        if q.element_size() == 2 and (rows <= cols or 0 <= right < cols):
+            ends = {"window_size_left": left, "window_size_right": right}
+            return False, None, {"scale": SCALE, **ends}
+        seen = q.new_ones(rows, cols + -cols % 16, dtype=torch.bool).tril_(hi).triu_(lo)
+        mask = torch.where(seen, q.new_zeros(()), -torch.inf)[:, :cols].expand(*q.shape[:2], -1, -1)
+        return False, mask, {"scale": SCALE, "attn_mask": mask}
+    return band, None, {"scale": SCALE}
