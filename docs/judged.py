@@ -5,7 +5,7 @@ from math import expm1, log
 
 import own_runs
 import tpu
-from frozen_fit import fitted
+from frozen_fit import Fitted, fitted
 from left_out import left_out
 from markdown import Lines, table
 from soundness import CHECKS, soundness
@@ -58,6 +58,7 @@ def page() -> Lines:
     """Write the whole page."""
     rows, frozen = published_rows(), validation.frozen()
     stated = validation.stated(rows)
+    constants = fitted(stated)  # each row is predicted again for each
     every, whole = (Errors.of(r.error for r in part) for part in (stated, _schedules(stated)))
     yield from ("# Predictions against measurements", "")
     digest = f"`{frozen['sha256'][:16]}...`"
@@ -79,7 +80,7 @@ def page() -> Lines:
         "",
     )
     parts: dict[str, Lines] = {
-        "Calibrating and context": _sorted(rows),
+        "Calibrating and context": _sorted(rows, constants),
         "Own runs": own_runs.section(),
         "By chip": _grouped(stated, "on"),
         "By schedule": _grouped(_schedules(stated), "schedule"),
@@ -89,7 +90,7 @@ def page() -> Lines:
         "Intervals": _intervals(),
         "TPUs": tpu.section(),
         "Soundness": _soundness(),
-        "What was fitted": _fitted(stated),
+        "What was fitted": _fitted(stated, constants),
         "What falls short, and why": iter([*SHORT.strip().split("\n"), ""]),
         "Measured more than once": _repeated(stated),
         "Every row": _every(rows),
@@ -99,11 +100,11 @@ def page() -> Lines:
         yield from lines
 
 
-def _sorted(rows: Sequence[Measured]) -> Lines:
+def _sorted(rows: Sequence[Measured], constants: Sequence[Fitted]) -> Lines:
     """Errors of the rows that count in means; rows that do not count, with the reason."""
     stated = validation.stated(rows)
     sizes = [abs(expm1(row.error)) for row in stated]
-    near, constants = sum(size <= FAR for size in sizes), fitted(stated)
+    near = sum(size <= FAR for size in sizes)
     yield from (
         f"{near / len(stated):.0%} of {len(stated)} calibrating rows are within {FAR:.0%}; the",
         f"mean error is {sum(sizes) / len(sizes):.1%}. {len(constants)} constants were fitted, one",
@@ -253,8 +254,7 @@ def _soundness() -> Lines:
     yield from table(("", "what holds", "runs", "failed"), rows)
 
 
-def _fitted(stated: Sequence[Measured]) -> Lines:
-    constants = fitted(stated)
+def _fitted(stated: Sequence[Measured], constants: Sequence[Fitted]) -> Lines:
     yield from (
         f"{len(constants)} constants for {len(stated)} rows. Beside each stand the range that is",
         "physical, and the rows whose times it changes, of those that constants were fitted to.",
