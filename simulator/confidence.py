@@ -205,10 +205,17 @@ def interval(
 ) -> Interval:
     """Return the seconds between which nine of ten such plans would be measured.
 
-    `own` is the plan's `spread`, of which only uncalibrated constants count.
+    `own` is the plan's `spread`, of which only uncalibrated constants count. What lies at an end of
+    its range, as incast does, can make the plan slower, or faster, and not both.
     """
-    parts = [part for key, part in own.items() if not machine.constants[key].calibrated]
-    return _around(seconds, [basis(machine.name, pass_).error, *parts])
+    parts = {key: part for key, part in own.items() if not machine.constants[key].calibrated}
+    ends = {key for key in parts if machine[key] in machine.range(key)}
+    model = basis(machine.name, pass_).error
+    faster, slower = (
+        [model, *(part for key, part in parts.items() if key not in ends or part * sign > 0)]
+        for sign in (-1, 1)
+    )
+    return _around(seconds, faster)[0], _around(seconds, slower)[1]
 
 
 def ratio_interval(

@@ -9,7 +9,7 @@ from planner.ir import TENSORS, Move, Pass, Plan
 from planner.planning import plan
 from planner.plans import Plans
 from planner.workload import Workload
-from simulator.confidence import spread
+from simulator.confidence import interval, spread
 from simulator.engines.choice import Engine
 from simulator.hardware import Hardware, hardware
 from simulator.prediction import simulate
@@ -103,5 +103,13 @@ def test_incast_slows_all_to_alls_across_nodes_alone() -> None:
     ] * 3
     assert 1.2 < slowed("ulysses", 16, "recurrence") < 1.3
     assert slowed("ulysses", 16, "events") == pytest.approx(slowed("ulysses", 16, "recurrence"))
-    plans = Plans(plan("ulysses", work, 16))
-    assert spread(plans, H100, Scenario(), calibrated=False)["inter.incast"] > 0.2
+
+
+def test_incast_makes_the_interval_longer_at_its_slow_end_alone() -> None:
+    plans = Plans(plan("ulysses", Workload(seq=2**16, heads=32, kv_heads=8), 16))
+    own = spread(plans, H100, Scenario(), calibrated=False)
+    assert own["inter.incast"] > 0.2
+    others = {key: part for key, part in own.items() if key != "inter.incast"}
+    (low, high), (near, far) = (interval(H100, "forward", 1.0, parts) for parts in (own, others))
+    assert low == near
+    assert high > 1.1 * far
