@@ -57,7 +57,7 @@ def section() -> Lines:
     narrow = max(row[1] for row in gathers.values())
     hidden = [tokens for tokens, row in gathers.items() if row[0] >= ERROR]
     yield from (
-        f"Of all-gathers, narrower sums account for less than {narrow:.0%}.",
+        f"Of all-gathers, narrower sums account for at most {narrow:.0%}.",
         f"Hidden gathers account for {ERROR:.0%} and more where a rank has up to {max(hidden)}",
         "tokens; on longer sequences nothing but the kernels' rate does. Without rows that state",
         "their setting neither can be told from the other, and no constant was added.",
