@@ -1,7 +1,11 @@
 """Turns a plan into a program that a person can read.
 
-    plan -> loops -> torch or JAX source     a room per target
-    plan -> tables -> the same interface     where a plan has no loops, or its mask may change
+    plan -> loops -> ops -> torch or JAX source    lower, passes and check; a room per target
+    plan -> tables -> the same interface           where a plan has no loops, or its mask may change
+
+    lowering, checking    what `lower` and `check` are made of
+    frame                 the file around a schedule: header, layout, mask, assembly
+    torch, jax            printers, writers of tables, and `parts`, which stand in programs
 
     emit(plans, target)     the source of one file that computes a plan, or a pair of plans
     tables(plans, target)   the arrays that a dynamic program takes

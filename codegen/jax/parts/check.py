@@ -15,7 +15,7 @@ from codegen.jax.parts.masked import wide
 from codegen.jax.parts.stubs import attention, example, shard, unshard
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = SEQ = KV_SEQ = CHECKED = 1
-ANY_LENGTH = BACKWARD = DYNAMIC = SINKS = UNEQUAL = True
+ANY_LENGTH = BACKWARD = DYNAMIC = SINKS = True
 PLAN: dict[str, Any] = {}
 
 # ---- Self-check
@@ -52,7 +52,7 @@ def main(seq: int = CHECKED) -> int:
     on_cpu = mesh.devices[0].platform == "cpu"
     jax.config.update("jax_enable_x64", on_cpu)
     dtype = jnp.dtype("float64" if on_cpu else str(PLAN["dtype"]))
-    keys, dim = (KV_HEADS, seq + KV_SEQ - SEQ), V_HEAD_DIM if UNEQUAL else HEAD_DIM
+    keys, dim = (KV_HEADS, seq + KV_SEQ - SEQ), V_HEAD_DIM
     shapes = (
         (HEADS, -(-seq // spacing), dim),
         (HEADS, seq, HEAD_DIM),

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from codegen.jax.parts.stubs import kv_positions, local_attention, positions, shapes
 
 RANKS = V_HEAD_DIM = 1
-APART = PADDED = UNEQUAL = True
+APART = PADDED = True
 
 # ---- The function to call
 
@@ -20,7 +20,7 @@ def sharded(q, k, v, mesh, axis, batch_axis, head_axis):
     if mesh.shape.get(axis) != RANKS or head_axis not in (None, *mesh.shape):
         raise ValueError(f"{dict(mesh.shape)} must have {RANKS} ranks on {axis=}, and {head_axis=}")
     q_shape, kv_shape = shapes(q, k, mesh.shape[head_axis] if head_axis else 1)
-    v_shape = (*kv_shape[:3], V_HEAD_DIM) if UNEQUAL else kv_shape
+    v_shape = *kv_shape[:3], V_HEAD_DIM
     for name, x, shape in (("q", q, q_shape), ("k", k, kv_shape), ("v", v, v_shape)):
         if x.shape != shape or x.dtype != q.dtype or not jnp.issubdtype(x.dtype, jnp.floating):
             wanted = f"{q.dtype}{[*shape]} of a float type"

@@ -9,7 +9,7 @@ from codegen.torch.parts.merge import wide
 from codegen.torch.parts.stubs import backward, forward, group_named
 
 V_HEAD_DIM = 1
-BACKWARD = DYNAMIC = KEEPING = SINKS = UNEQUAL = True
+BACKWARD = DYNAMIC = KEEPING = SINKS = True
 
 if BACKWARD:
 
@@ -38,5 +38,5 @@ if not KEEPING:
     @forward.register_fake
     def like_results(q: Tensor, *_: Any) -> list[Tensor]:
         """Tensors like the results, where the forward pass keeps no copies."""
-        out = q.new_empty((*q.shape[:3], V_HEAD_DIM)) if UNEQUAL else q.clone()
+        out = q.new_empty((*q.shape[:3], V_HEAD_DIM))
         return [out, q[..., :1].to(wide(q), copy=True)]

@@ -11,7 +11,7 @@ from codegen.torch.parts.stubs import allowed, attention, positions, shard
 
 SEQ = KV_SEQ = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = 1
 PLAN: dict[str, Any] = {}
-DYNAMIC = BACKWARD = UNEQUAL = SINKS = True
+DYNAMIC = BACKWARD = SINKS = True
 
 
 # ---- Self-check
@@ -33,14 +33,12 @@ def compared(seq: Any, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
         own = positions(rank, tables)
     else:
         keys, own = seq + KV_SEQ - SEQ, positions(rank, seq)
-    sizes = (HEADS, seq), (KV_HEADS, keys), (KV_HEADS, keys)
-    q, k, v = (torch.randn(1, *x, HEAD_DIM, generator=rng).to(*kind) for x in sizes)
+    sizes = (HEADS, seq, HEAD_DIM), (KV_HEADS, keys, HEAD_DIM), (KV_HEADS, keys, V_HEAD_DIM)
+    q, k, v = (torch.randn(1, *x, generator=rng).to(*kind) for x in sizes)
     chosen = torch.rand(seq, generator=rng) < 2**28 / seq**2
-    if UNEQUAL:
-        v = torch.randn(*v.shape[:3], V_HEAD_DIM, generator=rng).to(*kind)
     if BACKWARD:
-        shape = (*q.shape[:3], V_HEAD_DIM) if UNEQUAL else q.shape
-        dout = torch.randn(shape, generator=rng).to(*kind) * chosen[:, None].to(q.device)
+        dout = torch.randn(*q.shape[:3], V_HEAD_DIM, generator=rng).to(*kind)
+        dout *= chosen[:, None].to(q.device)
     if SINKS:
         sinks: Any = torch.randn(HEADS, generator=rng).to(*kind)
     sides, parts = ((q, "q"), (k, "kv"), (v, "kv")), list[Tensor]()

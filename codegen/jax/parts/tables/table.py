@@ -14,7 +14,7 @@ from codegen.jax.parts.tables.arrays import nowhere, side_of, steps_of
 
 HEADS = KV_HEADS = V_HEAD_DIM = 1
 RANKS = 0
-ANY_HEADS = APART = BACKWARD = UNEQUAL = DYNAMIC = False
+ANY_HEADS = APART = BACKWARD = DYNAMIC = False
 TABLES: dict[str, Any] = {"QUERIES": [], "KEYS": [], "KEPT": {}, "PASSES": {}}
 
 
@@ -30,9 +30,8 @@ absent = {"OUT": (0, -jnp.inf), "DQ": (0,), "DKV": (0, 0)}  # what a sum is wher
 
 def run_forward(q, k, v, axis, tiles):
     """Output, and what the backward pass needs, named for checkpoint policies."""
-    rank, steps, out = lax.axis_index(axis), passes["forward"], q
-    if UNEQUAL:
-        out = jnp.zeros((*q.shape[:-1], V_HEAD_DIM), q.dtype)
+    rank, steps = lax.axis_index(axis), passes["forward"]
+    out = jnp.zeros((*q.shape[:-1], V_HEAD_DIM), q.dtype)
     state = begin({"Q": [q], "KV": [k, v], "OUT": [out, q[..., :1]]}, steps.slots, rank, {})
     state = run(steps, tiles, state, attend_tile, axis)
     out, lse = (into_shard(x, q, query_blocks, rank) for x in state["OUT"])

@@ -11,7 +11,6 @@ from codegen.torch.parts.visitors import with_output
 from codegen.torch.parts.vocabulary.accumulation import add, zero_output, zeros
 
 HEAD_DIM = V_HEAD_DIM = 1
-UNEQUAL = False
 
 sums = ("OUT", "DQ", "DKV")  # moved whole; the other tensors are copied
 # What a value consists of, x: as wide as a key, v: as a value, 1: one number per token and head.
@@ -48,11 +47,7 @@ class Memory(dict[tuple[str, int], list[Tensor]]):
         _, heads, rows = index(*self.blocks(tensor)[number][1:])
         shape = len(like), len(range(like.shape[1])[heads]), rows.stop - rows.start
         narrow = like.dtype if finished or tensor not in sums else wide(like)
-        kinds = {
-            "x": (HEAD_DIM, narrow),
-            "v": (V_HEAD_DIM if UNEQUAL else HEAD_DIM, narrow),
-            "1": (1, wide(like)),
-        }
+        kinds = {"x": (HEAD_DIM, narrow), "v": (V_HEAD_DIM, narrow), "1": (1, wide(like))}
         parts = (kinds[part] for part in forms[tensor])
         return [like.new_empty((*shape, width), dtype=dtype) for width, dtype in parts]
 

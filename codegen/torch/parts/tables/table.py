@@ -22,7 +22,7 @@ from codegen.torch.parts.vocabulary.accumulation import (
 from codegen.torch.parts.vocabulary.messages import initialise, start, wait
 
 V_HEAD_DIM = 1
-SINKS = KEEPING = UNEQUAL = DYNAMIC = False
+SINKS = KEEPING = DYNAMIC = False
 TABLES: dict[str, Any] = {}
 
 
@@ -129,7 +129,7 @@ if KEEPING:
         """Tensors like all that `forward` returns."""
         memory = Memory(group_named(rest[-4]), Q=[q], KV=[k, v])
         copies = (x for place in memory.kept for x in memory.room(*place, True))
-        out = q.new_empty((*q.shape[:3], V_HEAD_DIM)) if UNEQUAL else q.clone()
+        out = q.new_empty((*q.shape[:3], V_HEAD_DIM))
         return [out, q[..., :1].to(wide(q), copy=True), *copies]
 
 
