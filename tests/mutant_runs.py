@@ -20,8 +20,8 @@ from stand_ins.definitions import defined, definitions
 
 VOCABULARY = "vocabulary/accumulation", "vocabulary/messages"
 PARTS: dict[Target, tuple[str, ...]] = {
-    "torch": ("merge", "sums", "visitors", *VOCABULARY),
-    "jax": ("masked", *VOCABULARY),
+    "torch": ("merge", "visitors", *VOCABULARY),
+    "jax": ("masked", "tiles", *VOCABULARY),
 }
 
 
@@ -30,7 +30,6 @@ class Printed:
     """A program of a forward and a backward pass, and all that its passes can call."""
 
     program: Program
-    apart: bool
     names: dict[str, Any]
     case: Case
 
@@ -63,7 +62,7 @@ class Printed:
 
     def _text(self, program: Program) -> str:
         if program.target == "torch":
-            return torch_schedule(program, self.apart)
+            return torch_schedule(program)
         return jax_schedule(program).text
 
     def _with(self, n: int, mutant: ir.Program) -> Program:
@@ -82,4 +81,4 @@ def printed(name: str, ranks: int, mask: str, target: Target = "torch") -> Print
     parts = "\n".join((folder / f"{part}.py").read_text() for part in PARTS[target])
     called = {name for node in ast.parse(parts).body for name in defined(node)}
     names = definitions(f"{parts}\n{text}", stand_ins.TARGETS[target][0](case, text), called)
-    return Printed(program, "def kv_positions" in text, names, case)
+    return Printed(program, names, case)
