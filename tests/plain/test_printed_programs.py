@@ -97,9 +97,7 @@ def test_a_defect_in_a_printed_program_is_noticed() -> None:
 
 
 def test_programs_are_as_long_at_more_ranks() -> None:
-    lines = [
-        len(schedule(program("zigzag", ranks, "causal"), False).splitlines()) for ranks in (4, 9)
-    ]
+    lines = [len(schedule(program("zigzag", ranks, "causal")).splitlines()) for ranks in (4, 9)]
     assert lines[0] == lines[1]
 
 
