@@ -102,6 +102,16 @@ def condition(when: When) -> Condition:
     return (Steps(when.first, None), Steps(None, when.last), *pause, *bounds, *span, *listed)
 
 
+def steps_of(on: Condition) -> Condition:
+    """The tests that are the same on all ranks."""
+    return tuple(test for test in on if isinstance(test, Steps | Every))
+
+
+def ranks_of(on: Condition) -> Condition:
+    """The tests that are not the same on all ranks."""
+    return tuple(test for test in on if not isinstance(test, Steps | Every))
+
+
 def holds(tests: Condition, steps: Iterable[int], coordinates: Ints) -> Flags:
     """Where all tests hold: [steps, ranks]."""
     rows = list[Flags]()

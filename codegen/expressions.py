@@ -12,7 +12,7 @@ from math import prod
 from operator import itemgetter
 from typing import ClassVar, assert_never
 
-from codegen.conditions import Condition, Every, Steps
+from codegen.conditions import Condition
 from codegen.ir import (
     Attend,
     Exchange,
@@ -138,8 +138,10 @@ class Expressions:
 
     def ends(self, steps: range, zero: str = "") -> str:
         """The first step, or how zero is written, and the one after the last."""
-        ranks = steps.stop == prod(self.mesh) > 3
-        return f"{f'{steps.start}, ' if steps.start else zero}{'RANKS' if ranks else steps.stop}"
+        ranks = prod(self.mesh)
+        names = {ranks: "RANKS", ranks - 1: "RANKS - 1"} if ranks > 3 else {}
+        stop = names.get(steps.stop, str(steps.stop))
+        return f"{f'{steps.start}, ' if steps.start else zero}{stop}"
 
     def branches(self, cases: Sequence[tuple[Condition, Op]], words: Words) -> Lines:
         """if ...: elif ...: else: ..."""
@@ -348,16 +350,6 @@ class Expressions:
 def several(part: Slice) -> bool:
     """True if a part has several slices of the heads."""
     return part.heads is not None and part.heads[0] != part.heads[1]
-
-
-def steps_of(on: Condition) -> Condition:
-    """The tests that are the same on all ranks."""
-    return tuple(test for test in on if isinstance(test, Steps | Every))
-
-
-def ranks_of(on: Condition) -> Condition:
-    """The tests that are not the same on all ranks."""
-    return tuple(test for test in on if not isinstance(test, Steps | Every))
 
 
 def indented(lines: Iterable[str]) -> Lines:

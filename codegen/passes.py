@@ -2,7 +2,7 @@
 
 exclusive    ops under conditions that exclude each other   -->  cases of one choice
 asked        conditions                                     -->  without tests that always hold
-fused        Post ... Wait with nothing computed between    -->  a Wait that starts its message
+fused, late  Post ... Wait with nothing computed between    -->  a Wait that starts its message
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -137,30 +137,30 @@ def chosen(op: Choose, steps: Sequence[int], where: Ints, known: Flags) -> list[
 
 def fused(program: Program) -> Program:
     """Post(m), Wait(m)  -->  Wait(m, starts)      where nothing is computed or changed between."""
-    return replace(program, ops=tuple(_fused(program.ops)))
+    return replace(program, ops=tuple(_fused(program.ops, idle=True)))
 
 
-def _fused(ops: Iterable[Op]) -> list[Op]:
-    made = [with_body(op, _fused(inner(op))) if isinstance(op, For | At) else op for op in ops]
+def late(program: Program) -> Program:
+    """The same where something is computed between, for compilers that start messages early."""
+    return replace(program, ops=tuple(_fused(program.ops, idle=False)))
+
+
+def _fused(ops: Iterable[Op], idle: bool) -> list[Op]:
+    made = [
+        with_body(op, _fused(inner(op), idle)) if isinstance(op, For | At) else op for op in ops
+    ]
     for post in [op for op in made if isinstance(op, Post)]:
-        first = made.index(post)
-        ends = (
-            n for n, op in enumerate(made) if isinstance(op, Wait) and op.message == post.message
-        )
-        if (last := next(ends, None)) is None or not _idle(post, made[first + 1 : last]):
+        first, source = made.index(post), post.message.source.register
+        waits = (n for n, x in enumerate(made) if isinstance(x, Wait) and x.message == post.message)
+        if (last := next(waits, None)) is None:
             continue
-        wait = made[last]
+        wait, between = made[last], made[first + 1 : last]
         assert isinstance(wait, Wait)
-        made[last] = replace(wait, starts=True)
-        del made[first]
+        changed = any(source in writes(op) for op in between)
+        if not changed and not (idle and any(isinstance(op, Attend) for op in walk(between))):
+            made[last] = replace(wait, starts=True)
+            del made[first]
     return made
-
-
-def _idle(post: Post, between: Sequence[Op]) -> bool:
-    """True if no attend runs between, and what is sent stays as it is."""
-    source = post.message.source.register
-    changed = any(source in writes(op) for op in between)
-    return not changed and not any(isinstance(op, Attend) for op in walk(between))
 
 
 PASSES: tuple[Pass, ...] = (exclusive, asked, fused)

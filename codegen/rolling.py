@@ -1,72 +1,36 @@
-"""Passes for targets that trace loops: which are rolled, what they carry, and which are unrolled.
+"""rolled   For(steps, body)   -->  runs of steps in which the same happens
 
-rolled   For(steps, body)                             -->  runs of steps in which the same happens
-late     Post ... Wait, the source unchanged between  -->  a Wait that starts its message
-unread   a value that nobody reads                    -->  nothing
-
-A loop is rolled where whom its messages connect, and which tokens its slices take, are the same in
-all of its steps, and its messages run in all of them. Others are unrolled: there tests of the step
-stand around tests of the rank. A message of inputs that ends one step before a loop does goes on
-if nobody reads what it brings: so the last step is like the others.
+For targets that trace loops. A loop is rolled where whom its messages connect, and which tokens
+its slices take, are the same in all of its steps, and its messages run in all of them. So a loop
+is cut where other cases are taken, or, if these are many runs of steps, where other messages run.
+Loops that are cut often are unrolled: there tests of the step stand around tests of the rank.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
-from codegen.conditions import Bound, Condition, Every, Flags, Span, Steps, Test, holds
+from codegen.conditions import Bound, Condition, Every, Flags, Span, Steps, Test, holds, steps_of
 from codegen.ir import (
     At,
     Choose,
     For,
     Hop,
-    Let,
     Message,
     Op,
     Post,
     Program,
-    Register,
     Wait,
-    Zero,
-    inner,
-    reads,
     slices,
     walk,
-    with_body,
-    writes,
 )
 from codegen.passes import asked_in, chosen, coordinates_of
 from planner.errors import PlanError
-from planner.loops.form import OWN, Ints
+from planner.loops.form import Ints
 
-FEW = 3  # runs of a loop that are written one after the other
-
-
-# ---- what a loop needs
-
-
-def needs(op: Op) -> frozenset[Register]:
-    """The registers whose values an op needs; where no case may hold, what it would change."""
-    left = writes(op) if isinstance(op, Choose) and op.cases[-1][0] else ()
-    return frozenset((*reads(op), *left))
-
-
-def first_read(ops: Iterable[Op]) -> frozenset[Register]:
-    """The registers that ops read as they were before."""
-    read, written = set[Register](), set[Register]()
-    for op in ops:
-        inside = first_read(op.body) if isinstance(op, For | At) else needs(op)
-        read |= inside - written
-        written |= {*writes(op)}
-    return frozenset(read)
-
-
-def carried(loop: For, after: frozenset[Register]) -> tuple[Register, ...]:
-    """The registers that a loop has from step to step; `after` are those read after it."""
-    kept = first_read(loop.body) | after
-    return tuple(register for register in writes(loop) if register in kept)
+FEW = 3  # runs of a loop are written one after the other, two single steps not
 
 
 def rolls(loop: For) -> bool:
@@ -102,28 +66,21 @@ def _cut_by_step(op: Op) -> bool:
 def rolled(program: Program) -> Program:
     """Loops in runs of steps, each of which is rolled, unrolled, or one step."""
     made, where = list[Op](), coordinates_of(program)
-    for n, op in enumerate(program.ops):
-        after = results(program) | first_read(program.ops[n + 1 :])
-        made += _runs(op, after, where) if isinstance(op, For) else [op]
+    for op in program.ops:
+        made += _runs(op, where) if isinstance(op, For) else [op]
     return replace(program, ops=tuple(made))
 
 
-def results(program: Program) -> frozenset[Register]:
-    """The registers that are read after a program."""
-    own = {Register(of, OWN) for of in (("OUT",) if program.pass_ == "forward" else ("DQ", "DKV"))}
-    kept = {*program.kept} if program.pass_ == "forward" else set[Register]()
-    return frozenset(own | kept | {Register("OUT", r.value) for r in kept if r.of == "q"})
-
-
-def _runs(loop: For, after: frozenset[Register], where: Ints) -> list[Op]:
-    spared = _spared(loop, after, where)
+def _runs(loop: For, where: Ints) -> list[Op]:
     for alike in (_cases, _messages):
-        signs = [tuple(alike(op, t, where) for op in spared.body) for t in loop.steps]
+        signs = [tuple(alike(op, t, where) for op in loop.body) for t in loop.steps]
         pairs = zip(signs, loop.steps, strict=True)
         runs = [[t for _, t in group] for _, group in groupby(pairs, lambda pair: pair[0])]
-        made = [_part(spared.body, range(run[0], run[-1] + 1), where) for run in runs]
+        made = [_part(loop.body, range(run[0], run[-1] + 1), where) for run in runs]
         loops = [op for op in made if isinstance(op, For)]
-        if len(runs) <= FEW and (loops or len(runs) < FEW) and all(map(rolls, loops)):
+        apart = any(isinstance(a, At) and isinstance(b, At) for a, b in pairwise(made))
+        fits = len(made) <= FEW and not apart if loops else len(made) < FEW
+        if fits and all(map(rolls, loops)):
             return [*made]
     body = (_by_step(_within(op, loop.steps, where), [*loop.steps], where) for op in loop.body)
     return [replace(loop, body=tuple(body))]
@@ -134,8 +91,7 @@ def _within(op: Op, steps: range, where: Ints) -> Op:
     if not isinstance(op, Post | Wait):
         return op
     on = [t for t, row in zip(steps, _sent(op, steps, where), strict=True) if row.any()]
-    known = any(isinstance(test, Steps | Every) for test in op.message.on)
-    if known or len(on) == len(steps) or on != [*range(on[0], on[-1] + 1)]:
+    if steps_of(op.message.on) or len(on) == len(steps) or on != [*range(on[0], on[-1] + 1)]:
         return op
     first = on[0] if on[0] > steps[0] else None
     last = on[-1] if on[-1] < steps[-1] else None
@@ -179,32 +135,6 @@ def _messages(op: Op, t: int, where: Ints) -> tuple[bool, ...]:
     return (not isinstance(op, Post | Wait) or bool(_sent(op, [t], where).any()),)
 
 
-def _spared(loop: For, after: frozenset[Register], where: Ints) -> For:
-    """A loop whose messages of inputs go on in its last step if nobody reads what they bring."""
-    body, last = list(loop.body), loop.steps[-1]
-    for n, op in enumerate(body):
-        if not isinstance(op, Wait) or op.into.register.accumulates or not op.message.on:
-            continue
-        if not isinstance(op.message.route, Hop):
-            continue
-        message, into = op.message, op.into.register
-        more = tuple(_open(test, last - 1) for test in message.on)
-        unread = into not in after and not any(into in needs(x) for x in body[n + 1 :])
-        if unread and holds(more, [last], where).all() and last > loop.steps[0]:
-            new = replace(message, on=tuple(x for x in more if x != Steps(None, None)))
-            body = [_resent(x, message, new) for x in body]
-    return replace(loop, body=tuple(body))
-
-
-def _open(test: Test, last: int) -> Test:
-    """A test that ends with a step, without that end."""
-    return Steps(test.first, None) if isinstance(test, Steps) and test.last == last else test
-
-
-def _resent(op: Op, old: Message, new: Message) -> Op:
-    return replace(op, message=new) if isinstance(op, Post | Wait) and op.message == old else op
-
-
 def unrolled(program: Program) -> int:
     """The number of loops that are not rolled."""
     return sum(isinstance(op, For) and not rolls(op) for op in program.ops)
@@ -221,50 +151,13 @@ def everyone(program: Program, sums: bool) -> Program:
             return op
         if op.message.source.register.accumulates and not sums:
             return op
-        on = tuple(x for x in op.message.on if isinstance(x, Steps | Every))
-        return replace(op, message=replace(op.message, on=on))
+        return replace(op, message=replace(op.message, on=steps_of(op.message.on)))
 
     ops = (
         replace(op, body=tuple(map(spread, op.body))) if isinstance(op, For) else op
         for op in program.ops
     )
     return replace(program, ops=tuple(ops))
-
-
-# ---- values that nobody reads
-
-
-def unread(program: Program) -> Program:
-    """Leave out names and zeros that are replaced before anybody reads them."""
-    made, after = list[Op](), results(program)
-    for op in reversed(program.ops):
-        ops = _unread(op.body if isinstance(op, At) else [op], after)
-        after = _before(op, after)
-        made[:0] = ops if not isinstance(op, At) else [replace(op, body=tuple(ops))] * bool(ops)
-    return replace(program, ops=tuple(made))
-
-
-def _unread(ops: Sequence[Op], after: frozenset[Register]) -> list[Op]:
-    made = list[Op]()
-    for op in reversed(ops):
-        if not isinstance(op, Let | Zero) or {*writes(op)} & after:
-            made.insert(0, op)
-            after = _before(op, after)
-    return made
-
-
-def _before(op: Op, after: frozenset[Register]) -> frozenset[Register]:
-    """The registers that are read from an op on, if these are after it."""
-    match op:
-        case For():
-            return after | first_read(op.body) | {*carried(op, after)}
-        case At():
-            for x in reversed(op.body):
-                after = _before(x, after)
-            return after
-        case _:
-            gone = frozenset[Register]() if isinstance(op, Choose) else frozenset(writes(op))
-            return (after - gone) | needs(op)
 
 
 # ---- unrolled loops
@@ -274,7 +167,7 @@ def _by_step(op: Op, steps: list[int], where: Ints) -> Op:
     """Choose(step & rank: X ...)  -->  Choose(step: Choose(rank: X ...) ...)"""
     if not isinstance(op, Choose):
         return op
-    asked = (tuple(x for x in tests if isinstance(x, Steps | Every)) for tests, _ in op.cases)
+    asked = (steps_of(tests) for tests, _ in op.cases)
     first: Condition = next((tests for tests in asked if tests), ())
     if not first:
         return op
@@ -297,26 +190,4 @@ def _by_step(op: Op, steps: list[int], where: Ints) -> Op:
 def _python(op: Choose) -> bool:
     """True if cases are of steps only."""
     first = op.cases[0][0]
-    return bool(first) and all(isinstance(test, Steps | Every) for test in first)
-
-
-# ---- messages
-
-
-def late(program: Program) -> Program:
-    """Post(m), Wait(m)  -->  Wait(m, starts)      where what is sent does not change between."""
-    return replace(program, ops=tuple(_late(program.ops)))
-
-
-def _late(ops: Iterable[Op]) -> list[Op]:
-    made = [with_body(op, _late(inner(op))) if isinstance(op, For | At) else op for op in ops]
-    for post in [op for op in made if isinstance(op, Post)]:
-        first, source = made.index(post), post.message.source.register
-        waits = (n for n, x in enumerate(made) if isinstance(x, Wait) and x.message == post.message)
-        last = next(waits)
-        if not any(source in writes(op) for op in made[first + 1 : last]):
-            wait = made[last]
-            assert isinstance(wait, Wait)
-            made[last] = replace(wait, starts=True)
-            del made[first]
-    return made
+    return bool(first) and first == steps_of(first)

@@ -4,8 +4,9 @@ from contextlib import suppress
 
 from codegen.check import ProgramError, check
 from codegen.ir import Program, Register
-from codegen.passes import Pass, alike, asked, optimized
-from codegen.rolling import everyone, late, rolled, unread, unrolled
+from codegen.liveness import unread
+from codegen.passes import Pass, alike, asked, late, optimized
+from codegen.rolling import everyone, rolled, unrolled
 from codegen.static import static
 from planner.loops.expand import Expansion
 from planner.loops.form import Ints

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from codegen.expressions import STATS, Expressions, ranks_of
+from codegen.conditions import ranks_of
+from codegen.expressions import STATS, Expressions
 from codegen.ir import Exchange, Hop, Message, Place, Register, Slice
 from codegen.jax.traced import Traced
 from codegen.words import Words

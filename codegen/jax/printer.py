@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import assert_never
 
-from codegen.conditions import Condition
-from codegen.expressions import Form, Lines, indented, ranks_of, several, steps_of
+from codegen.conditions import Condition, ranks_of, steps_of
+from codegen.expressions import Form, Lines, indented, several
 from codegen.ir import (
     At,
     Attend,
@@ -31,7 +31,8 @@ from codegen.ir import (
     writes,
 )
 from codegen.jax.operands import Operands
-from codegen.rolling import carried, first_read, results, rolls
+from codegen.liveness import carried, first_read, results
+from codegen.rolling import rolls
 from planner.errors import PlanError
 from planner.loops.form import OWN, Root
 

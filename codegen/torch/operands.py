@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from codegen.expressions import STATS, Expressions, Form, Lines, ranks_of, several, steps_of
+from codegen.conditions import ranks_of, steps_of
+from codegen.expressions import STATS, Expressions, Form, Lines, several
 from codegen.ir import (
     Exchange,
     Hop,

@@ -7,7 +7,8 @@ op is written; nothing that was printed is read.
 from collections.abc import Iterable
 from typing import assert_never
 
-from codegen.expressions import Form, Lines, indented, ranks_of, several
+from codegen.conditions import ranks_of
+from codegen.expressions import Form, Lines, indented, several
 from codegen.ir import (
     At,
     Attend,
