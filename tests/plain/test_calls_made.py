@@ -27,6 +27,7 @@ from stand_ins.passes import run_torch, torch_names
 from stand_ins.ranks import HERE, Ranks
 
 RANKS = 4
+MOST = 4  # calls of a rank beyond those of its plan, as docs/hardware.md says
 MASKS: list[Mask] = [
     *(Full(), Causal(), Window(12), Window(8, 8), Prefix(33), Prefix(16), Chunks(10).up_to(64)),
     *(Documents((16, 35, 13)), Documents((50, 14)) & Causal()),
@@ -80,8 +81,7 @@ def test_torch_programs_make_the_kernel_calls_that_are_priced(schedule: str, mas
     program, text = program_of(plans, "torch"), emit(plans, "torch")
     by_tables = "(as tables" in " ".join(text.split())
     made = tabled(program) if by_tables else run(program, text)
-    expected = [priced(one, not by_tables) for one in plans]
-    if (schedule, str(mask)) == ("llama3", "window:8,8"):  # two pieces at once, in narrower strips
-        assert sum(map(sum, made)) > sum(map(sum, expected))
-    else:
-        assert made == expected
+    assert made == [priced(one, not by_tables) for one in plans]
+    more = np.array(made) - [priced(one, False) for one in plans]
+    assert (more >= 0).all()
+    assert (more <= MOST).all()
