@@ -272,7 +272,7 @@ class _Lowering:
     def _exchange(self, s: Exchange | Return) -> Route:
         """The route of an exchange, or of the sums that go back over one."""
         exchange = s if isinstance(s, Exchange) else self._forth(s)
-        sort = self._sorted(exchange)
+        sort = sorts(self.rows, exchange)
         if sort and self.uneven:
             raise PlanError("exchanged pieces are not of one length and in order")
         forth = s is exchange
@@ -296,7 +296,7 @@ class _Lowering:
 
     def _brings_in_order(self, side: SideName, value: str) -> bool:
         exchange = self.kept.get(side) if value == HELD else self.loops.exchanges.get(value)
-        return exchange is not None and self._sorted(exchange)
+        return exchange is not None and sorts(self.rows, exchange)
 
     def _origins(self, side: SideName, value: str) -> set[str]:
         """The values that exchanges bring, or that ranks have, which come under a name."""
@@ -308,10 +308,6 @@ class _Lowering:
             names |= new
         given = {name for name, part in named if name != part}
         return {name for name in names if name not in given} or {value}
-
-    def _sorted(self, s: Exchange) -> bool:
-        """True if what comes has to be brought into the order of the sequence."""
-        return sorts(self.rows, s)
 
     # ---- sums
 

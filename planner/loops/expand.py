@@ -44,7 +44,7 @@ def scattered(table: Ints, side: Side, where: Ints, axis: int) -> tuple[Ints, In
 class Expansion:
     """The values of all names as the steps go by, and the rows that they lead to.
 
-    These are `rectangles`, and messages of `sums`; `brought` is the way back over exchanges.
+    These are `rectangles`; `brought` is the way back over exchanges.
     """
 
     def __init__(self, loops: Loops, plan: ir.Plan, placed: bool = False) -> None:
@@ -53,7 +53,6 @@ class Expansion:
         self.everyone = np.arange(len(self.coordinates), dtype=np.int32)
         sides = {side: plan.partition.side(side) for side in SIDES}
         self.values = {s: Values(plan.ranks, blocks, placed) for s, blocks in sides.items()}
-        self.sums = defaultdict[Moving, dict[int, ir.Move]](dict)
         self.rectangles = defaultdict[Attend, dict[int, ir.Attend]](dict)
         self.filled = {  # where there are sums, and a column for block -1
             s: np.zeros((plan.ranks, len(blocks) + 1), np.bool_) for s, blocks in sides.items()
@@ -98,7 +97,6 @@ class Expansion:
             case Send() | Return():
                 move = self.send(s, t) if isinstance(s, Send) else self.returned(s, t)
         if s.sums:
-            self.sums[s][t] = move
             self.added.append((s.side, move.dst, move.blocks))
         return move
 
