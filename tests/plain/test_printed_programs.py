@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stand_ins
-from codegen import emit
+from codegen import emit, ir
 from codegen.frame.formatting import formatted
 from codegen.programs import TARGETS, Program, program_of
 from codegen.torch import write
@@ -115,3 +115,21 @@ def test_a_program_is_formatted_and_compiles() -> None:
     text = write(program("usp", 4, "causal"))
     assert formatted(text) == text
     compile(text, "program", "exec")
+
+
+def test_cases_that_are_all_alike_are_printed_without_a_test() -> None:
+    made = program("zigzag", 4, "causal")
+    assert made.lowered
+
+    def alike(op: ir.Op) -> ir.Op:
+        if isinstance(op, ir.For):
+            return replace(op, body=tuple(map(alike, op.body)))
+        if isinstance(op, ir.Choose):
+            return ir.Choose(tuple((tests, op.cases[0][1]) for tests, _ in op.cases))
+        return op
+
+    passes = [replace(one, ops=tuple(map(alike, one.ops))) for one in made.lowered]
+    text = schedule(replace(made, lowered=tuple(passes)))
+    assert "if step == 0" not in text
+    assert "else:" not in text
+    compile(text, "printed", "exec")
