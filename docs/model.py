@@ -43,13 +43,13 @@ TIMES = """
   way with the messages that meet it there.
 * An attend starts when its rank is free and its blocks have arrived. A message that is under way
   takes `sm_share` of the chip from attends at both ends.
-* What an all-to-all brings is copied when the last of it is there, before the next step begins.
+* The result of an all-to-all is copied once all of it has arrived, before the next step begins.
 * A pass ends when the last rank does; a backward pass follows the forward pass.
 """
 LEFT_OUT = """
-* All of a model that is not attention, and what a compiler moves behind it: a gather that runs
-  beside the layer before is priced as if attention waited for it.
-* The copies that make one tensor of what a gather brings, and lay out what a reduce-scatter sends.
+* All parts of a model but attention, and overlap with them: a gather that a compiler runs beside
+  the layer before is priced as if attention waited for it.
+* The copies that join what a gather brings, and that arrange what a reduce-scatter sends.
 * Clocks that fall under load, caches, and kernels that choose another tile for another length.
 * Merging the results of keys that a kernel splits; how a backward kernel adds up gradients.
 * Other traffic on the links, retries, and noise of hosts. What is known of these beforehand, a slow
@@ -62,8 +62,8 @@ def page() -> Lines:
     machine = hardware(SHOWN)
     yield from ("# The model on one page", "")
     yield from (
-        "A plan is steps; a step is attends and messages. A prediction prices each of them in",
-        "seconds and says when each runs. This page is all of it;",
+        "A plan is a list of steps, and a step has attends and messages. A prediction gives each",
+        "of them a start and a time in seconds. This page is the whole model;",
         "[what a prediction is made of](../hardware.md) explains it part by part.",
         "",
         "## What things take",
@@ -74,7 +74,7 @@ def page() -> Lines:
         *FORMULAS.strip().split("\n"),
         "```",
         "",
-        "To this come, each a function in `simulator/costs/terms.py`:",
+        f"{len(TERMS)} costs are added. Each is a function in `simulator/costs/terms.py`:",
         "",
     )
     yield from table(("", "when", "what"), map(_term, TERMS))
@@ -92,9 +92,10 @@ def page() -> Lines:
     yield from (
         "## How far off it is",
         "",
-        f"Nine of ten forward passes on H100 are expected within {own:.0f}%, and what fewer than",
-        f"{SOURCES} sources timed within {every:.0f}%; constants that nobody measured on a chip",
-        "widen that. [Predictions against measurements](validation.md) has every row.",
+        f"Nine of ten predictions of forward passes on H100 should be within {own:.0f}%. Where a",
+        f"chip or a pass has fewer than {SOURCES} sources, the errors on all chips are used:",
+        f"{every:.0f}%. An interval is wider where a constant of the chip was not measured.",
+        "[Predictions against measurements](validation.md) has every row.",
         "",
     )
 
@@ -130,7 +131,7 @@ def _example(machine: Hardware) -> Lines:
         rows.append((stream, len(parts), f"{1e3 * sum(parts):.2f} ms"))
     yield from (
         f"`zigzag` on 8 ranks, {WORK.seq // 1024}k causal tokens, forward, takes",
-        f"{1e3 * result.makespan:.2f} ms. Its busiest rank sends beside its attends:",
+        f"{1e3 * result.makespan:.2f} ms. Its busiest rank sends while it computes:",
         "",
     )
     yield from table((f"rank {rank}", "spans", "together"), rows)

@@ -6,9 +6,9 @@
     masked   as full, and the mask, which is made once for all heads and batch rows; so are windows
              where making a mask has a price: kernels that need one do not know windows
 
-A pair of a causal or a window call may be dearer than one of a full call. To this comes the share
-of the traffic to memory, inputs and results once each, that no products hide. For a square full
-call of S tokens that is TF(S) = Tmax S / (S + S_half), the curve that measurements
+A pair of a causal or a window call may be dearer than one of a full call. The share of the traffic
+to memory (inputs and results, once each) that no products hide is added. For a square full call of
+S tokens the rate is TF(S) = Tmax S / (S + S_half), the curve that measurements
 follow: S_half pairs take as long as what a token moves, less where query heads share KV heads. For
 a causal call S_half comes out twice as large plus the width of a tile, the half-empty tiles on the
 diagonal, and so it is measured.
