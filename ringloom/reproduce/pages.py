@@ -9,6 +9,7 @@ from ringloom.reproduce.fitting import Fit
 from ringloom.reproduce.papers.striped import CONSTANTS
 from ringloom.reproduce.tables import Line, Table
 from ringloom.views.tables import faint, plain_table, titled
+from ringloom.views.units import counted
 
 ARITHMETIC = "arithmetic of the paper's own numbers"
 CONTEXT = "what is not attention alone in a setting that is known in full"
@@ -90,8 +91,8 @@ def in_words(table: Table) -> str:
         parts.append(f"rank correlation {summary.rank_correlation:.3f}")
     for name, meaning in (("arithmetic", ARITHMETIC), ("context", f"context: {CONTEXT}")):
         if rows := [line for line in table.lines if getattr(line, name)]:
-            every = "all rows" if len(rows) == len(table.lines) else f"{len(rows)} rows"
-            parts.append(f"{every} are {meaning}")
+            which = "all rows" if len(rows) == len(table.lines) > 1 else counted(len(rows), "row")
+            parts.append(f"{which} {'is' if len(rows) == 1 else 'are'} {meaning}")
     return "; ".join(parts)
 
 
