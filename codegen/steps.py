@@ -9,7 +9,7 @@
     drop      [tensor, block]                       a copy that was read for the last time
     place     [tensor, block]                       what the forward pass leaves to the backward one
 
-A sum is finished (1) if nothing will be added to it. `parts` makes of a rectangle of blocks what a
+A sum is finished (1) if nothing will be added to it. `parts` makes of rectangles of blocks what a
 target runs: kernel calls in torch, live tiles in JAX. What is sent leaves before a rank attends,
 and what it receives is there afterwards.
 
@@ -17,7 +17,7 @@ Where the forward pass leaves OUT for the backward pass, STATS travel with DOUT 
 per token and head, and nobody has to keep OUT.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,8 @@ from planner.partitions import Side
 Lists = list[Any]
 Tables = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
-Parts = Callable[[tuple[int, ...], tuple[int, ...]], Lists]
+Rectangle = tuple[tuple[int, ...], tuple[int, ...]]  # query blocks and key blocks
+Parts = Callable[[Sequence[Rectangle]], Iterable[Lists]]
 LEFT = ("Q", "KV", "OUT")  # what a forward pass can leave on other ranks
 
 
@@ -115,12 +116,9 @@ def steps(plan: Plan, keeps: Lists, parts: Parts) -> Lists:
             for tensor, block in ((t, b) for t in move.tensors for b in row if b >= 0):
                 table[src][number][0].append([dst, tensor, block, done])
                 table[dst][number][1].append([src, tensor, block, done])
-    for number, attend in plan.attends():
-        for rank, q, kv in zip(
-            attend.rank.tolist(), attend.q.tolist(), attend.kv.tolist(), strict=True
-        ):
-            queries, keys = by_position(plan.partition.q, q), by_position(plan.partition.kv, kv)
-            table[rank][number][2].append([[*queries], [*keys], parts(queries, keys)])
+    places, attended = [*zip(*rectangles(plan), strict=True)] or ((), ())
+    for (rank, number), (q, kv), made in zip(places, attended, parts(attended), strict=True):
+        table[rank][number][2].append([[*q], [*kv], made])
     for tensor in INPUTS[plan.pass_]:
         for rank, block, step in last_reads(plan, tensor):
             if [tensor, block] not in keeps[rank]:
@@ -128,10 +126,27 @@ def steps(plan: Plan, keeps: Lists, parts: Parts) -> Lists:
     return table
 
 
-def by_position(side: Side, numbers: Iterable[int]) -> tuple[int, ...]:
-    """The blocks of some numbers, as their first positions follow: so few calls take them."""
-    blocks = {n: side.blocks[n].positions for n in numbers if n >= 0}
-    return tuple(sorted(blocks, key=lambda n: min((p[0] for p in blocks[n]), default=0)))
+def rectangles(plan: Plan) -> Iterator[tuple[tuple[int, int], Rectangle]]:
+    """((rank, step), blocks) of each rectangle.
+
+    Blocks follow as their first positions do: so few calls take them.
+    """
+    q, kv = begins(plan.partition.q), begins(plan.partition.kv)
+    for number, attend in plan.attends():
+        columns = attend.rank.tolist(), attend.q.tolist(), attend.kv.tolist()
+        for rank, queries, keys in zip(*columns, strict=True):
+            yield (rank, number), (in_order(queries, q), in_order(keys, kv))
+
+
+def begins(side: Side) -> list[int]:
+    """The first position of each block."""
+    first = [min((part[0] for part in chunk), default=0) for chunk in side.chunks]
+    return [first[n] for n in side.chunk.tolist()]
+
+
+def in_order(numbers: Iterable[int], first: Sequence[int]) -> tuple[int, ...]:
+    """Blocks in the order of their first positions; -1 is none."""
+    return tuple(sorted((n for n in numbers if n >= 0), key=first.__getitem__))
 
 
 def last_reads(plan: Plan, tensor: str) -> Iterator[tuple[int, int, int]]:

@@ -44,7 +44,7 @@ def tables(forward: Plan, backward: Plan | None) -> Tables:
 
 
 def live(plan: Plan) -> Parts:
-    """A function that gives the live tiles of some query and key blocks."""
+    """A function that gives the live tiles of rectangles of query and key blocks."""
     mask = tiles(plan)
 
     def of(queries: Sequence[int], keys: Sequence[int]) -> Lists:
@@ -52,7 +52,7 @@ def live(plan: Plan) -> Parts:
         rows, cols = np.nonzero(mask.live(q[:, None], kv[None]))
         return [*zip(q[rows].tolist(), kv[cols].tolist(), strict=True)]
 
-    return of
+    return lambda rectangles: [of(*x) for x in rectangles]
 
 
 class Slots:

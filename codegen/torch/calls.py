@@ -7,30 +7,41 @@
 Rows, columns and heads count from the first one of a rectangle's blocks, laid one after the other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from codegen.steps import Lists, Parts
+from codegen.steps import Lists, Parts, Rectangle
 from planner.ir import Plan
 from planner.kernel_calls import rectangle_calls
 from planner.partitions import shifted
 
 
 def cutter(plan: Plan) -> Parts:
-    """A function that cuts the rectangle of some query and key blocks into kernel calls."""
-    work, sides = plan.workload, plan.partition
-    mask = work.mask.region().pieces
+    """A function that cuts rectangles of query and key blocks into kernel calls.
 
-    def cut(queries: tuple[int, ...], keys: tuple[int, ...]) -> Lists:
-        q, kv = [sides.q.blocks[n] for n in queries], [sides.kv.blocks[n] for n in keys]
-        rows = [shifted(block.positions, work.offset) for block in q]
-        columns = [block.positions for block in kv]
-        size = sum(block.size for block in q), sum(block.size for block in kv)
-        return [
-            [band, part(at, size[0]), part(to, size[1]), *pair]
-            for at, to, band in rectangle_calls(rows, columns, mask, masks=False)
-            for pair in shared_heads(q[0].heads, kv[0].heads, work.group)
+    Rectangles of the same positions, as ranks have that share out heads, are cut once.
+    """
+    work, (q, kv) = plan.workload, (plan.partition.q, plan.partition.kv)
+    mask = work.mask.region().pieces
+    rows = [shifted(positions, work.offset) for positions in q.chunks]
+
+    def bands(queries: Sequence[int], keys: Sequence[int]) -> Lists:
+        own, other = [rows[n] for n in queries], [kv.chunks[n] for n in keys]
+        height, width = (sum(len(part) for x in side for part in x) for side in (own, other))
+        calls = rectangle_calls(own, other, mask, masks=False)
+        return [[band, part(at, height), part(to, width)] for at, to, band in calls]
+
+    def cut(rectangles: Sequence[Rectangle]) -> Iterator[Lists]:
+        chunks = q.chunk.tolist(), kv.chunk.tolist()
+        places = [
+            tuple(tuple(chunk[n] for n in side) for chunk, side in zip(chunks, x, strict=True))
+            for x in rectangles
         ]
+        made = {x: bands(*x) for x in dict.fromkeys(places)}
+        for (queries, keys), x in zip(rectangles, places, strict=True):
+            slices = q.blocks[queries[0]].heads, kv.blocks[keys[0]].heads
+            heads = [*shared_heads(*slices, work.group)]
+            yield [[*call, *pair] for call in made[x] for pair in heads]
 
     return cut
 

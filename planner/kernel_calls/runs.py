@@ -13,13 +13,13 @@ box leaves a band: row r sees the columns r + lo..r + hi that there are.
 Emitted programs of loops cut in the same way when they run, as code.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from math import lcm
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.masks.regions import FAR, Ints
 
@@ -87,25 +87,26 @@ def band_calls(
     argument, so that what a window leaves of two runs is one call.
     """
     calls = list[Call]()
-    near = _near(rows, boxes[:, 0], boxes[:, 1]) & _near(columns, boxes[:, 2], boxes[:, 3])
-    for box in boxes[near].tolist():
-        own = [part for run in rows if (part := run.between(*box[:2])).at]
-        other = [part for run in columns if (part := run.between(*box[2:4])).at]
-        calls += _halved(_half(own), _half(other), box, whole) if own and other else ()
+    own, other = _within(rows, boxes[:, 0], boxes[:, 1]), _within(columns, boxes[:, 2], boxes[:, 3])
+    for n in sorted(own.keys() & other.keys()):
+        calls += _halved(_half(own[n]), _half(other[n]), boxes[n].tolist(), whole)
     for side in (1, 0, 1):
         calls = _joined(calls, side)
     return calls
 
 
-def _near(runs: Sequence[Run], low: Ints, high: Ints) -> NDArray[np.bool_]:
-    """Returns which of the intervals low..high - 1 [n] overlap the extent of any run: bool [n].
+def _within(runs: Sequence[Run], low: Ints, high: Ints) -> dict[int, list[Run]]:
+    """The parts of runs in each of the intervals low..high - 1 [n] that has any, by its number.
 
-    A rectangle lies in few of many documents: the others need not be cut.
+    A run lies in few of many documents: those beyond its extent need not be looked at.
     """
-    near = np.zeros(len(low), np.bool_)
-    for x in (run.positions for run in runs if run.at):
-        near |= (low <= x[-1]) & (x[0] < high)
-    return near
+    parts = defaultdict[int, list[Run]](list)
+    for run in (run for run in runs if run.at):
+        near = np.flatnonzero((low <= run.positions[-1]) & (run.positions[0] < high))
+        for n, *ends in zip(*(x.tolist() for x in (near, low[near], high[near])), strict=True):
+            if (part := run.between(*ends)).at:
+                parts[n].append(part)
+    return parts
 
 
 def _joined(calls: Iterable[Call], side: int) -> list[Call]:
