@@ -139,7 +139,8 @@ def layout_of(plan: Plan) -> Layout:
     """The layout of a plan; PlanError where a rank owns some heads of a token but not all."""
     work, ranks, sides = plan.workload, plan.ranks, plan.partition
     q = form_of(sides.q, work.seq, ranks, "query")
-    kv = q if sides.kv is sides.q else form_of(sides.kv, work.kv_seq, ranks, "KV")
+    own, other = ([(b.positions, b.home) for b in side.blocks] for side in (sides.q, sides.kv))
+    kv = q if own == other else form_of(sides.kv, work.kv_seq, ranks, "KV")
     both = (q, kv)
     equal = all(form.equal for form in both)
     parts, *others = {_parts(*one) for one in zip((sides.q, sides.kv), both, strict=True)}
