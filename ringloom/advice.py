@@ -63,6 +63,9 @@ def why(rows: Sequence[Row]) -> str:
         over = seconds(fast.makespan_s)
         if fast.bound_ratio is not None:
             over = f"{times(fast.bound_ratio)} the lower bound of {seconds(fast.bound_s)}"
+        elif fast.compute_bound_ratio is not None:
+            least = seconds(fast.compute_bound_s)
+            over = f"{times(fast.compute_bound_ratio)} the bound of compute and memory, {least}"
         return f"{spread} {over}, and {idle}."
     spread = f"{slow.schedule} takes {times(ratio)} as long as {fast.schedule}"
     spread += ", too close to call" if _close(slow, fast) else ""

@@ -18,7 +18,7 @@ from planner.one_line import both_ends
 from planner.plans import Passes
 from planner.workload import Workload, check_request
 from ringloom.advice import Recommendation, recommend, why
-from ringloom.rows import LABELS, Refusal, Row, cells, flat
+from ringloom.rows import LABELS, Refusal, Row, cells, flat, notes
 from ringloom.trials import Case, Track, Trials, against, asked_for, feasible
 from ringloom.views.units import counted, in_lines, length, seconds
 from simulator.confidence import unvalidated
@@ -106,9 +106,10 @@ class Comparison:
         for one in self.refused:
             name, wide = escape(one.schedule), f'<td colspan="{len(LABELS)}">'
             lines.append(f"<th>{name}</th>{wide}{one.verdict}: {escape(one.reason)}</td>")
-        caption = f"<caption>{escape(self.title)}</caption>"
+        caption, advice = f"<caption>{escape(self.title)}</caption>", self.recommendation.reason
         body = "".join(f"<tr>{line}</tr>" for line in lines)
-        return f"<table>{caption}{body}</table><p>{escape(self.recommendation.reason)}</p>"
+        below = "".join(f"<p>{escape(text)}</p>" for text in [*notes(self.rows), advice])
+        return f"<table>{caption}{body}</table>{below}"
 
     def to_pandas(self) -> Any:
         """Returns the rows as a pandas DataFrame; raises RingloomError without pandas."""

@@ -1,6 +1,6 @@
 """The rows of a comparison, numbers of one schedule or why it cannot run, and their columns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
 
@@ -36,14 +36,24 @@ class Row:
     exact: bool | None = None
     exact_seq: int | None = None
     bound_reason: str | None = None  # why there is no bound_ratio
+    # Of compute and memory alone, which no exact plan is below, whatever its kind.
+    compute_bound_s: float = 0.0
+    compute_bound_ratio: float | None = None  # None where the mask allows no pair
     # Nine of ten times would be measured in it; of time over the fastest, None if far off.
     interval_s: tuple[float, float] | None = field(default=None, compare=False)
     ratio_interval: tuple[float, float] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         bound = f", {over(self.bound_ratio)} times the lower bound" * (self.bound_ratio is not None)
+        if self.computing:
+            bound = f", {over(self.compute_bound_ratio)} times the bound of compute and memory"
         time = f"{self.makespan_s:.4g} s, {self.idle_fraction:.0%} idle"
         return f"<Row {self.schedule}: {time}{bound}>"
+
+    @property
+    def computing(self) -> bool:
+        """True where the lower bound does not hold, but that of compute and memory does."""
+        return self.bound_ratio is None and self.compute_bound_ratio is not None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -113,7 +123,29 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 LABELS = tuple(label for label, _, _ in COLUMNS)
 
 
+COMPUTING = "c"  # after a ratio to the bound of compute and memory alone
+
+
 def cells(row: Row) -> list[Cell]:
-    """Returns the cells of a row, in the order of the columns."""
+    """Returns the cells of a row, in the order of the columns.
+
+    The last is the ratio to the lower bound, or else to that of compute and memory, and says so.
+    """
     numbers = [(label, field, getattr(row, field), text) for label, field, text in COLUMNS]
-    return [Cell(label, field, value, text(value)) for label, field, value, text in numbers]
+    *usual, bound = [
+        Cell(label, field, value, text(value)) for label, field, value, text in numbers
+    ]
+    if row.computing:
+        ratio = row.compute_bound_ratio
+        bound = Cell(bound.label, "compute_bound_ratio", ratio, over(ratio) + COMPUTING)
+    return [*usual, bound]
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Returns what the marks in cells mean, where there are any."""
+    marked = {row.bound_reason: row.schedule for row in reversed(rows) if row.computing}
+    return [
+        f"{COMPUTING}: time over the bound of compute and memory alone; the lower bound does not"
+        f" hold for {name}: {reason}"
+        for reason, name in [*marked.items()][-1:]
+    ]

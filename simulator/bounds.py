@@ -14,26 +14,31 @@ Nothing else takes time.
 compute   all pairs, over the sum of the ranks' speeds
 memory    each key that a query sees and each query that sees a key is read once, on some rank, and
           their results are written once, in the model's dtype: all these bytes, over the same sum
-link      However ranks are divided into groups, one group computes its size's share of all pairs at
-          least. It needs a bounding box of rows for them (Loomis and Whitney): with k keys and, in
-          the mean over query heads that share a KV head, q queries, it computes q k pairs per query
-          head at the most. Rows that it does not own come in (forward: Q and KV) or their gradients
-          go out (backward: DQ and DKV; DOUT alone bounds nothing, as own queries with all keys have
-          room for any share). Their bytes are linear in q and k, the pairs bilinear, so the least
-          bytes for so many pairs, in the mean over heads, lie on the lower convex hull of the four
+link      A group of ranks that computes some pairs needs a bounding box of rows for them (Loomis
+          and Whitney): with k keys and, in the mean over query heads that share a KV head, q
+          queries, it computes q k pairs per query head at the most. Of a query that it does not
+          own, Q comes in (backward: DOUT) and OUT goes out (DQ); of a key that it does not own, KV
+          comes in (backward: DKV goes out). Divide all ranks into groups. Each partial sum goes to
+          one rank, so what goes out of one group comes into another: over all groups together, all
+          of these bytes come in. They are linear in q and k, the pairs bilinear, so the least bytes
+          of a group for its pairs, in the mean over heads, lie on the lower convex hull of the four
           corners of own to all queries x own to all keys. Own tokens of a plain causal mask meet in
           o (o + 1) / 2 pairs only, so o (o - 1) / 2 of the box are not computed. Nobody knows which
-          group it is: of each division the least time counts, and of all divisions the largest. To
-          it comes the least latency of a message. Where that is the larger part, it is `latency`.
+          group computes which pairs: the bytes are fewest where pairs are given out along the
+          flattest edges of all hulls. The links into all groups, together, carry them; of all
+          divisions the largest time counts. It is a mean: some group has it at least, but a given
+          one may have less. To it comes the least latency of a message. Where that is the larger
+          part, it is `latency`.
 
 Neither packing nor a mask's shape counts for links: where a few rows are enough for a share
 (windows, short documents), or few ranks are on few links, the bound is that of compute or memory,
 and loose where no plan reaches full rate (docs/predictions.md lists where).
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -51,7 +56,12 @@ from simulator.network.topology import Place
 from simulator.scenario import Scenario
 
 Why = Literal["compute", "memory", "link", "latency"]
-BOXES: dict[Pass, tuple[str, str]] = {"forward": ("Q", "KV"), "backward": ("DQ", "DKV")}
+# What travels for a row that is computed away from its owner, on the query side and the key side.
+AWAY: dict[Pass, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "forward": (("Q", "OUT"), ("KV",)),
+    "backward": (("DOUT", "DQ"), ("DKV",)),
+}
+Hull = list[tuple[float, float]]  # pairs and bytes at the corners, both rising
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +82,10 @@ class Bounds:
 
 
 class Group(NamedTuple):
-    """Ranks of a group, and bytes/s of all links into it, and out of it, together."""
+    """Ranks of a group, and bytes/s of all links into it together."""
 
     ranks: int
     into: float
-    out: float
 
 
 def lower_bound(
@@ -90,22 +99,38 @@ def lower_bound(
 
     Of a scenario, speeds, links and topology count. Raises RingloomError where they do not fit.
     """
-    region, queries = work.mask.region(), range(work.offset, work.kv_seq)
-    pairs = int(areas(region, [(queries,)], [(range(work.kv_seq),)])[0, 0])  # of one query head
-    kernels, speed = Kernels(hardware, work, pass_), float(scenario.speed(ranks).sum())
-    times: dict[Why, float] = {  # of one query head on one rank
-        "compute": pairs * kernels.seconds_per_pair,
-        "memory": sum(kernels.traffic(*_seen(work, region))) / hardware["memory.bandwidth"],
-    }
-    why = max(times, key=times.__getitem__)
-    bound = Bounds(times[why] * work.heads / speed, why, "all ranks")
+    bound, pairs = compute_bound(work, ranks, pass_, hardware, scenario), _pairs(work)
     routes = scenario.routes(hardware, ranks)
     for name, groups in _divisions(routes):
-        seconds = min(_transfer(work, ranks, pass_, pairs, group) for group in groups)
+        seconds = _transfer(work, ranks, pass_, pairs, groups)
         alpha = _least_alpha(routes) if seconds else 0.0
         if seconds + alpha > bound.seconds:
             bound = Bounds(seconds + alpha, "link" if seconds > alpha else "latency", name)
     return bound
+
+
+def compute_bound(
+    work: Workload,
+    ranks: int,
+    pass_: Pass,
+    hardware: Hardware,
+    scenario: Scenario = Scenario(),  # noqa: B008  frozen, so one shared instance is safe
+) -> Bounds:
+    """Return the time that no exact plan is below, of any class: of compute and memory alone."""
+    kernels, speed = Kernels(hardware, work, pass_), float(scenario.speed(ranks).sum())
+    seen = _seen(work, work.mask.region())
+    times: dict[Why, float] = {  # of one query head on one rank
+        "compute": _pairs(work) * kernels.seconds_per_pair,
+        "memory": sum(kernels.traffic(*seen)) / hardware["memory.bandwidth"],
+    }
+    why = max(times, key=times.__getitem__)
+    return Bounds(times[why] * work.heads / speed, why, "all ranks")
+
+
+def _pairs(work: Workload) -> int:
+    """Return the allowed pairs of one query head."""
+    queries = range(work.offset, work.kv_seq)
+    return int(areas(work.mask.region(), [(queries,)], [(range(work.kv_seq),)])[0, 0])
 
 
 def _seen(work: Workload, region: Region) -> tuple[int, int]:
@@ -123,16 +148,15 @@ def _covered(low: Ints, high: Ints) -> int:
     return int(np.maximum(high - np.maximum(low, np.append(low[:1], high[:-1])), 0).sum())
 
 
-def _transfer(work: Workload, ranks: int, pass_: Pass, pairs: int, group: Group) -> float:
-    """Return the seconds in which a group's links carry what its share of all pairs needs."""
-    q, kv = (TENSORS[name].bytes_per_token(work, finished=True) for name in BOXES[pass_])
-    box = _box(work.seq, ranks, group.ranks), _box(work.kv_seq, ranks, group.ranks)
-    share = pairs * group.ranks / ranks
-    if _plain(work):
-        own = box[0][0]
-        share += own * (own - 1) / 2
-    size = _hull(share, *box, work.group * q, kv) * work.kv_heads
-    rate = group.into if pass_ == "forward" else group.out
+def _transfer(work: Workload, ranks: int, pass_: Pass, pairs: int, groups: Counter[Group]) -> float:
+    """Return the seconds in which the links into all groups carry what all pairs need."""
+    counts = Counter[int]()
+    for group, count in groups.items():
+        counts[group.ranks] += count
+    hull = _sum([(_hull(work, ranks, size, pass_), count) for size, count in counts.items()])
+    most, sizes = np.array(hull).T  # pairs and bytes at the corners
+    size = float(np.interp(pairs, most, sizes))
+    rate = sum(group.into * count for group, count in groups.items())
     return size / rate if rate else size and float("inf")
 
 
@@ -145,48 +169,71 @@ def _plain(work: Workload) -> bool:
     return work.mask == Causal() and work.seq == work.kv_seq
 
 
-def _hull(
-    share: float, rows: tuple[int, int], columns: tuple[int, int], q: float, kv: float
-) -> float:
-    """Return the lower convex hull, at `share` pairs, of the bytes at a box's four corners.
+def _hull(work: Workload, ranks: int, group: int, pass_: Pass) -> Hull:
+    """Return the lower convex hull of pairs and bytes, of all KV heads, at a box's four corners.
 
-    `rows` and `columns`: owned and all; `q` and `kv`: bytes of a row that is not owned.
+    The first corner is that of rows that the group of so many ranks owns: they take no bytes.
     """
-    corners = sorted(
-        (height * width, q * (height - rows[0]) + kv * (width - columns[0]))
+    q, kv = (
+        sum(TENSORS[name].bytes_per_token(work, finished=True) for name in side) * work.kv_heads
+        for side in AWAY[pass_]
+    )
+    rows, columns = _box(work.seq, ranks, group), _box(work.kv_seq, ranks, group)
+    own = rows[0] * (rows[0] - 1) / 2 if _plain(work) else 0.0
+    corners = (
+        (height * width - own, work.group * q * (height - rows[0]) + kv * (width - columns[0]))
         for height in rows
         for width in columns
     )
-    least = corners[-1][1]
-    for (x, low), (y, high) in combinations(corners, 2):
-        if x < y and x <= share <= y:
-            least = min(least, low + (high - low) * (share - x) / (y - x))
-    return 0.0 if share <= corners[0][0] else least
+    hull: Hull = []
+    for x, y in sorted(corners):
+        while len(hull) > 1 and _slope(hull[-2], (x, y)) <= _slope(hull[-2], hull[-1]):
+            hull.pop()
+        if not hull or x > hull[-1][0]:
+            hull.append((x, y))
+    return hull
+
+
+def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
+    return (b[1] - a[1]) / (b[0] - a[0])
+
+
+def _sum(hulls: Sequence[tuple[Hull, int]]) -> Hull:
+    """Return the least bytes of all pairs of several groups: of each hull there are so many.
+
+    Pairs are given out along the flattest edges first.
+    """
+    x, y = (sum(hull[0][axis] * count for hull, count in hulls) for axis in (0, 1))
+    pieces = sorted(
+        (_slope(a, b), (b[0] - a[0]) * count) for hull, count in hulls for a, b in pairwise(hull)
+    )
+    total = [(x, y)]
+    for slope, width in pieces:
+        x, y = x + width, y + slope * width
+        total.append((x, y))
+    return total
 
 
 # ---- groups of ranks
 
 
-def _divisions(routes: Routes) -> Iterator[tuple[str, set[Group]]]:
+def _divisions(routes: Routes) -> Iterator[tuple[str, Counter[Group]]]:
     """Yield each way to divide the ranks into groups with a word for one of them: rank, node, half.
 
-    Groups that are alike are one. Slow and cut links count as they are.
+    Groups that are alike are counted. Slow and cut links count as they are.
     """
     topology = routes.topology
     every: dict[Place, int] = {rank: rank for rank in range(topology.ranks)}
     for name, number in [("rank", every), *topology.divisions]:
         count = max(number.values()) + 1
-        members, into, out = [0] * count, [0.0] * count, [0.0] * count
+        members, into = [0] * count, [0.0] * count
         for place, group in number.items():
             members[group] += isinstance(place, int)
         for a, b, link in routes.graph.edges(data=True):
-            source, target = number.get(a), number.get(b)
-            if source != target:
-                if source is not None:
-                    out[source] += link["bandwidth"]
-                if target is not None:
-                    into[target] += link["bandwidth"]
-        yield name, set(map(Group, members, into, out))
+            target = number.get(b)
+            if target is not None and number.get(a) != target:
+                into[target] += link["bandwidth"]
+        yield name, Counter(map(Group, members, into))
 
 
 def _least_alpha(routes: Routes) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from planner.plans import AnyPlans
 from planner.verify import ensure_verified
-from simulator.bounds import Bounds, lower_bound, outside
+from simulator.bounds import Bounds, compute_bound, lower_bound, outside
 from simulator.costs.prices import Costs
 from simulator.engines.choice import Engine, timed
 from simulator.hardware import Hardware
@@ -25,7 +25,8 @@ from simulator.timeline import Floats
 KEPT = 1 << 16  # rows up to which a timeline keeps every row unless told otherwise
 SUMMED = (
     *("makespan", "busy", "exposed", "bytes_sent", "max_bytes_sent"),
-    *("busiest_link", "own_limit", "bound", "rounds", "messages"),
+    *("busiest_link", "own_limit", "bound", "compute_bound"),
+    *("rounds", "messages"),
 )
 
 
@@ -46,6 +47,7 @@ class Prediction(Drawn):
     max_bytes_sent: int  # of the rank that sends most, pass by pass
     peak_bytes: int  # of the rank that holds most
     bound: Bounds  # of this workload on these ranks, whatever the plan
+    compute_bound: Bounds  # of compute and memory alone, which holds for plans of no class, too
     outside: str | None  # why the plan is in no class for which the bound holds; None if it is
     busiest_link: float  # seconds that this plan's busiest port or link is taken
     own_limit: float  # the same of its busiest rank or link: what no order of its work is below
@@ -77,6 +79,15 @@ class Prediction(Drawn):
         return None if self.bound_reason else ratio(self.makespan, self.bound.seconds)
 
     @property
+    def compute_bound_ratio(self) -> float | None:
+        """makespan / compute bound, of compute and memory alone, whatever the plan's class.
+
+        None where the mask allows no pair.
+        """
+        least = self.compute_bound.seconds
+        return None if self.makespan and not least else ratio(self.makespan, least)
+
+    @property
     def bound_reason(self) -> str | None:
         """Why there is no `bound_ratio`; None where there is one."""
         nothing = self.makespan and not self.bound.seconds
@@ -96,6 +107,8 @@ class Prediction(Drawn):
             "bound_s": self.bound.seconds,
             "bound_ratio": self.bound_ratio,
             "bound_reason": self.bound_reason,
+            "compute_bound_s": self.compute_bound.seconds,
+            "compute_bound_ratio": self.compute_bound_ratio,
             "own_limit_s": self.own_limit,
         }
 
@@ -177,9 +190,10 @@ def _priced(
 def _one_pass(costs: Costs, scenario: Scenario, engine: Engine, record: bool) -> Prediction:
     timeline, sums, engine, contended = timed(costs, scenario, engine, record=record)
     plan, hardware, used = costs.plan, costs.hardware, memory(costs.plan)
-    bound = lower_bound(plan.workload, plan.ranks, plan.pass_, hardware, scenario)
+    case = plan.workload, plan.ranks, plan.pass_, hardware, scenario
+    bound, computing = lower_bound(*case), compute_bound(*case)
     reason, link = outside(plan), float(sums.ports.max(initial=0.0))
-    least = 0.0 if reason else bound.seconds
+    least = computing if reason else bound
     return Prediction(
         name=plan.name,
         hardware=hardware.name,
@@ -192,9 +206,10 @@ def _one_pass(costs: Costs, scenario: Scenario, engine: Engine, record: bool) ->
         max_bytes_sent=int(sums.sent.max()),
         peak_bytes=int(used.peak.max()),
         bound=bound,
+        compute_bound=computing,
         outside=reason,
         busiest_link=link,
-        own_limit=max(least, link, float(sums.busy.max())),
+        own_limit=max(least.seconds, link, float(sums.busy.max())),
         rounds=plan.rounds,
         messages=sums.messages,
         timeline=timeline,

@@ -49,5 +49,6 @@ def _row(row: Row, slowest: float) -> dict[str, Any]:
         "bound": None if row.bound_ratio is None else bound,
         "words": f"{seconds(row.makespan_s)}, {1 - row.idle_fraction:.0%} busy,"
         f" {row.idle_fraction:.0%} idle, "
-        + (row.bound_reason or f"lower bound {seconds(row.bound_s)}"),
+        + (row.bound_reason or f"lower bound {seconds(row.bound_s)}")
+        + f"; bound of compute and memory {seconds(row.compute_bound_s)}" * row.computing,
     }

@@ -14,7 +14,7 @@ from planner.analysis.balance import loads
 from planner.analysis.messages import message_bytes
 from planner.ir import Move, Plan
 from ringloom.advice import recommend
-from ringloom.rows import LABELS, Refusal, Row, cells
+from ringloom.rows import LABELS, Refusal, Row, cells, notes
 from ringloom.views.units import in_lines, length, seconds, size, times
 from runtimes.validation import Check
 from simulator.prediction import Prediction
@@ -89,8 +89,9 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
             *([RAN[row.exact].format(length(row.exact_seq or 0))] if ran else []),
         )
         table.add_row(*texts, style="bold green" if best else "")
-    if refused:
-        table.caption = Text("\n".join(f"{x.schedule} {x.verdict}: {x.reason}" for x in refused))
+    below = [*notes(rows), *(f"{x.schedule} {x.verdict}: {x.reason}" for x in refused)]
+    if below:
+        table.caption = Text("\n".join(below))
         table.caption.justify = "left"
     return table
 
@@ -153,11 +154,16 @@ def mark(good: bool) -> Text:
 def prediction(result: Prediction) -> Table:
     """One simulated plan in words and units."""
     over = f"it does not hold for this plan: {result.bound_reason}"
+    computing = list[tuple[str, str]]()
     if result.bound_ratio is not None:
         over = f"the plan takes {times(result.bound_ratio)}"
+    elif result.compute_bound_ratio is not None:
+        least, took = seconds(result.compute_bound.seconds), times(result.compute_bound_ratio)
+        computing = [("compute and memory", f"{least} at least; the plan takes {took}")]
     lines = (
         ("time", seconds(result.makespan)),
         ("lower bound", f"{seconds(result.bound.seconds)}; {over}"),
+        *computing,
         ("own limit", f"{seconds(result.own_limit)}, of this plan's own work and messages"),
         ("idle", f"{result.idle_fraction:.1%} of all ranks' time"),
         ("exposed communication", f"{seconds(result.exposed)} on the rank that waits longest"),

@@ -13,6 +13,7 @@ import ringloom as rl
 from command_line import CommandLine
 from repository import ROOT
 from ringloom.cli import main
+from ringloom.rows import over
 from runtimes import backends
 from runtimes.machine import RankError
 
@@ -324,6 +325,13 @@ def test_a_plan_for_which_the_bound_does_not_hold_has_no_ratio_but_a_reason(
     assert uneven["bound_ratio"] is None
     assert uneven["bound_reason"] == "a rank owns 126 tokens of the query side, more than 125"
     assert uneven["bound_s"] == rows["zigzag"]["bound_s"]
+    assert uneven["compute_bound_ratio"] == uneven["makespan_s"] / uneven["compute_bound_s"]
+    assert uneven["compute_bound_s"] == rows["zigzag"]["compute_bound_s"] <= uneven["bound_s"]
+    printed = ringloom("compare", *work, "--schedules", "zigzag", "--schedules", "usp:ulysses=2")
+    assert f" {over(uneven['compute_bound_ratio'])}c\n" in printed
+    words = " ".join(printed.split())
+    assert "c: time over the bound of compute and memory alone; the lower bound does not " in words
+    assert "hold for usp:ulysses=2: a rank owns 126 tokens of the query side" in words
 
 
 def test_messages_split_block_by_block_are_listed_where_that_saves_a_tenth(

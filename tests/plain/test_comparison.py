@@ -15,6 +15,7 @@ from ringloom.advice import CLOSE, recommend, why
 from ringloom.cli import main
 from ringloom.comparison import asked
 from ringloom.report.summary import summary
+from ringloom.rows import cells, notes, over
 from ringloom.trials import on_machine
 from ringloom.views.units import in_lines, times
 from simulator.hardware import hardware
@@ -70,7 +71,14 @@ def test_where_no_bound_holds_none_is_drawn() -> None:
     assert [row.schedule for row in rows if row.bound_ratio is None] == ["groups"]
     marks = summary(rows).partition("<thead>")[2].split("<tbody")[1:]
     assert ['<i class="bound"' in one for one in marks] == [row.schedule == "ring" for row in rows]
-    assert f"idle, {rows[0].bound_reason}" in summary(rows)
+    assert f"idle, {rows[0].bound_reason}; bound of compute and memory " in summary(rows)
+    (note,) = notes(rows)
+    assert note.startswith("c: time over the bound of compute and memory alone;")
+    assert note.endswith(f" does not hold for groups: {rows[0].bound_reason}")
+    last = [cells(row)[-1] for row in rows]
+    ratios = [f"{over(row.makespan_s / row.compute_bound_s)}c" for row in rows]
+    assert [cell.field for cell in last] == ["compute_bound_ratio", "bound_ratio"]
+    assert [last[0].text, last[1].text[-1].isdigit()] == [ratios[0], True]
 
 
 def test_a_schedule_that_needs_more_memory_than_there_is_cannot_run(

@@ -84,7 +84,8 @@ def test_a_row_is_plain_json(one: Plan, machine: Hardware) -> None:
     assert json.loads(json.dumps(row, allow_nan=False)) == row
     assert list(row) == [
         *("makespan_s", "idle_fraction", "exposed_comm_s", "max_bytes_sent", "peak_bytes"),
-        *("bound_s", "bound_ratio", "bound_reason", "own_limit_s"),
+        *("bound_s", "bound_ratio", "bound_reason"),
+        *("compute_bound_s", "compute_bound_ratio", "own_limit_s"),
     ]
 
 
