@@ -1,0 +1,202 @@
+"""Puts questions to a torch function on local shards, on every rank of a group.
+
+Rank 0 leads: it decides what to ask, and every rank asks its own function. Questions and answers
+travel over a gloo group of their own, so that they meet no message of the function.
+"""
+
+import inspect
+import pickle
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from runtimes.arrays import Array
+from runtimes.audit.case import Case
+from runtimes.audit.questions import Answer, Question, inputs
+from runtimes.audit.traffic import Traffic
+from runtimes.torch.rank import to_numpy, to_torch
+
+POISON = 1 << 22  # bytes that are filled with NaN in each of several sizes down to 64
+Note = Callable[[str], None]  # told where a rank is
+
+
+class Asker:
+    """The rank's own function, and the way to the other ranks.
+
+    `note(text)` is called when a rank enters its function and when it has left it. `timeout`:
+    seconds that ranks wait for each other.
+    """
+
+    def __init__(
+        self,
+        attend: Callable[..., Any],
+        case: Case,
+        rank: int,
+        group: Any,
+        timeout: float,
+        note: Note = lambda _: None,
+    ) -> None:
+        self.attend, self.case, self.rank, self.group = attend, case, rank, group
+        self.timeout, self.note, self.calls = timeout, note, 0
+        self.given = {"group": group} if takes(attend, "group") else {}
+        self.device = _device(group)
+        self.control: Any = None
+        if case.ranks > 1:
+            ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+            wait = timedelta(seconds=timeout)
+            self.control = dist.new_group(ranks, backend="gloo", timeout=wait)
+            self.first = ranks[0]
+
+    def ask(self, question: Question) -> Answer:
+        """Asks every rank; called on rank 0."""
+        self._tell(question)
+        return self._ask(question)
+
+    def follow(self) -> Any:
+        """Answers until the leader is done; returns what it ends with. Called on other ranks."""
+        while isinstance(told := self._tell(None), Question | Case):
+            if isinstance(told, Case):
+                self.case = told
+            else:
+                self._ask(told)
+        return told
+
+    def change(self, case: Case) -> None:
+        """Goes on with another case, whose positions are known by now; called on rank 0."""
+        self.case = case
+        self._tell(case)
+
+    def end(self, result: Any) -> None:
+        """Ends what the other ranks follow."""
+        self._tell(result)
+
+    def _tell(self, told: Any) -> Any:
+        if self.control is None:
+            return told
+        box = [told]
+        dist.broadcast_object_list(box, src=self.first, group=self.control)
+        return box[0]
+
+    def _ask(self, question: Question) -> Answer:
+        part = self._answer(question)
+        parts: list[Any] = [part]
+        if self.control is not None:
+            self.note(f"call {self.calls}: waits for the other ranks")
+            dist.monitored_barrier(self.control, timedelta(seconds=self.timeout), True)
+            parts = [None] * self.case.ranks
+            box = parts if self.rank == 0 else None
+            dist.gather_object(pickle.dumps(part), box, dst=self.first, group=self.control)
+            if self.rank:
+                return part
+            parts = [pickle.loads(one) for one in parts]
+        return joined(parts)
+
+    def _answer(self, question: Question) -> Answer:
+        """Calls the rank's own function once."""
+        arrays = inputs(self.case, question, self.rank)
+        tensors = {name: to_torch(x).to(self.device) for name, x in arrays.items()}
+        dout = tensors.pop("dout", None)
+        if question.poison:
+            poison(self.device)
+        self.calls += 1
+        self.note(f"call {self.calls}: in the function, forward")
+        leaves = [x.requires_grad_(dout is not None) for x in tensors.values()]
+        traffic = Traffic() if question.watch else None
+        with traffic or nullcontext():
+            out = _tensor(self.attend(*leaves, **self.given))
+            said = misfits(out, tensors["q"], tensors["v"], self.rank)
+            results: dict[str, Array] = {}
+            if dout is not None and not said:
+                self.note(f"call {self.calls}: in the function, backward")
+                if traffic:
+                    traffic.pass_ = "backward"
+                results = self._gradients(out, leaves, dout)
+        bytes_ = traffic.bytes_from(dist.get_rank()) if traffic and dist.is_initialized() else None
+        return Answer(_wide(out), **results, said=said, traffic=bytes_)
+
+    def _gradients(self, out: Any, leaves: list[Any], dout: Any) -> dict[str, Array]:
+        """Returns the gradients of this rank's inputs; zeros for inputs that got none."""
+        if not out.requires_grad:
+            return {
+                f"d{name}": _wide(torch.zeros_like(x))
+                for name, x in zip("qkv", leaves, strict=True)
+            }
+        grads = torch.autograd.grad(out, leaves, dout.to(out.dtype), allow_unused=True)
+        return {
+            f"d{name}": _wide(torch.zeros_like(x) if grad is None else grad)
+            for name, x, grad in zip("qkv", leaves, grads, strict=True)
+        }
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Returns True for a function with a parameter of this name."""
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def misfits(out: Any, q: Any, v: Any, rank: int) -> tuple[tuple[int, str, str], ...]:
+    """Names a result of another shape or dtype than it should have: (rank, kind, sentence)."""
+    shape, said = (*q.shape[:3], v.shape[3]), []
+    if tuple(out.shape) != shape:
+        sizes = f"{list(out.shape)} instead of {list(shape)}"
+        return ((rank, "wrong shape", f"rank {rank} returned a result of shape {sizes}"),)
+    if out.dtype != q.dtype:
+        dtypes = f"{str(out.dtype)[6:]} for inputs of {str(q.dtype)[6:]}"
+        said.append((rank, "wrong dtype", f"rank {rank} returned {dtypes}"))
+    return tuple(said)
+
+
+def joined(parts: list[Answer]) -> Answer:
+    """Joins the answers of all ranks along slots."""
+    said = tuple(one for part in parts for one in part.said)
+    if any(kind == "wrong shape" for _, kind, _ in said):
+        return Answer(np.zeros(0), said=said)
+    names = [name for name in ("out", "dq", "dk", "dv") if getattr(parts[0], name) is not None]
+    arrays = {name: np.concatenate([getattr(p, name) for p in parts], axis=2) for name in names}
+    tables = [part.traffic for part in parts if part.traffic is not None]
+    traffic = {key: size for table in tables for key, size in table.items()} if tables else None
+    return Answer(**arrays, said=said, traffic=traffic)
+
+
+def poison(device: Any) -> None:
+    """Fills memory of many sizes with NaN and frees it, so that later buffers may begin with it."""
+    size, blocks = POISON, []
+    while size >= 64:
+        blocks += [torch.full((size // 4,), float("nan"), device=device) for _ in range(4)]
+        size //= 2
+    del blocks
+
+
+def _tensor(result: Any) -> Any:
+    """Returns out of a result that may be (out, lse, ...), or no tensor of torch's."""
+    if isinstance(result, tuple | list):
+        result = result[0]
+    return result if isinstance(result, torch.Tensor) else to_torch(np.asarray(result))
+
+
+def _wide(tensor: Any) -> Array:
+    array = to_numpy(tensor)
+    return array if array.dtype == np.float64 else array.astype(np.float32)
+
+
+def _device(group: Any) -> Any:
+    """Returns the device of this rank's tensors: a GPU where the group exchanges on one."""
+    if dist.is_initialized() and "nccl" in dist.get_backend(group):
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def lead(asker: Asker, examine: Callable[[Asker], Any]) -> Any:
+    """Returns what `examine(asker)` returns on rank 0, on every rank."""
+    if asker.rank:
+        return asker.follow()
+    result = examine(asker)
+    asker.end(result)
+    return result

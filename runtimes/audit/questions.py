@@ -1,0 +1,150 @@
+"""Questions: the inputs of one call, described in a few numbers that every rank can fill in.
+
+    question ::= Question(q, k, v, dout)      each a sum of fills; dout None: the forward pass alone
+    fill     ::= Indicators | Level | Codes | Noise
+
+An indicator writes a number at one dimension of one column, so that a slice of columns takes as
+many dimensions. Padding gets the same numbers as tokens, in columns of its own.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.workload import Workload
+from runtimes.arrays import Array, dtype_of
+from runtimes.audit.case import Case, Ints, Side
+
+
+@dataclass(frozen=True, slots=True)
+class Indicators:
+    """Writes `amount` at dimension `dim` + n of column `start` + n, for n below `count`."""
+
+    start: int
+    count: int
+    dim: int
+    amount: float = 1.0
+
+    def add(self, array: Array, columns: Ints, side: Side, work: Workload) -> None:
+        """Adds the fill to an array [batch, heads, slots, dimension] of some slots."""
+        at = np.flatnonzero((columns >= self.start) & (columns < self.start + self.count))
+        array[:, :, at, self.dim + columns[at] - self.start] += self.amount
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """Writes a number at dimension `dim` of every column: `values[column]`."""
+
+    values: NDArray[np.float64]
+    dim: int
+
+    def add(self, array: Array, columns: Ints, side: Side, work: Workload) -> None:
+        """Adds the fill to an array [batch, heads, slots, dimension] of some slots."""
+        array[:, :, :, self.dim] += self.values[columns]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bins:
+    """Writes `amount` at the dimension that a column has in `bins`; none where that is negative."""
+
+    bins: NDArray[np.int64]
+    amount: float = 1.0
+
+    def add(self, array: Array, columns: Ints, side: Side, work: Workload) -> None:
+        """Adds the fill to an array [batch, heads, slots, dimension] of some slots."""
+        at = np.flatnonzero(self.bins[columns] >= 0)
+        array[:, :, at, self.bins[columns[at]]] += self.amount
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Writes `amount` at dimension n of lane `start` + n: batch rows times heads."""
+
+    start: int
+    amount: float = 1.0
+
+    def add(self, array: Array, columns: Ints, side: Side, work: Workload) -> None:
+        """Adds the fill to an array [batch, heads, slots, dimension] of some slots."""
+        batch, heads, _, dim = array.shape
+        for lane in range(self.start, min(self.start + dim, batch * heads)):
+            array[lane // heads, lane % heads, :, lane - self.start] += self.amount
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Adds independent normal numbers of a stream of the seed, times `amount`."""
+
+    seed: int
+    stream: int
+    amount: float = 1.0
+
+    def add(self, array: Array, columns: Ints, side: Side, work: Workload) -> None:
+        """Adds the fill to an array [batch, heads, slots, dimension] of some slots."""
+        array += self.whole(array.shape, side.width)[:, :, columns] * self.amount
+
+    def whole(self, shape: tuple[int, ...], columns: int) -> Array:
+        """Draws the numbers of all columns."""
+        random = np.random.default_rng([self.seed, self.stream])
+        return random.standard_normal((*shape[:2], columns, shape[3]))
+
+
+Fill = Indicators | Level | Bins | Codes | Noise
+Fills = tuple[Fill, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The inputs of one call; no fill means zeros.
+
+    `poison`: ranks fill memory with NaN and free it before the call. `watch`: messages are counted.
+    """
+
+    q: Fills = ()
+    k: Fills = ()
+    v: Fills = ()
+    dout: Fills | None = None
+    poison: bool = False
+    watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Results of one call on all slots: float64 or float32 [batch, heads, slots, dimension].
+
+    `said` has, for each rank whose results are not what they should be, a sentence; `traffic` the
+    bytes that were sent by (pass, source, destination), None where nobody watched.
+    """
+
+    out: Array
+    dq: Array | None = None
+    dk: Array | None = None
+    dv: Array | None = None
+    said: tuple[tuple[int, str, str], ...] = ()  # rank, kind, sentence
+    traffic: dict[tuple[str, int, int], int] | None = None
+
+    def gradient(self, name: str) -> Array:
+        """Returns dq, dk or dv; raises AttributeError where there is none."""
+        array = getattr(self, name)
+        if array is None:
+            raise AttributeError(f"the question had no cotangent: no {name}")
+        return np.asarray(array)
+
+
+def inputs(case: Case, question: Question, rank: int | None = None) -> dict[str, Array]:
+    """Fills the arrays of a rank, or of all slots: q, k, v, and dout if asked, in the dtype."""
+    work, arrays = case.work, dict[str, Array]()
+    dims = {"q": work.head_dim, "k": work.head_dim, "v": work.v_head_dim, "dout": work.v_head_dim}
+    for name, dim in dims.items():
+        fills: Any = getattr(question, name)
+        if fills is None:
+            continue
+        side = case.side("q" if name in ("q", "dout") else "kv")
+        slots = side.ranks == rank if rank is not None else np.ones(len(side.ranks), bool)
+        heads = work.heads if name in ("q", "dout") else work.kv_heads
+        array = np.zeros((work.batch, heads, int(slots.sum()), dim))
+        for fill in fills:
+            fill.add(array, side.columns[slots], side, work)
+        arrays[name] = array.astype(dtype_of(work.dtype))
+    return arrays

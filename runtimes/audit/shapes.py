@@ -1,0 +1,136 @@
+"""Names a fault of a matrix of multiplicities by the shape of its wrong pairs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from runtimes.arrays import Array
+from runtimes.audit.case import Case, Ints
+from runtimes.audit.suspects import band, suspects
+
+BLOCK = 4  # pairs
+MISSED = 0.05  # of the wrong pairs: a suspect explains a matrix that it differs from in fewer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """The slots of queries, and the columns of keys, of a matrix: positions and ranks.
+
+    `rows`: slots that hold a query. Columns behind all positions are padding.
+    """
+
+    rows: Ints
+    queries: Ints
+    query_ranks: Ints
+    query_indices: Ints
+    keys: Ints
+    key_ranks: Ints
+    key_indices: Ints
+    tokens: int
+    wanted: Array
+
+    @property
+    def padding(self) -> Array:
+        """Columns of padding: bool [columns]."""
+        return np.asarray(self.keys >= self.tokens)
+
+
+def place(case: Case) -> Place:
+    """Returns where the rows and columns of the matrices of a case are, and what is wanted."""
+    q, kv, work = case.side("q"), case.side("kv"), case.work
+    rows = np.flatnonzero(q.positions >= 0)
+    rows = rows[np.argsort(q.positions[rows])]
+    first, keys = kv.first_slots(), np.arange(kv.width)
+    wanted = np.zeros((len(rows), kv.width), bool)
+    wanted[:, : work.kv_seq] = work.allowed(q.positions[rows], keys[: work.kv_seq])
+    own = q.locals()[rows], kv.locals()[first]
+    ranks = q.ranks[rows], kv.ranks[first]
+    return Place(
+        rows, q.positions[rows], ranks[0], own[0], keys, ranks[1], own[1], work.kv_seq, wanted
+    )
+
+
+def kind_of(case: Case, at: Place, times: Array, uneven: Array) -> str:
+    """Returns the kind of fault of multiplicities [rows, columns] that are not what is wanted."""
+    seen = times > 0
+    wrong = times != at.wanted
+    extra, lost, twice = seen & ~at.wanted, at.wanted & ~seen, at.wanted & (times > 1)
+    rows = wrong.any(axis=1)
+    if uneven.any() and uneven[rows].mean() >= 0.5:
+        return "unmerged partials"
+    if extra.any() and not extra[:, ~at.padding].any():
+        return "padding attended"
+    if kind := suspected(case, at, seen, wrong):
+        return kind
+    if extra.any():
+        return _of_extra(case, at, extra, lost)
+    if lost.sum() >= twice.sum():
+        return _of_lost(at, seen, lost)
+    return "attended twice"
+
+
+def suspected(case: Case, at: Place, seen: Array, wrong: Array) -> str:
+    """Returns the kind of the suspect that the pairs seen are most like; "" for none."""
+    real = ~at.padding
+    limit, best = MISSED * wrong.sum(), ""
+    for kind, pairs in suspects(case.work, at.queries, at.keys[real]):
+        missed = int((pairs != seen[:, real]).sum())
+        if missed < limit or (missed == 0 and not best):
+            limit, best = missed, kind
+    return best
+
+
+def _of_extra(case: Case, at: Place, extra: Array, lost: Array) -> str:
+    """Returns the kind of pairs that are attended and must not be."""
+    if not at.wanted[extra.any(axis=1)].any():
+        return "empty rows"
+    if lost.sum() > MISSED * extra.sum():
+        return "another mask"
+    real = ~at.padding
+    right = band(case.work, at.queries, at.keys[real])
+    if right is None:
+        return "mask leak"
+    extra = extra[:, real]
+    if not (extra & right.same_document()).any():
+        return "document leak"
+    apart = right.j[None] - right.i[:, None] - right.ahead[:, None]
+    edges = (apart == right.right + 1) | (apart == -right.left - 1)
+    if not (extra & ~edges).any():
+        return "off by one"
+    if not (extra & (apart <= right.right)).any():
+        return "future leak"
+    return "mask leak" if (extra & (apart >= -right.left)).any() else "window ignored"
+
+
+def _of_lost(at: Place, seen: Array, lost: Array) -> str:
+    """Returns the kind of pairs that are allowed and are not attended."""
+    rows = np.flatnonzero(lost.any(axis=1))
+    ranks = np.unique(at.key_ranks)
+    wanted, kept = (
+        np.stack([x[rows][:, at.key_ranks == rank].any(axis=1) for rank in ranks], axis=1)
+        for x in (at.wanted, seen)
+    )
+    several = np.flatnonzero(at.wanted.any(axis=1))
+    spread = np.stack([at.wanted[:, at.key_ranks == r].any(axis=1) for r in ranks], axis=1).sum(1)
+    alone = (kept.sum(axis=1) == 1) & (wanted.sum(axis=1) > 1)
+    if alone.all() and len(rows) == (spread[several] > 1).sum() and len(ranks) > 1:
+        return "unmerged partials"
+    whole = True
+    for query_rank in np.unique(at.query_ranks[rows]):
+        for rank in ranks:
+            block = np.ix_(at.query_ranks == query_rank, at.key_ranks == rank)
+            whole &= rectangular(lost[block], at.wanted[block])
+    return "block lost" if whole or rectangular(lost, at.wanted) else "keys lost"
+
+
+def rectangular(lost: Array, wanted: Array) -> bool:
+    """Returns True where the pairs lost are all that are wanted of some rows and some columns.
+
+    Fewer than `BLOCK` pairs are no block, unless ranks hold no more.
+    """
+    rows, columns = lost.any(axis=1), lost.any(axis=0)
+    if not rows.any():
+        return True
+    if lost.sum() < min(BLOCK, wanted.sum()):
+        return False
+    return bool((lost == wanted)[np.ix_(rows, columns)].all())

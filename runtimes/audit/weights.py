@@ -1,0 +1,97 @@
+"""Weights of rows, and the multiplicities that they are in the ratio of.
+
+    weights [0.25, 0.5, 0, 0.25]  -->  multiplicities [1, 2, 0, 1], even
+
+Weights show multiplicities up to a factor common to their row, which no output shows either.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runtimes.arrays import Array
+
+KEPT = 4  # matrices of lanes that differ from the first one
+NOTHING = 1e-3  # of a fair weight: less counts as none
+ROUGH = "bfloat16", "float16"
+CLUSTER = 1.5  # weights up to this many times the least one are of the same multiplicity
+
+
+class Lanes:
+    """Weights of every lane, a batch row and a head, in slices: [rows, columns] float32 each.
+
+    Lanes that show what the first one shows share its matrix. Of lanes that differ, the first few
+    are kept.
+    """
+
+    def __init__(self, rows: int, columns: int, dtype: str) -> None:
+        self.close = tolerance_of(dtype) / (3 if dtype in ROUGH else 20)
+        self.first = np.zeros((rows, columns), np.float32)
+        self.others: dict[tuple[int, int], Array] = {}
+        self.lost = set[tuple[int, int]]()  # lanes that differ and are not kept
+        self.lanes = 0, 0
+
+    def put_columns(self, at: int, block: Array) -> None:
+        """Takes weights of some columns: [batch, heads, rows, n]."""
+        self._put((slice(None), slice(at, at + block.shape[3])), block)
+
+    def put_rows(self, rows: Array, block: Array) -> None:
+        """Takes weights of these rows: [batch, heads, n, columns]."""
+        self._put((rows, slice(None)), block)
+
+    def _put(self, place: Any, block: Array) -> None:
+        self.lanes = block.shape[:2]
+        base = block[0, 0]
+        for lane in np.ndindex(*block.shape[:2]):
+            if lane in self.others:
+                self.others[lane][place] = block[lane]
+            elif lane != (0, 0) and lane not in self.lost and not self._alike(base, block[lane]):
+                if len(self.others) < KEPT:
+                    self.others[lane] = self.first.copy()
+                    self.others[lane][place] = block[lane]
+                else:
+                    self.lost.add(lane)
+        self.first[place] = base
+
+    def _alike(self, one: Array, other: Array) -> bool:
+        """Returns True for weights that differ by rounding alone."""
+        tiny = np.maximum(np.abs(one), np.abs(other)) * self.close
+        return bool(np.all(np.abs(one - other) <= tiny + NOTHING / self.first.shape[1]))
+
+    def items(self) -> list[tuple[tuple[int, int], int, Array]]:
+        """Lists (first lane, lanes that show the same, weights) of each matrix kept."""
+        total = self.lanes[0] * self.lanes[1] - len(self.others) - len(self.lost)
+        return [((0, 0), total, self.first), *((lane, 1, x) for lane, x in self.others.items())]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Multiplicities of rows: int32 [rows, columns].
+
+    `uneven`: rows whose weights are no multiples of one another. `total`: the sum of each row's
+    weights, 1 where all of them are seen; both [rows].
+    """
+
+    times: Array
+    uneven: Array
+    total: Array
+
+
+def count(weights: Array, tolerance: float) -> Counts:
+    """Counts multiplicities; `tolerance`: relative error of a weight. NaN counts as none."""
+    weights = np.nan_to_num(weights, nan=0.0, posinf=0.0, neginf=0.0)
+    seen = weights > NOTHING / weights.shape[1]
+    least = np.where(seen, weights, np.inf).min(axis=1, keepdims=True, initial=np.inf)
+    lowest = seen & (weights <= CLUSTER * least)
+    number = lowest.sum(axis=1, keepdims=True)
+    unit = np.where(lowest, weights, 0).sum(axis=1, keepdims=True) / np.maximum(number, 1)
+    ratio = np.divide(weights, unit, out=np.zeros_like(weights), where=seen)
+    times = np.rint(np.minimum(ratio, 2**30)).astype(np.int32)
+    off = np.abs(ratio - times) > tolerance * np.maximum(times, 1)
+    return Counts(times, (off & seen).any(axis=1), weights.sum(axis=1, dtype=np.float64))
+
+
+def tolerance_of(dtype: str) -> float:
+    """Returns the relative error of a weight in a dtype that still counts as rounding."""
+    return 0.06 if dtype in ROUGH else 0.02

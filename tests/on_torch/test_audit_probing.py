@@ -1,0 +1,107 @@
+"""Audits by probing, in one process: faults are planted as the weights of a dense attention."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from planner.workload import Workload
+from runtimes.arrays import Array
+from runtimes.audit import Case, Report, audit_rank
+
+torch = pytest.importorskip("torch")
+
+TOKENS = 48
+MASK = "causal & documents:10,15,23 & window:9"
+I, J = np.arange(TOKENS)[:, None], np.arange(TOKENS)[None]
+
+
+def work(dtype: str = "float32", mask: str = MASK, **sizes: int) -> Workload:
+    sizes = {"heads": 2, "kv_heads": 1, "head_dim": 16} | sizes
+    return Workload(TOKENS, dtype=dtype, mask=mask, **sizes)
+
+
+def allowed(attention: Workload) -> Array:
+    return attention.allowed(range(attention.seq), range(attention.kv_seq)).astype(float)
+
+
+def attending(weights: Array) -> Callable[..., Any]:
+    """A dense attention in which pairs count as often as the weights say."""
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        number = torch.float64 if q.dtype == torch.float64 else torch.float32
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1).to(number) for x in (k, v))
+        scores = q.to(number) @ k.mT * q.shape[-1] ** -0.5
+        p = torch.exp(scores - scores.amax(-1, keepdim=True)) * torch.tensor(weights).to(number)
+        return (p / p.sum(-1, keepdim=True).clamp_min(1e-30) @ v).to(q.dtype)
+
+    return attend
+
+
+def audited(attend: Callable[..., Any], attention: Workload) -> Report:
+    return audit_rank(attend, Case(attention, 1, (np.arange(attention.seq),)))
+
+
+def kinds(report: Report) -> set[str]:
+    assert report.could_not_run is None
+    return {fault.kind for fault in report.faults}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_a_right_attention_is_exact(dtype: str) -> None:
+    report = audited(attending(allowed(work())), work(dtype))
+    assert report.exact, report.faults
+    assert report.wanted is not None
+    for shown in report.computed:
+        assert shown.lanes == (1 if shown.tensor in ("dk", "dv") else 2)
+    np.testing.assert_array_equal(report.computed[0].matrix, report.wanted)
+
+
+def planted(change: str) -> Array:
+    weights = allowed(work())
+    match change:
+        case "attended twice":
+            weights[40, 35] += 1
+        case "document leak":
+            weights[30, 20] = 1
+        case "keys lost":
+            weights[30, 28] = 0
+        case "block lost":
+            weights[36:, 30:36] = 0
+        case "off by one":
+            weights = allowed(work(mask="documents:10,15,23 & window:9,1"))
+        case "window ignored":
+            weights = allowed(work(mask="causal & documents:10,15,23"))
+        case "window one-sided":
+            weights = allowed(work(mask="documents:10,15,23 & window:9,inf"))
+        case "unmerged partials":
+            weights[:, TOKENS // 2 :] *= 3.3
+        case "mask ignored":
+            weights = allowed(work(mask="full"))
+    return weights
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "attended twice",
+        "document leak",
+        "keys lost",
+        "block lost",
+        "off by one",
+        "window ignored",
+        "window one-sided",
+        "unmerged partials",
+        "mask ignored",
+    ],
+)
+def test_a_planted_fault_is_named(kind: str, dtype: str) -> None:
+    report = audited(attending(planted(kind)), work(dtype))
+    assert kinds(report) == {kind}
+    wrong = np.argwhere(planted(kind) != allowed(work()))
+    fault = report.faults[0]
+    if kind != "unmerged partials":
+        assert (fault.query, fault.key) == tuple(wrong[0])
+        assert fault.pairs == len(wrong)
