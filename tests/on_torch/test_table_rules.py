@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,14 +12,16 @@ from codegen.programs import program_of
 from codegen.steps import last_reads, with_statistics
 from codegen.torch import write
 from planner.ir import Attend, Held, Move, Step
-from planner.masks import Full
+from planner.masks import Causal, Full
 from planner.planning import plan
 from planner.plans import Plans
+from planner.verify import verify
 from planner.workload import Workload
 from runtimes.arrays import draw
 
 torch = pytest.importorskip("torch")
 
+from in_memory.network import Receive  # noqa: E402  only where torch is
 from rank_threads import assert_exact, in_threads, load  # noqa: E402  only where torch is
 
 HEADS = {"heads": 4, "kv_heads": 2, "head_dim": 4, "dtype": "float64"}
@@ -95,3 +97,50 @@ def test_statistics_travel_with_dout_where_the_forward_pass_leaves_out() -> None
     assert made.start == start[1:]
     assert made.steps[0].moves == (replace(comes, tensors=("DOUT", "STATS")),)
     assert [*last_reads(made, "STATS")] == [(1, 0, 2), (2, 0, 2)]
+
+
+def test_an_attend_waits_for_its_own_blocks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 gets keys in the first step, meets its own in the second and those in the third."""
+    work = Workload(seq=24, mask=Full(), **HEADS)
+    pair = plan("ring", work, 2, pass_="both")
+    own, other = pair.forward.steps
+    late = replace(pair.forward, steps=(Step((), own.moves), Step(own.attends, ()), other))
+    plans, events = Plans(verify(late), pair.backward), list[str]()
+    program, waited = by_tables(plans), Receive.wait
+    attend = program.attend_blocks
+
+    def noted(memory: Any, queries: Any, keys: list[int], calls: Any) -> None:
+        attend(memory, queries, keys, calls)
+        events.extend(["attend"] * (memory.group.rank() == 0))
+
+    def wait(self: Receive, *given: Any) -> Any:
+        events.extend(["wait"] * (self.rank == 0))
+        return waited(self, *given)
+
+    monkeypatch.setattr(program, "attend_blocks", noted)
+    monkeypatch.setattr(Receive, "wait", wait)
+    arrays = [torch.from_numpy(x) for x in draw(work, 0)[:3]]
+
+    def body(group: Any) -> None:
+        program.attention(*(program.shard(x, group.rank()) for x in arrays), group=group)
+
+    in_threads(2, body)
+    assert events == ["attend", "wait", "wait", "attend"], "k and v come for the second attend"
+
+
+def test_messages_of_a_step_may_end_as_one() -> None:
+    """As in NCCL, where all of a step's messages are one work."""
+    pair = plan("usp:ulysses=2", Workload(seq=24, mask=Causal(), **HEADS), 4, pass_="both")
+    program = by_tables(pair)
+    plain, counts = program.start, list[int]()
+
+    def started(*given: Any) -> Any:
+        message = plain(*given)
+        works = message.works
+        counts.append(len(works))
+        one = SimpleNamespace(wait=lambda: [x.wait() for x in works if not x.waited])
+        return replace(message, works=[one] if works else [])
+
+    program.start = started  # type: ignore[attr-defined]
+    assert_exact(program, pair)
+    assert max(counts) > 1

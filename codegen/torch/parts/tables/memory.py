@@ -9,6 +9,7 @@ from torch import Tensor
 from codegen.torch.parts.merge import merge, wide
 from codegen.torch.parts.visitors import with_output
 from codegen.torch.parts.vocabulary.accumulation import add, zero_output, zeros
+from codegen.torch.parts.vocabulary.messages import wait
 
 HEAD_DIM = V_HEAD_DIM = 1
 
@@ -27,9 +28,20 @@ class Memory(dict[tuple[str, int], list[Tensor]]):
         super().__init__()
         (self.tables, self.group), self.shards = where, shards
         self.kept: list[tuple[str, int]] = [*map(tuple, self.tables["KEPT"][self.group.rank()])]
+        self.coming: dict[tuple[str, int], Any] = {}  # messages that bring copies
         for tensor, shard in shards.items():
             for number, at in self.own(tensor):
                 self[tensor, number] = [x[at] for x in shard]
+
+    def __getitem__(self, place: tuple[str, int]) -> list[Tensor]:
+        """A value, once it is here."""
+        wait(self.coming.pop(place, None))
+        return super().__getitem__(place)
+
+    def drop(self, place: tuple[str, int]) -> None:
+        """Let a value go, once it is here, if it ever was."""
+        wait(self.coming.pop(place, None))
+        self.pop(place, None)
 
     def blocks(self, tensor: str) -> Any:
         """The blocks of the side of a tensor."""
@@ -74,10 +86,19 @@ class Memory(dict[tuple[str, int], list[Tensor]]):
             return [*given, *self["OUT", number]]
         return [*with_output([*given, *self["STATS", number]])]
 
-    def add(self, tensor: str, number: int, value: list[Tensor]) -> None:
-        """Add to a sum; a copy, and a sum that is not here yet, begin with the value."""
+    def arrive(self, tensor: str, number: int, message: Any) -> None:
+        """Take what a message brings: a sum is added now, a copy is waited for where it is read."""
         place = tensor, number
-        if tensor not in sums or place not in self:
+        if tensor in sums:
+            self.add(tensor, number, wait(message))
+        else:
+            self.drop(place)
+            self[place], self.coming[place] = message.received(), message
+
+    def add(self, tensor: str, number: int, value: list[Tensor]) -> None:
+        """Add to a sum; one that is not here yet begins with the value."""
+        place = tensor, number
+        if place not in self:
             self[place] = value
         elif tensor == "OUT":
             merge(*self[place], *value)

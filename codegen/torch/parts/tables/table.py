@@ -1,6 +1,7 @@
 """Runs a plan by its tables: step by step, what each rank sends, receives and attends."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -19,7 +20,7 @@ from codegen.torch.parts.vocabulary.accumulation import (
     zero_output,
     zeros,
 )
-from codegen.torch.parts.vocabulary.messages import initialise, start, wait
+from codegen.torch.parts.vocabulary.messages import Message, initialise, start, wait
 
 V_HEAD_DIM = 1
 SINKS = KEEPING = DYNAMIC = False
@@ -29,22 +30,31 @@ TABLES: dict[str, Any] = {}
 def run(memory: Memory, name: str, attend_blocks: Callable[..., None]) -> None:
     """All steps of a pass on this rank.
 
-    Messages leave as a step began, attends add to sums, and then what arrives is added.
+    Messages leave as a step began, attends add to sums, and then the sums that arrive are added.
+    A copy may be under way for longer: what reads it waits for it. What is sent has until the end
+    of the next step, when its memory is free again.
     """
-    group = memory.group
+    group, before = memory.group, None
     initialise(group, memory.shards["Q"][0])  # some ranks have no message in the first step
     for sends, receives, attends, drops in memory.tables[name][group.rank()]:
         sent = [(x, to) for to, *block in sends for x in memory.take(*block) if x.numel()]
         arriving = [(source, *block, memory.room(*block)) for source, *block in receives]
         received = [(x, source) for source, *_, room in arriving for x in room if x.numel()]
-        message = start(sent, received, group)
+        works = start(sent, received, group).works
+        if len(works) == 1:  # NCCL ends a step's messages as one
+            works *= len(sent) + len(received)
         for queries, keys, calls in attends:
             attend_blocks(memory, queries, keys, calls)
-        wait(message)
-        for _, tensor, number, _, value in arriving:
-            memory.add(tensor, number, value)
+        brings = iter(works[len(sent) :])
+        for _, tensor, number, _, room in arriving:
+            own = [next(brings) for x in room if x.numel()]
+            memory.arrive(tensor, number, Message(own, [], partial(list, room)))
         for tensor, number in drops:  # copies that were read for the last time
-            memory.pop((tensor, number), None)
+            memory.drop((tensor, number))
+        wait(before)
+        before = Message(works[: len(sent)], [x for x, _ in sent], list)
+    for message in (before, *memory.coming.values()):
+        wait(message)
 
 
 def attend_blocks(memory: Memory, queries: list[int], keys: list[int], calls: Any) -> None:
