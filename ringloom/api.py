@@ -38,6 +38,7 @@ from planner.partitions import Block as Block
 from planner.partitions import Partition as Partition
 from planner.partitions import Side as Side
 from planner.passes.adjoint import adjoint as adjoint
+from planner.passes.by_rows import by_rows as by_rows
 from planner.passes.relays import direct as direct
 from planner.passes.relays import homeward as homeward
 from planner.passes.trim import trim as trim
@@ -65,6 +66,7 @@ from runtimes.validation import check as check
 from simulator.bounds import Bounds as Bounds
 from simulator.chrome_trace import save_trace as save_trace
 from simulator.chrome_trace import trace as trace
+from simulator.costs.prices import attend_price as attend_price
 from simulator.hardware import Hardware as Hardware
 from simulator.hardware import hardware as hardware
 from simulator.network.topology import Topology as Topology

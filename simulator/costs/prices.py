@@ -7,8 +7,9 @@ pair and head, 6 head_dim + 4 v_head_dim in the backward pass: those that a rect
 All else is added up from `simulator.costs.terms`. Adding to an absent accumulator is free.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -79,3 +80,8 @@ class Costs:
     def prologue(self) -> Floats:
         """Seconds of each rank before step 0: float64 [ranks]."""
         return sum((term(self) for term in terms("prologue")), np.zeros(self.plan.ranks))
+
+
+def attend_price(hardware: Hardware) -> Callable[[Plan], Costs]:
+    """Returns what tells `rl.by_rows` the seconds of a plan's attends on some hardware."""
+    return partial(Costs, hardware=hardware)

@@ -1,0 +1,70 @@
+"""The positions of rectangles of a plan's blocks, and the boxes of the mask that they may meet."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.masks.areas import sizes
+from planner.masks.regions import Ints as Numbers
+from planner.partitions import Ints, Partition, Ranges, shifted
+from planner.workload import Workload
+
+
+class Rectangle(NamedTuple):
+    """Positions of each block, queries aligned with keys, and boxes of a mask: int64 [n, 6]."""
+
+    q: list[Ranges]
+    kv: list[Ranges]
+    boxes: Numbers
+
+
+class Positions:
+    """The chunks of a partition under the mask of a workload."""
+
+    def __init__(self, work: Workload, partition: Partition) -> None:
+        self._offset, self._pieces = work.offset, work.mask.region().pieces
+        self._q, self._kv = partition.q, partition.kv
+        self.tokens = [np.append(sizes(side.chunks), 0) for side in (self._q, self._kv)]
+        self._chunk = [np.append(side.chunk, -1) for side in (self._q, self._kv)]
+        self.hulls = [_hulls(side.chunks) for side in (self._q, self._kv)]
+
+    def chunks(self, *sides: Ints) -> list[Ints]:
+        """Returns the chunks of blocks of both sides, by columns in memory; -1 for none."""
+        return [chunk.take(blocks.T).T for chunk, blocks in zip(self._chunk, sides, strict=True)]
+
+    def in_order(self, *sides: Ints) -> list[Ints]:
+        """Returns the chunks of both sides that are not empty, ordered by first positions."""
+        chosen = list[Ints]()
+        for chunks, tokens, (first, _) in zip(sides, self.tokens, self.hulls, strict=True):
+            kept = chunks[tokens[chunks] > 0]
+            chosen.append(kept[np.argsort(first[kept])])
+        return chosen
+
+    def rectangle(self, q: Ints, kv: Ints) -> Rectangle:
+        """Returns the rectangle of some chunks in the order that is given."""
+        rows = [shifted(self._q.chunks[c], self._offset) for c in q.tolist()]
+        columns = [self._kv.chunks[c] for c in kv.tolist()]
+        i0, i1, j0, j1, lo, hi = self._pieces.T
+        (first, last), (first_key, last_key) = self.hulls
+        a, b = first[q].min() + self._offset, last[q].max() + self._offset
+        c, d = first_key[kv].min(), last_key[kv].max()
+        near = (i0 <= b) & (a < i1) & (j0 <= d) & (c < j1) & (lo <= d - a) & (c - b <= hi)
+        return Rectangle(rows, columns, self._pieces[near])
+
+
+def repeated(spans: Sequence[range]) -> int:
+    """Counts the numbers of some ranges that are in an earlier one, too."""
+    covered = np.zeros(max((span.stop for span in spans), default=0), np.bool_)
+    for span in spans:
+        covered[span.start : span.stop : span.step] = True
+    return sum(map(len, spans)) - int(covered.sum())
+
+
+def _hulls(chunks: Sequence[Ranges]) -> Numbers:
+    """Returns the lowest and the highest position of each set, 0 and -1 for none: [2, sets]."""
+    ends = [
+        (min((r[0] for r in chunk), default=0), max((r[-1] for r in chunk), default=-1))
+        for chunk in chunks
+    ]
+    return np.array(ends, np.int64).T

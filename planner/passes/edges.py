@@ -1,0 +1,108 @@
+"""cut_at_edges(plan)   blocks end where boxes of the mask begin or end.
+
+Between edges a tile is dead, full, or cut by a band; so rows that see the same keys can be told
+from others block by block. Moves, initial copies, attends and buffers name the parts of blocks.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from planner.columns import by_group, ragged
+from planner.ir import TENSORS, Attend, Held, Index, Move, Plan, Step
+from planner.masks.mask import SideName
+from planner.partitions import LARGEST, Block, Ints, Partition, Ranges, Side
+from planner.plans import one_plan
+from planner.workload import Workload
+
+EDGES = 2000  # of a mask, on both sides
+TILES = 1 << 20  # of parts of both sides: the table of what sees what takes a third of a second
+Parts = tuple[Index, Index]  # of each block: its first part, and how many it has
+
+
+def cut_at_edges(plan: Plan) -> Plan:
+    """Cut blocks of consecutive positions where boxes of the mask begin or end.
+
+    Move([a], r, s)  -->  Move([a0, a1], r, s)      the edge of a document lies within a
+
+    Rectangles may have dead blocks then, which `trim` drops. Strided blocks stay whole. A plan that
+    would have too much to look at is returned as it is: edges of the mask beyond `EDGES`, tiles
+    beyond `TILES`, or more blocks than plans may have.
+    """
+    one_plan(plan, "cut_at_edges")
+    queries, keys = edges(plan.workload)
+    if len(queries) + len(keys) > EDGES:
+        return plan
+    q, of_q = _cut_side(plan.partition.q, queries)
+    kv, of_kv = _cut_side(plan.partition.kv, keys)
+    if len(q.chunks) * len(kv.chunks) > TILES or plan.ranks * max(len(q), len(kv)) > LARGEST:
+        return plan
+    if (len(q), len(kv)) == (len(plan.partition.q), len(plan.partition.kv)):
+        return plan
+    parts: dict[SideName, Parts] = {"q": of_q, "kv": of_kv}
+    steps = (
+        Step(
+            tuple(Attend(a.rank, _parts(a.q, of_q), _parts(a.kv, of_kv)) for a in step.attends),
+            tuple(
+                Move(m.tensors, _parts(m.blocks, parts[m.side]), m.src, m.dst) for m in step.moves
+            ),
+        )
+        for step in plan.steps
+    )
+    start = (Held(h.tensors, _parts(h.blocks, parts[h.side]), h.rank) for h in plan.start)
+    return replace(
+        plan,
+        partition=Partition(q, kv),
+        start=tuple(start),
+        buffers=tuple((t, _slots(slots, parts[TENSORS[t].side])) for t, slots in plan.buffers),
+        steps=tuple(steps),
+    )
+
+
+def edges(work: Workload) -> tuple[list[int], list[int]]:
+    """Returns the positions of queries, and of keys, at which boxes of the mask begin or end."""
+    i0, i1, j0, j1, _, _ = work.mask.region().pieces.T
+    queries = np.unique(np.clip(np.concatenate([i0, i1]) - work.offset, 0, work.seq))
+    keys = np.unique(np.clip(np.concatenate([j0, j1]), 0, work.kv_seq))
+    return queries.tolist(), keys.tolist()
+
+
+def _cut_side(side: Side, edges: list[int]) -> tuple[Side, Parts]:
+    """Cuts the blocks of a side; the parts of a block follow each other."""
+    cut = [_cut_chunk(chunk, edges) for chunk in side.chunks]
+    blocks = [
+        Block(part, block.heads, block.home)
+        for block, chunk in zip(side.blocks, side.chunk.tolist(), strict=True)
+        for part in cut[chunk]
+    ]
+    count = np.array([len(parts) for parts in cut], np.intp)[side.chunk]
+    return Side(tuple(blocks)), (np.cumsum(count) - count, count)
+
+
+def _cut_chunk(chunk: Ranges, edges: list[int]) -> list[Ranges]:
+    """Cuts ranges of step 1 into what lies between two edges, in the order of positions."""
+    if any(part.step != 1 and len(part) > 1 for part in chunk):
+        return [chunk]
+    between = defaultdict[int, list[range]](list)
+    for part in (range(part.start, part.start + len(part)) for part in chunk):
+        first, last = bisect_right(edges, part.start), bisect_right(edges, part.stop - 1)
+        for n, (a, b) in enumerate(pairwise((part.start, *edges[first:last], part.stop)), first):
+            between[n].append(range(a, b))
+    return [tuple(between[n]) for n in sorted(between)] or [chunk]
+
+
+def _parts(table: Ints, parts: Parts) -> Ints:
+    """Puts the parts of blocks in the place of blocks: [n, w] to [n, as wide as need be]."""
+    first, count = parts
+    row, column = np.nonzero(table >= 0)
+    blocks = table[row, column]
+    which, place = ragged(count[blocks])
+    return np.append(first[blocks][which] + place, -1)[by_group(row[which], len(table))]
+
+
+def _slots(slots: int, parts: Parts) -> int:
+    """Returns how many slots the parts of so many blocks take at the most."""
+    return int(np.sort(parts[1])[::-1][:slots].sum())
