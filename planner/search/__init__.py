@@ -1,0 +1,14 @@
+"""Search: plans from pieces of the mask, built from short recipes and tried one after the other.
+
+Recipe, build(recipe, ...)      a text, and the verified plan that it stands for
+explore(...) -> Tried, ...      seeds, then what is found: layouts, movement, offloads
+Prices, Score                   what a search is told of a machine, and of a plan on it
+"""
+
+from planner.search.building import build as build
+from planner.search.exploring import Tried as Tried
+from planner.search.exploring import explore as explore
+from planner.search.prices import Prices as Prices
+from planner.search.prices import Score as Score
+from planner.search.recipe import Found as Found
+from planner.search.recipe import Recipe as Recipe

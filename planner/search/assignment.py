@@ -1,0 +1,170 @@
+"""Pieces to ranks: the largest first, each to the rank that would end first, then swaps.
+
+A rank ends when its work and calls are done, at its speed; keys that are new to it, or to its node,
+count for a share of the time that they take to come. Ranks own equal numbers of tokens, so the
+piece that fits nowhere is cut.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.ir import Index
+from planner.layouts import Chunks, cut, sides
+from planner.layouts.pieces import gathered
+from planner.search.pieces import cut_pieces, load, seen
+from planner.search.prices import Floats, Prices
+from planner.workload import Workload
+
+HIDDEN = 0.5  # of the time of messages that attends hide, in what a rank is expected to take
+SWAPS = 200  # at most
+LOOKED_AT = 12  # swaps whose keys are counted, of those that even out work best
+
+
+@dataclass(frozen=True, eq=False)
+class Owned:
+    """Pieces of queries and their ranks."""
+
+    pieces: tuple[range, ...]
+    ranks: Index  # [pieces]
+
+
+class Ends:
+    """When ranks end, by what they own: work, calls, and keys that come to ranks and to nodes."""
+
+    def __init__(
+        self, work: Workload, ranks: int, prices: Prices, pieces: Sequence[range], keys: Chunks
+    ) -> None:
+        self.load = load(work, prices, pieces)
+        self.size = np.array([len(p) for p in pieces], np.int64)
+        self.keys_move = work.seq == work.kv_seq  # keys are owned as their queries
+        ranges = list(pieces) if self.keys_move else [p for ps, _ in keys for p in ps]
+        self.sees = seen(work, pieces, ranges) > 0
+        self.tokens = np.array([len(p) for p in ranges], np.float64)
+        self.home = np.array([h for ps, h in keys for _ in ps], np.intp)
+        self.prices, self.ranks, self.speeds = prices, ranks, prices.speed(ranks)
+        self.node = prices.nodes(ranks)
+
+    def of(self, owner: Index) -> Floats:
+        """Returns when each rank ends: [ranks]."""
+        seconds = np.bincount(owner, self.load.seconds, self.ranks)
+        calls = np.bincount(owner, self.load.calls, self.ranks)
+        ends = self.prices.ends(seconds, calls, self.speeds)
+        return np.asarray(ends + HIDDEN * self.coming(owner, np.arange(self.ranks)))
+
+    def coming(self, owner: Index, ranks: Index) -> Floats:
+        """Returns the seconds in which keys come to ranks, and to nodes by as many links."""
+        home = owner if self.keys_move else self.home
+        out = np.zeros(len(ranks))
+        for n, rank in enumerate(ranks.tolist()):
+            keys = self.sees[owner == rank].any(axis=0) & (home != rank)
+            out[n] = self.prices.near * self.tokens[keys].sum()
+            if self.node < self.ranks and self.prices.far:
+                node = rank // self.node
+                keys = self.sees[owner // self.node == node].any(axis=0)
+                keys &= home // self.node != node
+                out[n] += self.prices.far * self.tokens[keys].sum() / self.node
+        return out
+
+
+def assigned(
+    work: Workload, ranks: int, prices: Prices, pieces: Sequence[range], keys: Chunks
+) -> Owned:
+    """Gives out pieces greedily; ranks own as many tokens as in any layout of equal shares."""
+    ends = Ends(work, ranks, prices, pieces, keys)
+    room = np.array([len(c) for c in cut(work.seq, ranks)])
+    seconds, calls = np.zeros(ranks), np.zeros(ranks)
+    come, nodes = np.zeros(ranks), np.arange(ranks) // ends.node
+    far = np.zeros(ranks // ends.node)
+    held = np.zeros((ranks, len(ends.tokens)), np.bool_)
+    if not ends.keys_move:
+        held[ends.home, np.arange(len(ends.home))] = True
+    owned = list[tuple[range, int]]()
+    for n in np.argsort(-ends.load.seconds, kind="stable").tolist():
+        piece, cost, many = pieces[n], ends.load.seconds[n], ends.load.calls[n]
+        while len(piece):
+            fits = room >= len(piece)
+            new = ends.sees[n] & ~held
+            if ends.keys_move:
+                new[:, n] = False
+            near = new @ ends.tokens
+            at_node = np.logical_and.reduceat(new, np.arange(0, ranks, ends.node), axis=0)
+            into = at_node @ ends.tokens if ends.node < ranks else np.zeros(1)
+            moved = prices.near * (come + near) + prices.far * (far + into)[nodes] / ends.node
+            end = prices.ends(seconds + cost, calls + many, ends.speeds) + HIDDEN * moved
+            rank = int(np.where(fits, end, np.inf).argmin() if fits.any() else room.argmax())
+            part = piece[: min(len(piece), int(room[rank]))]
+            share = len(part) / len(piece)
+            owned.append((part, rank))
+            held[rank] |= ends.sees[n]
+            if ends.keys_move:
+                held[rank, n] = True
+            come[rank] += near[rank]
+            far[nodes[rank]] += into[nodes[rank]] if ends.node < ranks else 0.0
+            seconds[rank] += cost * share
+            calls[rank] += many
+            room[rank] -= len(part)
+            cost, piece = cost * (1 - share), piece[len(part) :]
+    return Owned(tuple(p for p, _ in owned), np.array([r for _, r in owned], np.intp))
+
+
+def swapped(work: Workload, ranks: int, prices: Prices, owned: Owned, keys: Chunks) -> Owned:
+    """Swaps pieces of equal size between the rank that ends last and others while that helps."""
+    ends, owner = Ends(work, ranks, prices, owned.pieces, keys), owned.ranks.copy()
+    now = ends.of(owner)
+    for _ in range(SWAPS):
+        last = int(now.argmax())
+        for a, b in _promising(ends, owner, last):
+            other = int(owner[b])
+            owner[[a, b]] = owner[[b, a]]
+            after = ends.of(owner) if ends.node < ranks else _changed(ends, owner, now, last, other)
+            if max(after[last], after[other]) < now[last] * (1 - 1e-6) and after.max() <= now.max():
+                now = after
+                break
+            owner[[a, b]] = owner[[b, a]]
+        else:
+            break
+    return Owned(owned.pieces, owner)
+
+
+def _changed(ends: Ends, owner: Index, now: Floats, a: int, b: int) -> Floats:
+    """Returns when ranks end after a swap between two of them; of others nothing has changed."""
+    two, after = np.array([a, b]), now.copy()
+    for rank, coming in zip((a, b), ends.coming(owner, two).tolist(), strict=True):
+        own_ones = owner == rank
+        seconds, calls = ends.load.seconds[own_ones].sum(), ends.load.calls[own_ones].sum()
+        speed = ends.speeds[rank]
+        after[rank] = ends.prices.ends(seconds, calls, speed) + HIDDEN * coming
+    return after
+
+
+def _promising(ends: Ends, owner: Index, last: int) -> list[tuple[int, int]]:
+    """Pairs of pieces of equal size whose swap evens out work and calls best."""
+    here, members = np.flatnonzero(owner == last), np.flatnonzero(owner != last)
+    if not len(here) or not len(members):
+        return []
+    seconds = np.bincount(owner, ends.load.seconds, ends.ranks)
+    calls = np.bincount(owner, ends.load.calls, ends.ranks)
+    other, cost, many = owner[members], ends.load.seconds, ends.load.calls
+    less, fewer = cost[members] - cost[here][:, None], many[members] - many[here][:, None]
+    own_ones = ends.prices.ends(seconds[last] + less, calls[last] + fewer, ends.speeds[last])
+    its = ends.prices.ends(seconds[other] - less, calls[other] - fewer, ends.speeds[other])
+    after: NDArray[np.float64] = np.maximum(own_ones, its)
+    after[ends.size[here][:, None] != ends.size[members]] = np.inf
+    best = np.argsort(after, axis=None, kind="stable")[:LOOKED_AT]
+    rows, columns = np.unravel_index(best, after.shape)
+    kept = np.isfinite(after[rows, columns])
+    return [*zip(here[rows[kept]].tolist(), members[columns[kept]].tolist(), strict=True)]
+
+
+def laid_out(
+    work: Workload, ranks: int, prices: Prices, layout: str, grain: int
+) -> tuple[Chunks, Chunks]:
+    """Both sides under a layout of pieces; keys of other lengths lie contiguously."""
+    keys = sides(work, ranks, "contiguous")[1]
+    pieces = cut_pieces(work, ranks, prices, layout, grain)
+    owned = swapped(work, ranks, prices, assigned(work, ranks, prices, pieces, keys), keys)
+    queries = gathered(owned.pieces, owned.ranks.tolist(), ranks)
+    return queries, queries if work.seq == work.kv_seq else keys

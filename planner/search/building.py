@@ -1,0 +1,67 @@
+"""build(recipe, ...)   from a recipe to a verified plan."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from planner.errors import PlanError
+from planner.ir import Pass, Plan
+from planner.layouts import Chunks, sides
+from planner.passes.adjoint import adjoint
+from planner.passes.trim import trim
+from planner.planning import plan as planned
+from planner.search.assignment import laid_out
+from planner.search.cast import cast
+from planner.search.offload import offloaded, placed
+from planner.search.parts import Parts, parts
+from planner.search.prices import Prices
+from planner.search.recipe import MADE, Found, Recipe
+from planner.verify import verify
+from planner.workload import Workload
+
+
+def build(recipe: Recipe, work: Workload, ranks: int, pass_: Pass, prices: Prices) -> Plan:
+    """Builds the plan of a recipe and verifies it; raises PlanError where it cannot be built.
+
+    The same recipe, workload and prices give the same plan on every machine.
+    """
+    if isinstance(recipe.schedule, str):
+        if recipe.by_rows:
+            raise PlanError("rows of named schedules cannot be grouped yet")
+        return planned(recipe.schedule, work, ranks, pass_=pass_, trim=recipe.trim)
+    way = recipe.schedule
+    name = str(recipe)
+    forward = cast(
+        parts_of(way, work, ranks, prices),
+        name,
+        counts=way.slices,
+        relay=way.relay if ranks % max(1, way.relay) == 0 else 0,
+        mates=bool(way.mates),
+        own=bool(way.own),
+    )
+    if pass_ == "forward":
+        return verify(forward)
+    back = adjoint(forward, way.keep or ())
+    return verify(trim(replace(back, name=name)))
+
+
+def parts_of(way: Found, work: Workload, ranks: int, prices: Prices) -> Parts:
+    """The parts of a found plan, which do not depend on how keys come."""
+    return _parts(way.layout, way.grain, way.rows, way.offload, work, ranks, prices)
+
+
+@lru_cache(maxsize=32)  # a search tries slices and routes of the same parts
+def _parts(
+    layout: str, grain: int, rows: str, offload: int, work: Workload, ranks: int, prices: Prices
+) -> Parts:
+    queries, keys = _sides(layout, grain, work, ranks, prices)
+    where = offloaded(work, ranks, prices, queries, offload) if offload else placed(queries)
+    return parts(work, ranks, where, keys, rows == "edges")
+
+
+@lru_cache(maxsize=32)  # both kinds of rows, and offloads, start from the same layout
+def _sides(
+    layout: str, grain: int, work: Workload, ranks: int, prices: Prices
+) -> tuple[Chunks, Chunks]:
+    if layout in MADE:
+        return laid_out(work, ranks, prices, layout, grain)
+    return sides(work, ranks, layout, grain)

@@ -1,0 +1,166 @@
+"""The cast: exactly the keys that are seen come to the ranks that see them, by head slices.
+
+step 0   keys of slice 0 -> their users, once into each node                 (own keys attended)
+step 1   keys of slice 1 -> ...      slice 0 passed on inside of nodes
+step 2   slice 2 -> ...              slice 1 passed on                       slice 0 attended
+
+Queries that run elsewhere go along with the keys of their slice, and their results return when it
+is done. A rank whose keys go into many nodes may have its node mates send them: a step more.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from planner.ir import Attend, Index, Move, Plan, Step
+from planner.layouts import by_heads, cut
+from planner.partitions import Ints, Partition
+from planner.search.parts import Parts, Rectangle
+from planner.workload import Workload
+
+Rows = list[tuple[tuple[int, int], list[int]]]  # (source, destination), parts
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Messages of parts of the keys, in rounds that follow each other."""
+
+    rounds: tuple[Rows, ...]
+
+
+def slices(work: Workload, counts: Sequence[int]) -> list[range]:
+    """Slices of KV heads: of these sizes where they add up, else so many equal ones."""
+    if len(counts) > 1 and sum(counts) == work.kv_heads:
+        ends = np.cumsum([0, *counts]).tolist()
+        return [range(a, b) for a, b in pairwise(ends)]
+    return [s for s in cut(work.kv_heads, min(max(len(counts), *counts), work.kv_heads)) if s]
+
+
+def routes(parts: Parts, relay: int, mates: bool) -> Routes:
+    """Keys go once into each node of `relay` ranks, to the user there that got least so far."""
+    node = relay or parts.ranks
+    rounds = [defaultdict[tuple[int, int], list[int]](list) for _ in range(3)]
+    got, sent = np.zeros(parts.ranks), np.zeros(parts.ranks)
+    users, tokens = parts.users, parts.tokens
+    for part in np.argsort(-tokens, kind="stable").tolist():
+        home, size = int(parts.kv_home[part]), int(tokens[part])
+        by_node = defaultdict[int, list[int]](list)
+        for user in np.flatnonzero(users[part]).tolist():
+            by_node[user // node].append(user)
+        own_ones = by_node.pop(home // node, [])
+        at_hand = [home, *(u for u in own_ones if u != home)]
+        for user in at_hand[1:]:
+            rounds[0][home, user].append(part)
+        for members in by_node.values():
+            sender = min(at_hand, key=lambda r: sent[r]) if mates else home
+            first = min(members, key=lambda u: (got[u], (u - home) % node))
+            late = int(sender != home)
+            rounds[late][sender, first].append(part)
+            got[first] += size
+            sent[sender] += size
+            for user in members:
+                if user != first:
+                    rounds[late + 1][first, user].append(part)
+    return Routes(tuple(_in_order(r, node, parts.ranks) for r in rounds))
+
+
+def _in_order(rows: dict[tuple[int, int], list[int]], node: int, ranks: int) -> Rows:
+    """Messages to other nodes first, then by distance, so that all ranks send and receive alike."""
+
+    def place(row: tuple[tuple[int, int], list[int]]) -> tuple[bool, int, tuple[int, int]]:
+        (src, dst), _ = row
+        return src // node == dst // node, (dst - src) % ranks, (src, dst)
+
+    return sorted(rows.items(), key=place)
+
+
+@dataclass(frozen=True, slots=True)
+class Sliced:
+    """Numbers of blocks: part p of slice i is block p * slices + i."""
+
+    slices: int
+    at: int
+
+    def blocks(self, parts: Sequence[Sequence[int]]) -> Ints:
+        width = max(map(len, parts), default=0)
+        table = np.full((len(parts), width), -1, np.int32)
+        for row, numbers in zip(table, parts, strict=True):
+            row[: len(numbers)] = numbers
+        return np.where(table >= 0, table * self.slices + self.at, np.int32(-1))
+
+    def move(self, tensors: tuple[str, ...], rows: Rows, back: bool = False) -> Move:
+        src, dst = _columns(rows)
+        ends = (dst, src) if back else (src, dst)
+        return Move(tensors, self.blocks([parts for _, parts in rows]), *ends)
+
+    def attend(self, rectangles: Sequence[Rectangle]) -> Attend:
+        rank = np.array([r for r, _, _ in rectangles], np.intp)
+        q, kv = [q for _, q, _ in rectangles], [kv for _, _, kv in rectangles]
+        return Attend(rank, self.blocks(q), self.blocks(kv))
+
+
+def _columns(rows: Rows) -> tuple[Index, Index]:
+    ends = np.array([ends for ends, _ in rows], np.intp).reshape(-1, 2)
+    return ends[:, 0], ends[:, 1]
+
+
+def cast(
+    parts: Parts, name: str, *, counts: Sequence[int], relay: int, mates: bool, own: bool
+) -> Plan:
+    """The forward plan; `counts`: see `slices`; `own`: own keys of slice 0 are attended first."""
+    work, ranks, kv_slices = parts.work, parts.ranks, slices(parts.work, counts)
+    q_slices = [range(s.start * work.group, s.stop * work.group) for s in kv_slices]
+    partition = Partition(
+        by_heads([((p,), int(h)) for p, h in zip(parts.q, parts.q_home, strict=True)], q_slices),
+        by_heads([((p,), int(h)) for p, h in zip(parts.kv, parts.kv_home, strict=True)], kv_slices),
+    )
+    rounds, queries = routes(parts, relay, mates).rounds, _away(parts)
+    used = max((n + 1 for n, rows in enumerate(rounds) if rows), default=int(bool(queries)))
+    attends = [list[Attend]() for _ in range(used + len(kv_slices) + 1)]
+    moves = [list[Move]() for _ in attends]
+    whole = parts.rectangles()
+    for i in range(len(kv_slices)):
+        numbered, at = Sliced(len(kv_slices), i), used + i
+        rectangles = whole
+        if own and not i and used:
+            own_ones, rectangles = _own_first(parts, whole)
+            attends[0].append(numbered.attend(own_ones))
+        attends[at].append(numbered.attend(rectangles))
+        moves[i].append(numbered.move(("Q",), queries))
+        for late, rows in enumerate(rounds[:used]):
+            moves[i + late].append(numbered.move(("KV",), rows))
+        moves[at + 1].append(numbered.move(("OUT",), queries, back=True))
+    steps = (Step(tuple(a), tuple(m)) for a, m in zip(attends, moves, strict=True))
+    return Plan(name, work, ranks, partition, "forward", (), (), tuple(steps))
+
+
+def _away(parts: Parts) -> Rows:
+    """The parts of queries that run elsewhere, by owner and the rank that attends them."""
+    rows = defaultdict[tuple[int, int], list[int]](list)
+    for part in np.flatnonzero((parts.q_home != parts.runs_on) & parts.live.any(axis=1)).tolist():
+        rows[int(parts.q_home[part]), int(parts.runs_on[part])].append(part)
+    return _in_order(rows, parts.ranks, parts.ranks)
+
+
+def _own_first(
+    parts: Parts, rectangles: Sequence[Rectangle]
+) -> tuple[list[Rectangle], list[Rectangle]]:
+    """Divides rectangles of own queries by who owns their keys, without what sees nothing there."""
+    own_ones, others = list[Rectangle](), list[Rectangle]()
+    for rank, q, kv in rectangles:
+        here = [row for row in q if parts.q_home[row] == rank]
+        away = [row for row in q if parts.q_home[row] != rank]
+        for rows, keys, kept in (
+            (here, [k for k in kv if parts.kv_home[k] == rank], own_ones),
+            (here, [k for k in kv if parts.kv_home[k] != rank], others),
+            (away, kv, others),
+        ):
+            table = parts.live[np.ix_(rows, keys)]
+            left = [rows[n] for n in np.flatnonzero(table.any(axis=1)).tolist()]
+            met = [keys[n] for n in np.flatnonzero(table.any(axis=0)).tolist()]
+            if left:
+                kept.append((rank, left, met))
+    return own_ones, others

@@ -1,0 +1,223 @@
+"""explore(...)   candidates of a search one after the other, seeds first, each scored or not.
+
+seeds      what the caller names
+layouts    pieces of some grains, rows grouped or whole
+movement   of the best layouts: head slices, own keys first, node mates
+offload    of the best layouts where the busiest rank computes far more than the mean
+copies     of backward passes: what the forward pass leaves in place
+
+What comes next depends on scores and counts alone, never on a clock. A candidate whose work, calls
+and keys alone take longer than the best plan by now is not scored.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.ir import Pass, Plan
+from planner.layouts import Chunks, own_name, owners_of_tokens, sides
+from planner.planning import find_schedule
+from planner.search.building import build, parts_of
+from planner.search.parts import Parts
+from planner.search.prices import Prices, Score
+from planner.search.recipe import Found, Recipe
+from planner.workload import Workload, check_request
+
+BUDGET = 64  # candidates of found plans
+UNEVEN = 1.08  # busiest rank over the mean, beyond which rows run elsewhere
+BEST = 3  # layouts whose movement is varied
+SLICES = ((1,), (4,), (1, 3, 4), (1, 1, 2, 4))
+KEEPS = (("Q", "KV", "OUT"), ("KV",), ("Q", "OUT"), ())
+SHORTEST = 128  # tokens of a piece: a tile of common kernels
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A candidate: its plan and score, or why it has none."""
+
+    recipe: Recipe
+    family: str
+    plan: Plan | None = None
+    score: Score | None = None
+    refused: str | None = None
+    pruned: bool = False
+
+
+def explore(
+    work: Workload,
+    ranks: int,
+    pass_: Pass,
+    prices: Prices,
+    score: Callable[[Plan], Score],
+    *,
+    seeds: Sequence[Recipe],
+    budget: int = BUDGET,
+    layout: str | None = None,
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Tried]:
+    """Tries seeds, then found plans, and yields each candidate as soon as it is tried.
+
+    `budget` counts found candidates, seeds do not count. `layout` fixes who owns which tokens: all
+    candidates have the owners of that layout. `score` raises PlanError for a plan that does not
+    fit. `seed` chooses among what is not tried otherwise. `stop` is asked before each candidate.
+    """
+    check_request(work, ranks, "explore(work, ranks, ...)")
+    search = _Search(work, ranks, pass_, prices, score, layout and own_name(layout))
+    for recipe in dict.fromkeys(search.seed(recipe) for recipe in seeds):
+        if stop():
+            return
+        yield search.tried(recipe)
+    for recipe in search.candidates():
+        if recipe.schedule in search.known:
+            continue
+        if stop() or budget < 1:
+            return
+        budget -= 1
+        yield search.tried(recipe)
+
+
+class _Search:
+    """The candidates tried so far, and what follows from them."""
+
+    def __init__(
+        self,
+        work: Workload,
+        ranks: int,
+        pass_: Pass,
+        prices: Prices,
+        score: Callable[[Plan], Score],
+        layout: str | None,
+    ) -> None:
+        self.work, self.ranks, self.pass_, self.prices = work, ranks, pass_, prices
+        self.score, self.layout = score, layout
+        self.owners = None if layout is None else _owners(sides(work, ranks, layout), work)
+        self.best = float("inf")
+        self.known = dict[Found, Tried]()
+        self.least = dict[Found, float]()  # estimates
+        self.relay = prices.nodes(ranks) % ranks
+
+    def seed(self, recipe: Recipe) -> Recipe:
+        """Returns a seed with the fixed layout, where its schedule takes one."""
+        if self.layout is None or not isinstance(recipe.schedule, str):
+            return recipe
+        schedule, given = find_schedule(recipe.schedule)
+        if "layout" not in schedule.parameters:
+            return recipe
+        given["layout"] = self.layout
+        text = "".join(f":{key}={value}" for key, value in given.items())
+        return replace(recipe, schedule=f"{schedule.name}{text}")
+
+    def tried(self, recipe: Recipe) -> Tried:
+        """Builds and scores one candidate unless it cannot beat the best."""
+        way = recipe.schedule if isinstance(recipe.schedule, Found) else None
+        tried = Tried(recipe, recipe.family)
+        try:
+            if way:
+                parts = parts_of(way, self.work, self.ranks, self.prices)
+                self.least[way] = estimate(parts, self.prices)
+            if way and self.least[way] >= self.best:
+                tried = replace(tried, pruned=True)
+            else:
+                made = build(recipe, self.work, self.ranks, self.pass_, self.prices)
+                self.check_owners(made)
+                tried = replace(tried, plan=made, score=self.score(made))
+        except PlanError as error:
+            tried = replace(tried, refused=str(error))
+        if tried.score:
+            self.best = min(self.best, tried.score.seconds)
+        if way:
+            self.known[way] = tried
+        return tried
+
+    def check_owners(self, plan: Plan) -> None:
+        """Raises PlanError where a layout is fixed and a plan has another one."""
+        if self.owners is None:
+            return
+        for side, owner in zip((plan.partition.q, plan.partition.kv), self.owners, strict=True):
+            own_ones = owners_of_tokens(((b.positions, b.home) for b in side.blocks), len(owner))
+            if not np.array_equal(own_ones, owner):
+                raise PlanError(f"it lays tokens out in another way than {self.layout}")
+
+    def candidates(self) -> Iterator[Recipe]:
+        """Yields found recipes, those that follow from what came before after it was tried."""
+        for way in self.layouts():
+            yield Recipe(way)
+        best = self.ranked()[:BEST]
+        for way in best:
+            for varied in self.movements(way):
+                yield Recipe(varied)
+        for way in self.nearest()[:BEST]:
+            for varied in self.offloads(way):
+                yield Recipe(varied)
+        if self.pass_ == "backward":
+            for way in self.ranked()[:5]:
+                for keep in KEEPS:
+                    yield Recipe(replace(way, keep=keep))
+
+    def layouts(self) -> Iterator[Found]:
+        """Yields layouts of several grains, of tokens and of work, with rows whole and grouped."""
+        names = [(self.layout, 0)] if self.layout else [("contiguous", 0), ("zigzag", 0)]
+        if not self.layout:
+            share = -(-self.work.seq // self.ranks)
+            grains = [g for n in (1, 2, 4, 8) if (g := share // n) >= min(SHORTEST, share)]
+            names += [("pieces", g) for g in grains if g]
+            names += [("work", percent) for percent in (100, 50, 25)]
+        keep = KEEPS[0] if self.pass_ == "backward" else None
+        two = (min(2, self.work.kv_heads),)
+        for layout, grain in names:
+            for rows in ("whole", "edges"):
+                yield Found(layout or "", grain, rows, two, self.relay, keep=keep)
+
+    def movements(self, way: Found) -> Iterator[Found]:
+        """Yields other head slices, and own keys first."""
+        for own in (0, 1):
+            for counts in (way.slices, *SLICES):
+                if len(counts) == 1 or sum(counts) == self.work.kv_heads:
+                    yield replace(way, slices=counts, own=own)
+        if way.relay:
+            yield replace(way, mates=1)
+            yield replace(way, relay=0)
+
+    def offloads(self, way: Found) -> Iterator[Found]:
+        """Yields offloads in several grains where ranks are not evenly busy."""
+        score = self.known[way].score
+        if score and max(score.busy) < UNEVEN * np.mean(score.busy):
+            return
+        share = -(-self.work.seq // self.ranks)
+        least = min(SHORTEST, max(1, share // 8))
+        for n in (4, 8, 16):
+            for counts in ((2,), (4,)):
+                yield replace(way, offload=max(least, share // n), slices=counts)
+
+    def nearest(self) -> list[Found]:
+        """Returns the found recipes, the fastest first, those that were pruned by estimates."""
+        times = {
+            f: t.score.seconds if t.score else self.least.get(f) for f, t in self.known.items()
+        }
+        placed = [(time, n, f) for n, (f, time) in enumerate(times.items()) if time is not None]
+        return [way for *_, way in sorted(placed, key=lambda s: s[:2])]
+
+    def ranked(self) -> list[Found]:
+        """Returns the found recipes that were scored, the fastest first."""
+        scored = [(t.score.seconds, n, f) for n, (f, t) in enumerate(self.known.items()) if t.score]
+        return [way for *_, way in sorted(scored, key=lambda s: s[:2])]
+
+
+def estimate(parts: Parts, prices: Prices) -> float:
+    """Returns seconds that plans of these parts do not stay below, by work and by keys."""
+    speeds, users = prices.speed(parts.ranks), parts.users
+    pairs = np.bincount(parts.runs_on, parts.pairs, parts.ranks)
+    work = pairs * prices.pair * parts.work.heads / speeds
+    own = np.zeros_like(users)
+    own[np.arange(len(own)), parts.kv_home] = True
+    come = (users & ~own).T @ parts.tokens * prices.near
+    return float(max(work.max(), come.max()))
+
+
+def _owners(both: tuple[Chunks, Chunks], work: Workload) -> list[NDArray[np.int32]]:
+    tokens = work.seq, work.kv_seq
+    return [owners_of_tokens(chunks, n) for chunks, n in zip(both, tokens, strict=True)]

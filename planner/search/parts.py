@@ -1,0 +1,130 @@
+"""Parts: queries and keys cut where it matters under a mask, and which see which.
+
+Queries that see the same keys, all of each, are rows of one full call; what they see in part is a
+rectangle of its own. Left whole, all that a rank computes is one rectangle.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.ir import Index
+from planner.layouts import Chunks
+from planner.masks.regions import FAR
+from planner.search.pieces import MOST_EDGES, edges, seen, split_at
+from planner.workload import Workload
+
+Bits = NDArray[np.bool_]
+Rectangle = tuple[int, list[int], list[int]]  # rank, parts of queries, parts of keys
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Parts of both sides: their ranges, owners, and for queries the rank that attends them."""
+
+    work: Workload
+    ranks: int
+    q: tuple[range, ...]
+    q_home: Index
+    runs_on: Index  # [q]
+    kv: tuple[range, ...]
+    kv_home: Index
+    live: Bits  # [q, kv]
+    full: Bits
+    by_rows: bool
+    pairs: NDArray[np.int64]  # of each part of queries with all keys
+
+    @cached_property  # the cast, the estimate and the offload ask
+    def users(self) -> Bits:
+        """The ranks whose queries see each part of the keys: [kv, ranks]."""
+        users = np.zeros((self.ranks, len(self.kv)), np.bool_)
+        np.logical_or.at(users, self.runs_on, self.live)
+        return users.T
+
+    @cached_property
+    def tokens(self) -> NDArray[np.int64]:
+        """The tokens of each part of the keys."""
+        return np.array([len(p) for p in self.kv], np.int64)
+
+    def rectangles(self) -> list[Rectangle]:
+        """Lists what each rank attends; parts of a rectangle see something of each other."""
+        acting = np.flatnonzero(self.live.any(axis=1)).tolist()
+        groups = defaultdict[tuple[int, bytes], list[int]](list)
+        for row in acting:
+            key = np.packbits([self.live[row], self.full[row]]).tobytes() if self.by_rows else b""
+            groups[int(self.runs_on[row]), key].append(row)
+        out = list[Rectangle]()
+        for (rank, _), rows in groups.items():
+            if not self.by_rows:
+                out.append((rank, rows, np.flatnonzero(self.live[rows].any(axis=0)).tolist()))
+                continue
+            live, full = self.live[rows[0]], self.full[rows[0]]
+            if full.any():
+                out.append((rank, rows, np.flatnonzero(full).tolist()))
+            if (part := live & ~full).any():
+                out += [(rank, [row], np.flatnonzero(part).tolist()) for row in rows]
+        return out
+
+
+Placed = tuple[range, int, int]  # queries, their owner, the rank that attends them
+
+
+def parts(
+    work: Workload, ranks: int, queries: Sequence[Placed], keys: Chunks, by_rows: bool
+) -> Parts:
+    """Cuts both sides at the mask's edges, queries only if rows are to be grouped by what they see.
+
+    Raises PlanError where the mask has too many edges, and for positions with strides.
+    """
+    if any(p.step != 1 for p, _, _ in queries) or any(p.step != 1 for ps, _ in keys for p in ps):
+        raise PlanError("a found plan lays out runs of tokens, not stripes of them")
+    q_edges, kv_edges = edges(work)
+    many = max(len(q_edges), len(kv_edges)) > MOST_EDGES
+    if many and by_rows:
+        raise PlanError(f"rows of this mask have more than {MOST_EDGES} edges: leave them whole")
+    cut = split_at([p for p, _, _ in queries], q_edges if by_rows else [])
+    rows = [(p, q[1], q[2]) for q, ps in zip(queries, cut, strict=True) for p in ps if p]
+    ends = set[int]() if many else set(kv_edges)
+    if (np.abs(work.mask.region().pieces[:, 4:]) < FAR // 2).any():  # a diagonal begins with a row
+        ends |= {e + work.offset for p, _, _ in rows for e in (p.start, p.stop)}
+    flat = [(p, home) for ps, home in keys for p in ps if p]
+    cut = split_at([p for p, _ in flat], sorted(ends))
+    columns = [(p, k[1]) for k, ps in zip(flat, cut, strict=True) for p in ps]
+    q, kv = [p for p, _, _ in rows], [p for p, _ in columns]
+    counted = seen(work, q, kv)
+    full = counted == np.multiply.outer([len(p) for p in q], [len(p) for p in kv])
+    home = np.array([h for _, h in columns], np.intp)
+    kv, kv_home, first = _merged(kv, home, counted > 0, full)
+    return Parts(
+        work=work,
+        ranks=ranks,
+        q=tuple(q),
+        q_home=np.array([h for _, h, _ in rows], np.intp),
+        runs_on=np.array([r for _, _, r in rows], np.intp),
+        kv=tuple(kv),
+        kv_home=kv_home,
+        live=counted[:, first] > 0,
+        full=full[:, first],
+        by_rows=by_rows,
+        pairs=counted.sum(axis=1),
+    )
+
+
+def _merged(
+    kv: list[range], home: Index, live: Bits, full: Bits
+) -> tuple[list[range], Index, Index]:
+    """Joins neighbours of one owner that the same queries see alike; with their first columns."""
+    starts = np.array([p.start for p in kv])
+    stops = np.array([p.stop for p in kv])
+    fresh = np.ones(len(kv), np.bool_)
+    same = (live[:, 1:] == live[:, :-1]).all(axis=0) & (full[:, 1:] == full[:, :-1]).all(axis=0)
+    fresh[1:] = ~(same & (home[1:] == home[:-1]) & (starts[1:] == stops[:-1]))
+    first = np.flatnonzero(fresh)
+    last = np.append(first[1:], len(kv)) - 1
+    joined = [range(int(starts[a]), int(stops[b])) for a, b in zip(first, last, strict=True)]
+    return joined, home[first], first

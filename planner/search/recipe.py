@@ -1,0 +1,130 @@
+"""Recipes: short texts that rebuild a plan.
+
+recipe ::= NAME(":" KEY "=" VALUE)* (" --trim blocks")? (" --by-rows")?
+
+    usp:ulysses=4                                   a named schedule
+    found:layout=pieces:grain=4096:slices=1-3-4     a plan of `planner.search`
+
+A found plan says how tokens are laid out and how keys come to the queries that see them; its keys
+are the fields of `Found`, those that are as usual left out.
+"""
+
+from dataclasses import MISSING, dataclass, fields
+
+from planner.errors import PlanError, brief, unknown
+from planner.given import whole
+from planner.layouts import BY_MASK, LAYOUTS, own_name
+from planner.parse import schedule
+from planner.passes.adjoint import KEPT
+from planner.planning import TRIMS, Trim, find_schedule
+
+FOUND = "found"
+TRIM, ROWS = " --trim ", " --by-rows"
+MADE = ("pieces", "work")  # layouts that a search makes: pieces of tokens, or of work
+LEFT = ("edges", "whole")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The choices that a found plan is built by. Raises PlanError for what makes no sense."""
+
+    layout: str = "pieces"  # or "work", or a layout by its name
+    grain: int = 0  # tokens of a piece, or of "work" its percent of a rank's share
+    rows: str = "whole"  # "edges": rows that see the same keys are one call
+    slices: tuple[int, ...] = (1,)  # KV heads of each slice, or one number of equal slices
+    relay: int = 0  # ranks of a node into which keys go once, 0 for none
+    mates: int = 0  # 1: ranks beside a busy owner send its keys out of their node
+    own: int = 0  # 1: own keys are attended while the first ones come
+    offload: int = 0  # tokens of the pieces of queries that run elsewhere, 0 for none
+    keep: tuple[str, ...] | None = None  # of a backward pass: what the forward pass leaves
+
+    def __post_init__(self) -> None:
+        names = [*MADE, *LAYOUTS, *BY_MASK]
+        if self.layout not in names:
+            raise PlanError(unknown("layout of a found plan", self.layout, names))
+        if self.rows not in LEFT:
+            raise PlanError(unknown("rows of a found plan", self.rows, LEFT))
+        if self.layout in MADE and self.grain < 1:
+            raise PlanError(f"layout={self.layout} of a found plan needs a grain from 1 up")
+        if not self.slices or min(self.slices) < 1:
+            raise PlanError(f"slices of a found plan are numbers from 1 up, not {self.slices}")
+        if wrong := [t for t in self.keep or () if t not in KEPT]:
+            raise PlanError(unknown("tensor to keep", wrong[0], KEPT))
+
+    def __str__(self) -> str:
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        usual = {f.name: f.default for f in fields(self) if f.default is not MISSING}
+        said = (f":{k}={_text(v)}" for k, v in given.items() if k == "layout" or v != usual[k])
+        return f"{FOUND}{''.join(said)}"
+
+    @classmethod
+    def of(cls, parameters: dict[str, int | str]) -> "Found":
+        """Returns what parameters say, as `planner.parse.schedule` reads them."""
+        kinds = {f.name: f.default for f in fields(cls)}
+        read = dict[str, object]()
+        for key, value in parameters.items():
+            if key not in kinds:
+                raise PlanError(unknown("parameter of a found plan", key, kinds))
+            if key == "keep":
+                read[key] = tuple(t for t in str(value).split("+") if t != "none")
+            elif key == "slices":
+                read[key] = tuple(_number(key, part) for part in str(value).split("-"))
+            elif key in ("layout", "rows"):
+                read[key] = own_name(str(value)) if key == "layout" else str(value)
+            else:
+                read[key] = whole(key, value) if isinstance(value, int) else _number(key, value)
+        return cls(**read)  # type: ignore[arg-type]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, tuple):
+        return str(value)
+    names = [str(v) for v in value]
+    return "-".join(names) if any(isinstance(v, int) for v in value) else "+".join(names) or "none"
+
+
+def _number(key: str, text: object) -> int:
+    if not str(text).isdecimal():
+        raise PlanError(f"{key} of a found plan takes whole numbers, not {brief(text)}")
+    return int(str(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A text that rebuilds a plan: `str(recipe)`, which `Recipe.parse(text)` reads."""
+
+    schedule: str | Found
+    trim: Trim = "messages"
+    by_rows: bool = False
+
+    def __str__(self) -> str:
+        trim = "" if self.trim == "messages" else f"{TRIM}{self.trim}"
+        return f"{self.schedule}{trim}{ROWS * self.by_rows}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Recipe":
+        """Reads the text of a recipe; raises PlanError for an unknown name or parameter."""
+        if not isinstance(text, str):
+            raise PlanError(f"a recipe is a text such as 'usp:ulysses=4', not {brief(text)}")
+        rest = text.strip()
+        by_rows = rest.endswith(ROWS)
+        rest, _, said = rest.removesuffix(ROWS).partition(TRIM)
+        chosen: Trim = "messages"
+        for trim in TRIMS:
+            chosen = trim if said.strip() == trim else chosen
+        if said and said.strip() != chosen:
+            raise PlanError(unknown("trim", said, TRIMS))
+        name, parameters = schedule(rest)
+        if name != FOUND:
+            find_schedule(rest)
+            return cls(rest.strip(), chosen, by_rows)
+        if said or by_rows:
+            raise PlanError(f"{brief(text)}: a found plan says in its parameters how it is cut")
+        return cls(Found.of(parameters))
+
+    @property
+    def family(self) -> str:
+        """The name of the schedule; of a found plan, what is special of it."""
+        if isinstance(self.schedule, str):
+            return find_schedule(self.schedule)[0].name
+        return "offload" if self.schedule.offload else FOUND
