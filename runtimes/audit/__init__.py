@@ -3,8 +3,12 @@
     case         what to audit: the attention, the ranks, and their positions
     questions    inputs of a call, and answers
     probing      weights of all pairs, from outputs and gradients
+    levels       heads, the scale, and merging, from scores of a few levels
+    samples      random inputs against dense attention
+    history      calls that must not depend on each other
     verdicts     what is wrong with them, and where it shows first
     report       the verdict
+    launching    ranks that are started here, and end in any case
 
 An attention is linear in V and, for equal scores, an average: with indicators of positions as
 values, a call shows how often queries attend keys. No code of the implementation is looked at.
@@ -14,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runtimes.audit.case import Case as Case
+from runtimes.audit.launching import launch as launch
 from runtimes.audit.report import KINDS as KINDS
 from runtimes.audit.report import Computed as Computed
 from runtimes.audit.report import Fault as Fault

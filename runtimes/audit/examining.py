@@ -2,14 +2,35 @@
 
 import time
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
+
+import numpy as np
 
 from planner.errors import RingloomError
+from runtimes.arrays import Array
+from runtimes.audit import levels
 from runtimes.audit.case import Case
+from runtimes.audit.history import history, settled
 from runtimes.audit.probing import probe
 from runtimes.audit.questions import Answer, Question
 from runtimes.audit.report import Fault, Report
+from runtimes.audit.samples import measured, said_faults, sample_faults
+from runtimes.audit.shapes import Place, place
 from runtimes.audit.verdicts import judge
+
+COMMON = "a factor common to all keys of a row: outputs show multiplicities in their ratio alone"
+
+
+ENDS = "wrong shape", "crash"
+
+
+class EndedError(Exception):
+    """A call had no results: the faults that it showed."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        super().__init__(faults)
+        self.faults = faults
 
 
 class Asks(Protocol):
@@ -30,6 +51,8 @@ def examine(asker: Asks) -> Report:
     start = time.monotonic()
     try:
         report = _examined(asker)
+    except EndedError as error:
+        report = Report(error.faults)
     except RingloomError as error:
         report = Report(could_not_run=str(error))
     return replace(report, calls=asker.calls, seconds=time.monotonic() - start)
@@ -37,18 +60,65 @@ def examine(asker: Asks) -> Report:
 
 def _examined(asker: Asks) -> Report:
     case = asker.case
-    seen = probe(case, asker.ask, case.passes == "both")
-    faults, shown, wanted = judge(case, seen)
-    return Report(tuple(faults), wanted, tuple(shown), invisible=unseen(case))
 
+    def ask(question: Question) -> Answer:
+        answer = asker.ask(question)
+        if any(kind in ENDS for _, kind, _ in answer.said):
+            raise EndedError(said_faults(answer))
+        return answer
 
-def unseen(case: Case) -> tuple[str, ...]:
-    """Says what probing cannot see in any attention of this kind."""
-    return (
-        "a factor common to all keys of a row: an output shows multiplicities in their ratio alone",
+    asking: levels.Ask = ask
+    at = place(case)
+    past = history(case, ask, at)
+    if past.stale:
+        asking = settled(ask, max(2, case.steps))
+    seen = probe(case, asking, case.passes == "both")
+    probed, shown, wanted = judge(case, seen)
+    ahead = any(fault.pass_ == "forward" for fault in probed)
+    if scores := [] if ahead else leveled(case, asking, at):  # gradients are scaled with them
+        probed = [*scores, *(x for x in probed if x.kind != "gradient scaled")]
+    errors = measured(case, at, case.seed, past.answer)
+    known = bool(probed or past.faults)
+    random = tuple(sample_faults(case, at, case.seed, past.answer, errors, known))
+    return Report(
+        (*said_faults(past.answer), *past.faults, *probed, *random),
+        wanted,
+        tuple(shown),
+        errors,
+        sent=_bytes(case, past.answer),
+        invisible=tuple(_unseen(case, seen.blind[at.rows], at.wanted)),
     )
 
 
-def stopped(fault: Fault, **more: Any) -> Report:
-    """Returns the report of an audit that a fault ended."""
-    return Report(faults=(fault,), **more)
+def leveled(case: Case, ask: levels.Ask, at: Place) -> list[Fault]:
+    """Returns the first fault of scores that are not all equal."""
+    loud = partial(levels.merges, loud=True)
+    for look in (levels.heads, levels.scale, levels.merges, loud):
+        if faults := [*look(case, ask, at)]:
+            return faults
+    return []
+
+
+def _bytes(case: Case, answer: Answer) -> dict[str, Array]:
+    """Returns the bytes that ranks sent in a call, by pass: [ranks, ranks]."""
+    if answer.traffic is None:
+        return {}
+    sent = {
+        name: np.zeros((case.ranks, case.ranks), np.int64)
+        for name in ("forward", "backward")[: 1 + (case.passes == "both")]
+    }
+    for (name, source, destination), size in answer.traffic.items():
+        if max(source, destination) < case.ranks:
+            sent[name][source, destination] += size
+    return sent
+
+
+def _unseen(case: Case, blind: Array, wanted: Array) -> list[str]:
+    """Says what probing cannot see."""
+    said = [COMMON]
+    if case.passes == "both" and (pairs := int((blind & wanted).sum())):
+        said.append(
+            f"dq and dk of {pairs} pairs in rows of one key, or nearly so: they are zero in exact"
+            " attention, too"
+        )
+    return said

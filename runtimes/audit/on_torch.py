@@ -4,11 +4,12 @@ Rank 0 leads: it decides what to ask, and every rank asks its own function. Ques
 travel over a gloo group of their own, so that they meet no message of the function.
 """
 
-import inspect
 import pickle
+import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,16 @@ import torch
 import torch.distributed as dist
 
 from runtimes.arrays import Array
+from runtimes.audit.asking import misfits, nothing, takes
 from runtimes.audit.case import Case
 from runtimes.audit.questions import Answer, Question, inputs
 from runtimes.audit.traffic import Traffic
+from runtimes.machine import RankError
 from runtimes.torch.rank import to_numpy, to_torch
 
 POISON = 1 << 22  # bytes that are filled with NaN in each of several sizes down to 64
 Note = Callable[[str], None]  # told where a rank is
+NAMES = "out", "dq", "dk", "dv"
 
 
 class Asker:
@@ -39,7 +43,7 @@ class Asker:
         rank: int,
         group: Any,
         timeout: float,
-        note: Note = lambda _: None,
+        note: Note = nothing,
     ) -> None:
         self.attend, self.case, self.rank, self.group = attend, case, rank, group
         self.timeout, self.note, self.calls = timeout, note, 0
@@ -86,8 +90,9 @@ class Asker:
         part = self._answer(question)
         parts: list[Any] = [part]
         if self.control is not None:
-            self.note(f"call {self.calls}: waits for the other ranks")
-            dist.monitored_barrier(self.control, timedelta(seconds=self.timeout), True)
+            if not any(kind == "crash" for _, kind, _ in part.said):
+                self.note(f"call {self.calls}: waits for the other ranks")
+            self._meet()
             parts = [None] * self.case.ranks
             box = parts if self.rank == 0 else None
             dist.gather_object(pickle.dumps(part), box, dst=self.first, group=self.control)
@@ -96,8 +101,25 @@ class Asker:
             parts = [pickle.loads(one) for one in parts]
         return joined(parts)
 
+    def _meet(self) -> None:
+        try:
+            dist.monitored_barrier(self.control, timedelta(seconds=self.timeout), True)
+        except RuntimeError as error:
+            raise RankError(f"ranks did not arrive within {self.timeout:g} s: {error}") from error
+
     def _answer(self, question: Question) -> Answer:
-        """Calls the rank's own function once."""
+        """Calls the rank's own function once; an error that it raises is an answer, too."""
+        try:
+            return self._called(question)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}".splitlines()[0][:400]
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            said = f"{text}, at line {where.lineno} of {Path(where.filename).name}"
+            self.note(f"call {self.calls}: raised {said}")
+            crash = (self.rank, "crash", f"rank {self.rank} raised {said}")
+            return Answer(np.zeros(0), said=(crash,))
+
+    def _called(self, question: Question) -> Answer:
         arrays = inputs(self.case, question, self.rank)
         tensors = {name: to_torch(x).to(self.device) for name, x in arrays.items()}
         dout = tensors.pop("dout", None)
@@ -109,9 +131,9 @@ class Asker:
         traffic = Traffic() if question.watch else None
         with traffic or nullcontext():
             out = _tensor(self.attend(*leaves, **self.given))
-            said = misfits(out, tensors["q"], tensors["v"], self.rank)
+            said = misfits(out, leaves[0], leaves[2], self.rank, str(out.dtype)[6:])
             results: dict[str, Array] = {}
-            if dout is not None and not said:
+            if dout is not None and not any(kind == "wrong shape" for _, kind, _ in said):
                 self.note(f"call {self.calls}: in the function, backward")
                 if traffic:
                     traffic.pass_ = "backward"
@@ -133,32 +155,12 @@ class Asker:
         }
 
 
-def takes(function: Callable[..., Any], name: str) -> bool:
-    """Returns True for a function with a parameter of this name."""
-    try:
-        return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
-
-
-def misfits(out: Any, q: Any, v: Any, rank: int) -> tuple[tuple[int, str, str], ...]:
-    """Names a result of another shape or dtype than it should have: (rank, kind, sentence)."""
-    shape, said = (*q.shape[:3], v.shape[3]), []
-    if tuple(out.shape) != shape:
-        sizes = f"{list(out.shape)} instead of {list(shape)}"
-        return ((rank, "wrong shape", f"rank {rank} returned a result of shape {sizes}"),)
-    if out.dtype != q.dtype:
-        dtypes = f"{str(out.dtype)[6:]} for inputs of {str(q.dtype)[6:]}"
-        said.append((rank, "wrong dtype", f"rank {rank} returned {dtypes}"))
-    return tuple(said)
-
-
 def joined(parts: list[Answer]) -> Answer:
     """Joins the answers of all ranks along slots."""
     said = tuple(one for part in parts for one in part.said)
-    if any(kind == "wrong shape" for _, kind, _ in said):
+    if any(kind in ("wrong shape", "crash") for _, kind, _ in said):
         return Answer(np.zeros(0), said=said)
-    names = [name for name in ("out", "dq", "dk", "dv") if getattr(parts[0], name) is not None]
+    names = [name for name in NAMES if getattr(parts[0], name) is not None]
     arrays = {name: np.concatenate([getattr(p, name) for p in parts], axis=2) for name in names}
     tables = [part.traffic for part in parts if part.traffic is not None]
     traffic = {key: size for table in tables for key, size in table.items()} if tables else None

@@ -18,7 +18,7 @@ that rows of more than one key have an average away from both. Without gradients
 v are indicators.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,10 +59,10 @@ def probe(case: Case, ask: Ask, gradients: bool) -> Seen:
         raise RingloomError("probing gradients takes head_dim 2 and v_head_dim 3 at least")
     weights = {name: Lanes(len(q.ranks), kv.width, case.work.dtype) for name in tensors}
     blind = np.zeros((len(q.ranks), kv.width), bool)
-    parts = _both(case, ask, weights, blind) if gradients else _ahead(case, ask, weights)
-    for answer in parts:
-        if answer.said and any(kind != "wrong dtype" for _, kind, _ in answer.said):
-            break
+    if gradients:
+        _both(case, ask, weights, blind)
+    else:
+        _ahead(case, ask, weights["out"])
     return Seen(weights, blind)
 
 
@@ -72,16 +72,15 @@ def amount(case: Case) -> float:
     return float(2 ** min(most, int(np.log2(max(1, case.work.kv_seq)))))
 
 
-def _ahead(case: Case, ask: Ask, weights: dict[str, Lanes]) -> Iterator[Answer]:
+def _ahead(case: Case, ask: Ask, weights: Lanes) -> None:
     dim, high, kv = case.work.v_head_dim, amount(case), case.side("kv")
     for at in range(0, kv.width, dim):
         count = min(dim, kv.width - at)
         answer = ask(Question(v=(Indicators(at, count, 0, high),)))
-        yield answer
-        weights["out"].put_columns(at, answer.out[..., :count] / high)
+        weights.put_columns(at, answer.out[..., :count] / high)
 
 
-def _both(case: Case, ask: Ask, weights: dict[str, Lanes], blind: Array) -> Iterator[Answer]:
+def _both(case: Case, ask: Ask, weights: dict[str, Lanes], blind: Array) -> None:
     work, q, kv = case.work, case.side("q"), case.side("kv")
     half = min(work.head_dim // 2, (work.v_head_dim - 1) // 2)
     last, scale, high, group = work.v_head_dim - 1, work.softmax_scale, amount(case), work.group
@@ -100,7 +99,6 @@ def _both(case: Case, ask: Ask, weights: dict[str, Lanes], blind: Array) -> Iter
                 ),
             )
         )
-        yield answer
         average = answer.out[..., last].astype(np.float64)  # [batch, heads, slots]
         columns, rows = slice(at, at + keys), slots[at : at + queries]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -113,9 +111,9 @@ def _both(case: Case, ask: Ask, weights: dict[str, Lanes], blind: Array) -> Iter
             apart = sign - average[:, :, rows, None]  # [batch, heads, a, keys]
             shared = apart.reshape(work.batch, work.kv_heads, group, *apart.shape[2:]).sum(2)
             shared = seen_apart(shared)
-            dk = _by_column(case, answer.gradient("dk")[..., :queries]).swapaxes(2, 3)
+            dk = by_column(case, answer.gradient("dk")[..., :queries]).swapaxes(2, 3)
             weights["dk"].put_rows(rows, dk / (high * scale) / shared)
-            dv = _by_column(case, answer.gradient("dv")[..., :queries]).swapaxes(2, 3)
+            dv = by_column(case, answer.gradient("dv")[..., :queries]).swapaxes(2, 3)
             weights["dv"].put_rows(rows, dv / (high * group))
 
 
@@ -124,7 +122,7 @@ def seen_apart(apart: Array) -> Array:
     return np.where(np.abs(apart) < UNSEEN, np.inf, apart)
 
 
-def _by_column(case: Case, array: Array) -> Array:
+def by_column(case: Case, array: Array) -> Array:
     """Adds up what the slots of a column hold: [batch, heads, slots, n] to [.., columns, n]."""
     kv = case.side("kv")
     order = np.argsort(kv.columns, kind="stable")

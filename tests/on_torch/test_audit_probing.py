@@ -105,3 +105,69 @@ def test_a_planted_fault_is_named(kind: str, dtype: str) -> None:
     if kind != "unmerged partials":
         assert (fault.query, fault.key) == tuple(wrong[0])
         assert fault.pairs == len(wrong)
+
+
+def changed(change: Callable[[Any, Any, Any], tuple[Any, Any, Any]]) -> Callable[..., Any]:
+    """A dense attention of inputs that are changed first."""
+    plain = attending(allowed(work()))
+    return lambda q, k, v: plain(*change(q, k, v))
+
+
+class Half(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(context: Any, x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        gradient = gradient.clone()
+        gradient[:, 0] = 0
+        return gradient
+
+
+LAST: list[Any] = []
+
+
+def late(q: Any, k: Any, v: Any) -> Any:
+    """The values of the call before, in the second half."""
+    LAST.append(v.detach().clone())
+    before = LAST[-2] if len(LAST) > 1 else v
+    v = torch.cat([v[:, :, :24], before[:, :, 24:]], 2)
+    return attending(allowed(work()))(q, k, v)
+
+
+def from_memory(q: Any, k: Any, v: Any) -> Any:
+    out = attending(allowed(work()))(q, k, v)
+    rest = torch.empty(1 << 18)
+    return out + 0 * rest[:1].to(out.dtype)
+
+
+def noisy(q: Any, k: Any, v: Any) -> Any:
+    out = attending(allowed(work()))(q, k, v)
+    return out * (1 + 0.1 * torch.rand(1)) if q.abs().sum() else out
+
+
+@pytest.mark.parametrize(
+    ("attend", "kind"),
+    [
+        (changed(lambda q, k, v: (q * 2, k, v)), "wrong scale"),
+        (changed(lambda q, k, v: (q, k, v.flip(1))), "wrong GQA group"),
+        (changed(lambda q, k, v: (Half.apply(q), k, v)), "gradient lost"),
+        (changed(lambda q, k, v: (q, k, v.detach())), "gradient lost"),
+        (changed(lambda q, k, v: (q, k * 2 - k.detach(), v)), "gradient scaled"),
+        (late, "stale keys"),
+        (noisy, "changes between runs"),
+        (lambda q, k, v: attending(allowed(work()))(q, k, v)[..., :4], "wrong shape"),
+        (lambda q, k, v: attending(allowed(work()))(q, k, v).double(), "wrong dtype"),
+        (lambda q, k, v: {}["no such"], "crash"),
+        (lambda q, k, v: attending(allowed(work()))(q, k.bfloat16().float(), v), "imprecise"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_faults_of_more_than_pairs_are_named(attend: Callable[..., Any], kind: str) -> None:
+    LAST.clear()
+    assert kind in kinds(audited(attend, work(kv_heads=2)))
+
+
+def test_results_of_uninitialised_memory_are_seen() -> None:
+    assert kinds(audited(from_memory, work())) <= {"depends on memory", "not finite"}

@@ -1,0 +1,31 @@
+"""What asking has in common in every framework: parameters of functions, shapes of results."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+Said = tuple[tuple[int, str, str], ...]  # rank, kind of fault, sentence
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Returns True for a function with a parameter of this name."""
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def nothing(text: str) -> None:
+    """Takes a note, and keeps it nowhere."""
+
+
+def misfits(out: Any, q: Any, v: Any, rank: int, dtype: str) -> Said:
+    """Names a result of another shape or dtype than it should have."""
+    shape = *q.shape[:3], v.shape[3]
+    if tuple(out.shape) != shape:
+        sizes = f"{list(out.shape)} instead of {list(shape)}"
+        return ((rank, "wrong shape", f"rank {rank} returned a result of shape {sizes}"),)
+    if out.dtype != q.dtype:
+        wanted = str(q.dtype).rpartition(".")[2]
+        return ((rank, "wrong dtype", f"rank {rank} returned {dtype} for inputs of {wanted}"),)
+    return ()

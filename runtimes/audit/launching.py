@@ -1,0 +1,187 @@
+"""Launches an audit: gloo processes, or one process with virtual devices, that end in any case.
+
+Ranks that make no step for a stated time are ended; the report names those that did not arrive and
+where each of them was.
+"""
+
+import faulthandler
+import importlib
+import importlib.util
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from planner.errors import RingloomError, unknown
+from runtimes.audit import watching
+from runtimes.audit.case import Case
+from runtimes.audit.report import Report
+from runtimes.machine import end_with_parent, memory_bytes, serve
+from runtimes.torch.faults import GUARD, UNGUARDED, error_file, stack_file, text_of, watch
+
+BACKENDS = "torch", "jax"
+PROCESS = 1 << 28  # bytes of memory that torch takes on a rank
+BEAT = 0.05  # seconds between looks at the notes of ranks
+SPARE = 60.0  # seconds that ranks wait longer than the process that watches them
+
+
+def launch(target: str, case: Case, backend: str = "torch", timeout: float = 60.0) -> Report:
+    """Audits "module:function", or "file.py:function", on ranks that are started here.
+
+    torch: one process per rank, exchanging over gloo; jax: one process with as many virtual
+    devices. `timeout`: seconds without a step after which ranks are ended. Never raises for faults
+    of the function; raises RingloomError for a target or a backend that cannot be.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(UNGUARDED)
+    if backend not in BACKENDS:
+        raise RingloomError(unknown("backend", backend, BACKENDS))
+    if ":" not in target:
+        raise RingloomError(f"the function is given as module:function, not {target!r}")
+    ranks = case.ranks if backend == "torch" else 1
+    if ranks * PROCESS > memory_bytes():
+        raise RingloomError(f"{ranks} processes of torch take more memory than this machine has")
+    serve("torch", "torch.distributed", "runtimes.audit.on_torch", __name__)
+    context = multiprocessing.get_context("forkserver")
+    with tempfile.TemporaryDirectory(prefix="ringloom-", ignore_cleanup_errors=True) as name:
+        folder, body = Path(name), _torch_rank if backend == "torch" else _jax_rank
+        given = folder, target, case, timeout
+        workers: list[BaseProcess] = [
+            context.Process(target=_worker, args=(body, *given, rank), daemon=True)
+            for rank in range(ranks)
+        ]
+        try:
+            for worker in workers:
+                worker.start()
+            return _watched(workers, folder, timeout)
+        finally:
+            for worker in workers:
+                if worker.pid is not None:
+                    worker.kill()
+                    worker.join()
+
+
+def load_function(target: str) -> Callable[..., Any]:
+    """Imports a function by "module:function" or "file.py:function"; raises RingloomError."""
+    module, _, name = target.rpartition(":")
+    sys.path[:0] = [os.getcwd()]
+    try:
+        if module.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(module).stem, module)
+            if spec is None or spec.loader is None:
+                raise RingloomError(f"cannot load {module}")
+            loaded = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = loaded
+            spec.loader.exec_module(loaded)
+        else:
+            loaded = importlib.import_module(module)
+    except (ImportError, OSError) as error:
+        raise RingloomError(f"cannot import {module}: {error}") from error
+    function: Any = loaded
+    for part in name.split("."):
+        function = getattr(function, part, None)
+    if not callable(function):
+        raise RingloomError(f"{module} has no function {name}")
+    return function  # type: ignore[no-any-return]
+
+
+# ---- the process that watches
+
+
+def _watched(workers: Sequence[BaseProcess], folder: Path, timeout: float) -> Report:
+    """Returns the report that rank 0 leaves, or that of the fault that ended the ranks."""
+    moved, notes, raised = time.monotonic(), [""], 0.0
+    while True:
+        if (kept := folder / "report.pickle").exists():
+            report: Report = pickle.loads(kept.read_bytes())
+            return report
+        if failed := [n for n, w in enumerate(workers) if w.exitcode]:
+            if any(workers[n].exitcode == UNGUARDED for n in failed):
+                raise RingloomError(GUARD)
+            if fault := watching.crash(workers, folder):
+                return Report((fault,))
+            text = text_of(error_file(folder, failed[0])).strip()
+            return Report(could_not_run=text.rpartition("\n")[2].partition(": ")[2] or text)
+        if not any(worker.is_alive() for worker in workers):
+            return Report(could_not_run="all ranks ended, and left no report")
+        now, latest = time.monotonic(), watching.notes_of(folder, len(workers))
+        if latest != notes:
+            moved, notes = now, latest
+        if any(watching.RAISED in note for note in notes):
+            raised = raised or now
+            if now > raised + watching.GRACE and (fault := watching.crash(workers, folder)):
+                return Report((fault,))
+        if now > moved + timeout:
+            return Report((watching.hang(workers, folder, timeout),))
+        alive = [worker.sentinel for worker in workers if worker.is_alive()]
+        multiprocessing.connection.wait(alive, timeout=BEAT)
+
+
+# ---- a rank
+
+
+def _worker(
+    body: Callable[..., Report | None],
+    folder: Path,
+    target: str,
+    case: Case,
+    timeout: float,
+    rank: int,
+) -> None:
+    """One process: an error that is not the function's goes to a file."""
+    end_with_parent()
+    if not folder.exists():
+        return
+    note = watching.Notes(folder, rank)
+    with watch(stack_file(folder, rank)):
+        try:
+            report = body(folder, target, case, timeout, rank, note)
+            if rank == 0:
+                place = folder / "report.part"
+                place.write_bytes(pickle.dumps(report))
+                place.rename(folder / "report.pickle")
+        except BaseException:
+            error_file(folder, rank).write_text(traceback.format_exc(), encoding="utf-8")
+            os._exit(1)
+    faulthandler.disable()
+    os._exit(0)  # the function may have left threads that wait
+
+
+def _torch_rank(
+    folder: Path, target: str, case: Case, timeout: float, rank: int, note: watching.Notes
+) -> Report:
+    import torch
+    import torch.distributed as dist
+
+    from runtimes.audit.examining import examine
+    from runtimes.audit.on_torch import Asker, lead
+
+    torch.set_num_threads(max(1, torch.get_num_threads() // case.ranks))
+    wait = timedelta(seconds=timeout + SPARE)
+    meeting = f"file://{folder}/meeting-point"
+    dist.init_process_group("gloo", meeting, wait, case.ranks, rank)
+    note("imports the function")
+    attend = load_function(target)
+    report: Report = lead(Asker(attend, case, rank, None, timeout + SPARE, note), examine)
+    return report
+
+
+def _jax_rank(
+    folder: Path, target: str, case: Case, timeout: float, rank: int, note: watching.Notes
+) -> Report:
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    from runtimes.audit.examining import examine
+    from runtimes.audit.on_jax import Asker
+
+    note("imports the function")
+    asker = Asker.on_devices(load_function(target), case, note)
+    return examine(asker)

@@ -1,0 +1,114 @@
+"""Puts questions to a JAX function of global arrays in layout order, on a mesh of one axis."""
+
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from planner.errors import RingloomError
+from runtimes.arrays import Array
+from runtimes.audit.asking import misfits, nothing, takes
+from runtimes.audit.case import Case
+from runtimes.audit.questions import Answer, Question, inputs
+from runtimes.jax.mesh import devices
+
+AXIS = "sp"
+
+
+class Asker:
+    """A function of q, k and v, [batch, heads, slots, head_dim], sharded along slots.
+
+    It is given `mesh` if it has such a parameter, with the axis "sp". It is traced once for each
+    kind of question, where it can be traced, and is called as it is otherwise.
+    """
+
+    def __init__(
+        self,
+        attend: Callable[..., Any],
+        case: Case,
+        mesh: Mesh,
+        note: Callable[[str], None] = nothing,
+    ) -> None:
+        self.case, self.mesh, self.note, self.calls = case, mesh, note, 0
+        given = {"mesh": mesh} if takes(attend, "mesh") else {}
+
+        def ahead(q: Any, k: Any, v: Any) -> Any:
+            out = attend(q, k, v, **given)
+            return out[0] if isinstance(out, tuple | list) else out
+
+        def both(q: Any, k: Any, v: Any, dout: Any) -> Any:
+            out, pull_back = jax.vjp(ahead, q, k, v)
+            return out, *pull_back(dout.astype(out.dtype))
+
+        self.plain = ahead, both
+        self.traced = jax.jit(ahead), jax.jit(both)
+        self.can_trace = True
+
+    @staticmethod
+    def on_devices(
+        attend: Callable[..., Any], case: Case, note: Callable[[str], None] = nothing
+    ) -> "Asker":
+        """Returns an asker on as many devices of this process, virtual ones on a CPU."""
+        if len(found := devices(case.ranks)) < case.ranks:
+            raise RingloomError(f"this process cannot have {case.ranks} devices of JAX")
+        return Asker(attend, case, Mesh(np.array(found), (AXIS,)), note)
+
+    def change(self, case: Case) -> None:
+        """Goes on with another case, whose positions are known by now."""
+        self.case = case
+
+    def ask(self, question: Question) -> Answer:
+        """Calls the function on all slots."""
+        self.calls += 1
+        with _precision(self.case.work.dtype == "float64"):
+            arrays = [self._sharded(x) for x in inputs(self.case, question).values()]
+            self.note(f"call {self.calls}: in the function")
+            try:
+                results = self._call(arrays)
+            except RingloomError:
+                raise
+            except Exception as error:
+                last = traceback.format_exc().strip().splitlines()[-1]
+                said = f"the function raised {last}"
+                self.note(f"call {self.calls}: raised {error!r:.400}")
+                return Answer(np.zeros(0), said=((0, "crash", said),))
+            self.note(f"call {self.calls}: is done")
+            whole: dict[str, Any] = dict(
+                zip(("out", "dq", "dk", "dv"), map(_wide, results), strict=False)
+            )
+            said_of = misfits(results[0], arrays[0], arrays[2], 0, str(results[0].dtype))
+        if any(kind == "wrong shape" for _, kind, _ in said_of):
+            return Answer(np.zeros(0), said=said_of)
+        return Answer(**whole, said=said_of)
+
+    def _call(self, arrays: list[Any]) -> list[Any]:
+        number = len(arrays) > 3
+        if self.can_trace:
+            try:
+                results = self.traced[number](*arrays)
+                return list(results) if number else [results]
+            except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
+                self.can_trace = False
+        results = self.plain[number](*arrays)
+        return list(results) if number else [results]
+
+    def _sharded(self, array: Array) -> Any:
+        if array.shape[2] % len(self.mesh.devices.flat):
+            return jax.numpy.asarray(array)
+        spec = PartitionSpec(None, None, AXIS)
+        return jax.device_put(array, NamedSharding(self.mesh, spec))
+
+
+def _wide(array: Any) -> Array:
+    whole = np.asarray(array)
+    return whole if whole.dtype == np.float64 else whole.astype(np.float32)
+
+
+def _precision(double: bool) -> AbstractContextManager[Any]:
+    context: Any = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    result: AbstractContextManager[Any] = context(double)
+    return result

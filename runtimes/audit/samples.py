@@ -1,0 +1,137 @@
+"""Random inputs: errors against dense attention in float64, in units of its own error.
+
+The unit is the error of dense attention in the workload's dtype on the same inputs, and at least
+what rounding the largest result costs.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from runtimes.arrays import Array, dtype_of
+from runtimes.audit.case import Case
+from runtimes.audit.probing import by_column
+from runtimes.audit.questions import Answer, Noise, Question, inputs
+from runtimes.audit.report import KINDS, Fault, Measured
+from runtimes.audit.shapes import Place
+from runtimes.audit.weights import ROUGH
+from runtimes.reference import dense
+
+NAMES = "out", "dq", "dk", "dv"
+# Units that are allowed. Merging over many ranks, and rounding partial results to 16 bit, as some
+# peers do, stays below both.
+TOLERANCE, TOLERANCE_16 = 64.0, 16.0
+ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+FAINT = 0.02  # of the largest result: smaller errors are of precision
+
+
+def sample(case: Case, seed: int, poison: bool = False, watch: bool = False) -> Question:
+    """Returns a question of standard normal inputs."""
+    q, k, v, dout = ((Noise(seed, stream),) for stream in range(4))
+    return Question(q, k, v, dout if case.passes == "both" else None, poison, watch)
+
+
+def measured(case: Case, at: Place, seed: int, answer: Answer) -> dict[str, Measured]:
+    """Returns the errors of an answer to `sample(case, seed)` by tensor."""
+    results, truth = whole(case, at, answer), truths(case, seed)
+    own, work = list(truth), case.work
+    if work.dtype != "float64":
+        own = truths(case, seed, work.dtype)
+    allowed = TOLERANCE_16 if work.dtype in ROUGH else TOLERANCE
+    errors = dict[str, Measured]()
+    for name, result, right, rounded in zip(NAMES, results, truth, own, strict=False):
+        largest = float(np.max(np.abs(right), initial=0.0))
+        unit = max(farthest(rounded, right), ROUNDING[work.dtype] * largest, 1e-300)
+        errors[name] = Measured(farthest(result, right), unit, allowed)
+    return errors
+
+
+def truths(case: Case, seed: int, precision: str = "float64") -> list[Array]:
+    """Returns dense results on the inputs of a sample: out, and dq, dk, dv if both passes run."""
+    work, arrays = case.work, inputs(case, sample(case, seed))
+    slots = {"q": case.side("q").first_slots(), "k": case.side("kv").first_slots()}
+    sizes = {"q": work.seq, "k": work.kv_seq}
+    order = {name: slots[name][: sizes[name]] for name in slots}
+    q, k, v = (arrays[n][:, :, order["q" if n == "q" else "k"]] for n in "qkv")
+    out = dense.forward(work, q, k, v, precision)[0]
+    if "dout" not in arrays:
+        return [out]
+    return [out, *dense.backward(work, q, k, v, arrays["dout"][:, :, order["q"]], precision)]
+
+
+def whole(case: Case, at: Place, answer: Answer) -> list[Array]:
+    """Returns the results of an answer in the order of positions; sums over replicated keys."""
+    results = [answer.out[:, :, at.rows]]
+    if answer.dq is not None:
+        keys = (by_column(case, answer.gradient(name)) for name in ("dk", "dv"))
+        results += [answer.dq[:, :, at.rows], *(x[:, :, : case.work.kv_seq] for x in keys)]
+    return results
+
+
+def farthest(result: Array, right: Array) -> float:
+    """Returns the largest absolute difference; infinity where a result is not finite."""
+    off = np.abs(result.astype(np.float64) - right.astype(np.float64))
+    return float(np.max(np.where(np.isfinite(off), off, np.inf), initial=0.0))
+
+
+def same(case: Case, at: Place, one: Answer, other: Answer) -> bool:
+    """Returns True for answers that differ by less than errors that are allowed."""
+    for a, b in zip(whole(case, at, one), whole(case, at, other), strict=True):
+        a, b = np.nan_to_num(a, nan=np.inf), np.nan_to_num(b, nan=np.inf)
+        largest = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
+        allowed = TOLERANCE_16 * ROUNDING[case.work.dtype] * largest
+        with np.errstate(invalid="ignore"):
+            if not np.all((a == b) | (np.abs(a - b) <= allowed)):
+                return False
+    return True
+
+
+def sample_faults(
+    case: Case, at: Place, seed: int, answer: Answer, errors: dict[str, Measured], known: bool
+) -> Iterator[Fault]:
+    """Yields the faults of random inputs that are not `known` from probing."""
+    results, truth = whole(case, at, answer), truths(case, seed)
+    if not np.isfinite(answer.out[:, :, at.rows[~at.wanted.any(axis=1)]]).all():
+        yield Fault("empty rows", f"rows without a key are not finite: {KINDS['empty rows']}")
+        return
+    bad = [name for name, error in errors.items() if not error.exact]
+    if known or not bad:
+        return
+    name = bad[0]
+    result, right = (dict(zip(NAMES, xs, strict=False))[name] for xs in (results, truth))
+    off = np.abs(result.astype(np.float64) - right)
+    worst = int(np.argmax(np.nan_to_num(off, nan=np.inf)))
+    _, head, token, _ = np.unravel_index(worst, off.shape)
+    error = errors[name]
+    if not np.isfinite(error.error):
+        kind = "not finite"
+    elif error.error < FAINT * float(np.abs(right).max()) and case.work.dtype not in ROUGH:
+        kind = "imprecise"
+    else:
+        kind = "wrong values" if name == "out" else "wrong gradient"
+    side = "query" if name in ("out", "dq") else "key"
+    said = (
+        f"{', '.join(bad)} on random inputs: the error of {name} is {error.error:.3g}, "
+        f"{error.units:.3g}x that of dense attention in {dtype_of(case.work.dtype)}, worst at "
+        f"{side} {token} of head {head}: {KINDS[kind]}"
+    )
+    where = {side: int(token), **_rank_of(at, side, int(token))}
+    yield Fault(
+        kind, said, "forward" if name == "out" else "backward", name, **where, head=int(head)
+    )
+
+
+def _rank_of(at: Place, side: str, token: int) -> dict[str, int]:
+    ranks, indices = (
+        (at.query_ranks, at.query_indices) if side == "query" else (at.key_ranks, at.key_indices)
+    )
+    return {f"{side}_rank": int(ranks[token]), f"{side}_index": int(indices[token])}
+
+
+def said_faults(answer: Answer) -> tuple[Fault, ...]:
+    """Returns a fault for each kind of sentence that ranks said of their results."""
+    said = {kind: (rank, text) for rank, kind, text in answer.said[::-1]}
+    return tuple(
+        Fault(kind, f"{text}: {KINDS[kind]}", query_rank=rank)
+        for kind, (rank, text) in said.items()
+    )

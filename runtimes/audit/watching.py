@@ -1,0 +1,121 @@
+"""Watches ranks that are processes: where each of them is, and what it waits for.
+
+A rank notes where it is before and after each call. A rank that is asked by a signal also writes
+its calls, as in `runtimes.torch.faults`.
+"""
+
+import linecache
+import os
+import sysconfig
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from runtimes.audit.report import KINDS, Fault
+from runtimes.machine import ended
+from runtimes.torch.faults import ANSWER, ASK, FRAME, LOOK, error_file, stack_file, stopped, text_of
+
+RAISED = "raised "
+LEFT = "waits for the other ranks"
+GRACE = 3.0  # seconds that ranks have to end after one of them raised an error
+FOREIGN = sysconfig.get_paths()["stdlib"], str(Path(__file__).parent), "<frozen"
+PACKAGES = "site-packages"
+WAITING = "distributed"  # in the path of what waits for other ranks
+
+
+def note_file(folder: Path, rank: int) -> Path:
+    """Returns the file in which a rank notes where it is."""
+    return folder / f"note-{rank}.txt"
+
+
+class Notes:
+    """Notes where a rank is, in its file."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.path = note_file(folder, rank)
+
+    def __call__(self, text: str) -> None:
+        """Replaces the note."""
+        self.path.write_text(text, encoding="utf-8")
+
+
+def notes_of(folder: Path, ranks: int) -> list[str]:
+    """Returns the notes of all ranks."""
+    return [text_of(note_file(folder, rank)) for rank in range(ranks)]
+
+
+def hang(workers: Sequence[BaseProcess], folder: Path, seconds: float) -> Fault:
+    """Returns the fault of ranks that have made no step for so many seconds."""
+    notes = notes_of(folder, len(workers))
+    late = [n for n, note in enumerate(notes) if LEFT not in note and workers[n].is_alive()]
+    late = late or [*range(len(workers))]
+    lines = "\n".join(waits(workers, folder))
+    late = [n for n in late if not waiting(folder, n)] or late
+    who = f"ranks {late}" if len(late) > 1 else f"rank {late[0]}"
+    said = f"{who} did not arrive within {seconds:g} s: {KINDS['hang']}\n{lines}"
+    return Fault("hang", said, query_rank=late[0])
+
+
+def crash(workers: Sequence[BaseProcess], folder: Path) -> Fault | None:
+    """Returns the fault of a rank that raised an error in its function, or died; None of none."""
+    notes = notes_of(folder, len(workers))
+    raised = [(n, note.partition(RAISED)[2]) for n, note in enumerate(notes) if RAISED in note]
+    dead = [(n, w.exitcode) for n, w in enumerate(workers) if w.exitcode]
+    silent = [(n, code) for n, code in dead if not error_file(folder, n).exists()]
+    if silent:
+        rank, code = silent[0]
+        text = f"rank {rank} ended ({ended(code or 0)}) {notes[rank].partition(':')[0]}".rstrip()
+    elif raised:
+        rank, error = raised[0]
+        text = f"rank {rank} raised {error}"
+    else:
+        return None
+    lines = "\n".join(waits(workers, folder))
+    return Fault("crash", f"{text}\n{lines}".rstrip(), query_rank=rank)
+
+
+def waits(workers: Sequence[BaseProcess], folder: Path) -> list[str]:
+    """Returns a line for each rank that is alive: where it is, and what it waits for."""
+    alive = [n for n, worker in enumerate(workers) if worker.is_alive()]
+    before = {n: len(text_of(stack_file(folder, n))) for n in alive}
+    for n in alive:
+        with suppress(OSError):
+            os.kill(workers[n].pid or 0, ASK)
+    end, lines = time.monotonic() + ANSWER, []
+    for n in alive:
+        note = text_of(note_file(folder, n))
+        if stopped(workers[n].pid):
+            lines.append(f"rank {n} is stopped by a signal")
+            continue
+        while len(text_of(stack_file(folder, n))) == before[n] and time.monotonic() < end:
+            time.sleep(LOOK)
+        where = (
+            ""
+            if LEFT in note or RAISED in note
+            else place_of(text_of(stack_file(folder, n))[before[n] :])
+        )
+        lines.append(f"rank {n}: {note or 'starts'}{where and f', at {where}'}")
+    return lines
+
+
+def waiting(folder: Path, rank: int) -> bool:
+    """Returns True for a rank whose last stack is inside of a call that waits for others."""
+    frames = FRAME.findall(text_of(stack_file(folder, rank)))
+    return any(WAITING in path for path, _, _ in frames[:3])
+
+
+def place_of(stack: str) -> str:
+    """Returns the innermost line of a stack that is of the function's own code, and what it is in.
+
+    Lines of Python's and installed libraries only say what that line waits in.
+    """
+    frames = FRAME.findall(stack)
+    own = [f for f in frames if not f[0].startswith(FOREIGN) and PACKAGES not in f[0]]
+    if not frames:
+        return ""
+    path, line, function = (own or frames)[0]
+    text = linecache.getline(path, int(line)).strip()
+    inside = "" if frames[0] == (path, line, function) else f" (in {frames[0][2]})"
+    return f"line {line} of {Path(path).name}, {function}: {text}{inside}".rstrip(": ")
