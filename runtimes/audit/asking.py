@@ -1,4 +1,4 @@
-"""What asking has in common in every framework: parameters of functions, shapes of results."""
+"""The common part of asking in every framework: parameters of functions, shapes of results."""
 
 import inspect
 from collections.abc import Callable

@@ -40,15 +40,21 @@ def history(case: Case, ask: Ask, at: Place) -> History:
     one, two, three = answers
     faults = list[Fault]()
     stale = not same(case, at, one, two) and same(case, at, two, three)
-    if stale:
+    spoiled = not finite(at, poisoned) and any(finite(at, x) for x in answers)
+    if spoiled or (same(case, at, two, three) and not (stale or same(case, at, three, poisoned))):
+        said = "the same inputs gave other results after freed memory was filled with NaN"
+        faults += [Fault("depends on memory", f"{said}: {KINDS['depends on memory']}")]
+    elif stale:
         faults += _stale(case, ask, at)
     elif not same(case, at, one, two) or not same(case, at, two, three):
         said = "the same inputs gave different results in two calls"
         faults += [Fault("changes between runs", f"{said}: {KINDS['changes between runs']}")]
-    elif not same(case, at, three, poisoned):
-        said = "the same inputs gave other results after freed memory was filled with NaN"
-        faults += [Fault("depends on memory", f"{said}: {KINDS['depends on memory']}")]
-    return History(tuple(faults), two, stale)
+    return History(tuple(faults), two, stale and not spoiled)
+
+
+def finite(at: Place, answer: Answer) -> bool:
+    """Returns True for results without NaN and infinity, in rows that see a key."""
+    return bool(np.isfinite(answer.out[:, :, at.rows[at.wanted.any(axis=1)]]).all())
 
 
 def settled(ask: Ask, times: int) -> Ask:

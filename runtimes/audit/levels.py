@@ -69,8 +69,10 @@ def scale(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
         middle = float(np.median(ratio[b, h]))
         row = int(np.flatnonzero(both)[np.flatnonzero(wrong[b, h])[0]])
         if np.all(np.abs(ratio[b, h] - middle) <= STEADY * abs(middle) + 1e-3):
-            found = middle * wanted / step
-            said = f"head {h} scales scores by {found:.4g} instead of {case.work.softmax_scale:.4g}"
+            factor = middle * wanted / step
+            said = (
+                f"head {h} scales scores by {factor:.4g} instead of {case.work.softmax_scale:.4g}"
+            )
             yield _row_fault(at, "wrong scale", said, row, b, h, wrong[b, h])
         else:
             said = f"head {h} weighs keys of different scores wrongly"

@@ -53,9 +53,9 @@ class Asker:
         attend: Callable[..., Any], case: Case, note: Callable[[str], None] = nothing
     ) -> "Asker":
         """Returns an asker on as many devices of this process, virtual ones on a CPU."""
-        if len(found := devices(case.ranks)) < case.ranks:
+        if len(chips := devices(case.ranks)) < case.ranks:
             raise RingloomError(f"this process cannot have {case.ranks} devices of JAX")
-        return Asker(attend, case, Mesh(np.array(found), (AXIS,)), note)
+        return Asker(attend, case, Mesh(np.array(chips), (AXIS,)), note)
 
     def change(self, case: Case) -> None:
         """Goes on with another case, whose positions are known by now."""

@@ -124,7 +124,7 @@ class Asker:
         tensors = {name: to_torch(x).to(self.device) for name, x in arrays.items()}
         dout = tensors.pop("dout", None)
         if question.poison:
-            poison(self.device)
+            poison(self.device, list(tensors.values()))
         self.calls += 1
         self.note(f"call {self.calls}: in the function, forward")
         leaves = [x.requires_grad_(dout is not None) for x in tensors.values()]
@@ -167,11 +167,17 @@ def joined(parts: list[Answer]) -> Answer:
     return Answer(**arrays, said=said, traffic=traffic)
 
 
-def poison(device: Any) -> None:
-    """Fills memory of many sizes with NaN and frees it, so that later buffers may begin with it."""
-    size, blocks = POISON, []
+def poison(device: Any, like: list[Any]) -> None:
+    """Fills memory with NaN and frees it, so that later buffers may begin with it.
+
+    Blocks have many sizes, and those of tensors as given, in their dtype and in float32.
+    """
+    nan = float("nan")
+    kinds = [(x, dtype) for x in like for dtype in (x.dtype, torch.float32)] * 4
+    blocks = [torch.full_like(x, nan, dtype=dtype) for x, dtype in kinds]
+    size = POISON
     while size >= 64:
-        blocks += [torch.full((size // 4,), float("nan"), device=device) for _ in range(4)]
+        blocks += [torch.full((size // 4,), nan, device=device) for _ in range(4)]
         size //= 2
     del blocks
 

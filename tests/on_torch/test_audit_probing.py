@@ -137,9 +137,8 @@ def late(q: Any, k: Any, v: Any) -> Any:
 
 
 def from_memory(q: Any, k: Any, v: Any) -> Any:
-    out = attending(allowed(work()))(q, k, v)
-    rest = torch.empty(1 << 18)
-    return out + 0 * rest[:1].to(out.dtype)
+    total = torch.empty_like(v.repeat_interleave(2, 1))  # never set to zero
+    return attending(allowed(work()))(q, k, v) + 0 * total
 
 
 def noisy(q: Any, k: Any, v: Any) -> Any:
@@ -170,4 +169,4 @@ def test_faults_of_more_than_pairs_are_named(attend: Callable[..., Any], kind: s
 
 
 def test_results_of_uninitialised_memory_are_seen() -> None:
-    assert kinds(audited(from_memory, work())) <= {"depends on memory", "not finite"}
+    assert "depends on memory" in kinds(audited(from_memory, work()))
