@@ -54,6 +54,8 @@ from ringloom.adapters import from_block_mask as from_block_mask
 from ringloom.adapters import shard_batch as shard_batch
 from ringloom.adapters import to_block_mask as to_block_mask
 from ringloom.adapters import transformers_attention as transformers_attention
+from ringloom.auditing import audit as audit
+from ringloom.auditing.verdict import Audit as Audit
 from ringloom.comparison import Comparison as Comparison
 from ringloom.comparison import compare as compare
 from ringloom.compiling import compile as compile

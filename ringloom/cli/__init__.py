@@ -29,7 +29,7 @@ GROUPS = {
         *("schedules", "plan", "compare", "simulate", "sensitivity", "report", "explore", "sweep"),
     ),
     "Programs": ("emit", "tables"),
-    "Check": ("run", "check"),
+    "Check": ("run", "check", "audit"),
     "Hardware": ("hardware", "calibrate", "fit"),
     "Papers": ("formula", "reproduce", "figures"),
     "Shell": ("completion",),

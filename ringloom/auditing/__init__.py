@@ -1,0 +1,48 @@
+"""Audits of attention that somebody else wrote: what it computes, and what it sends.
+
+cases      the layout that a user names        sent       bytes beside those of a plan
+verdict    the result, as values and JSON      page       the result on a terminal
+pictures   matrices as images                  html       the result on a page of its own
+adapters   functions of other libraries as `attend(q, k, v)`
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from planner.errors import RingloomError
+from planner.workload import Workload
+from ringloom.auditing.cases import case_of
+from ringloom.auditing.verdict import Audit
+
+PASSES = "forward", "both"
+TIMEOUT = 300.0  # seconds that ranks wait for each other
+
+
+def audit(
+    attend: Callable[..., Any],
+    work: Workload,
+    *,
+    ranks: int = 1,
+    layout: Any = "contiguous",
+    rank: int = 0,
+    group: Any = None,
+    pass_: str = "both",
+    seed: int = 0,
+    timeout: float = TIMEOUT,
+) -> Audit:
+    """Finds out by probing which pairs an attention attends, and how exact its results are.
+
+    Every rank of a torch process group calls this with its own `rank`, and gets the same verdict.
+    `attend(q, k, v)` takes local shards [batch, heads, tokens, head_dim] of the workload's dtype,
+    and returns out, or (out, ...); where it has a parameter `group`, it is given the group. layout:
+    its name here or elsewhere, the positions of each rank's tokens (-1 for padding), or "detect".
+    pass_: "both" probes gradients too. timeout: seconds that ranks wait for each other. Raises
+    RingloomError for a case that makes no sense, and RankError for ranks that do not arrive.
+    """
+    if pass_ not in PASSES:
+        raise RingloomError(f"pass_ must be {' or '.join(PASSES)}, not {pass_!r}")
+    from runtimes.audit import audit_rank
+
+    case = case_of(work, ranks, layout, passes=pass_, seed=seed)
+    report = audit_rank(attend, case, rank=rank, group=group, timeout=timeout)
+    return Audit(case, report, getattr(attend, "__name__", "attend"))

@@ -1,0 +1,72 @@
+"""Attention of other libraries in one line each, to be audited.
+
+    # mine.py                                                ringloom audit mine.py:attend ...
+    from ringloom.auditing.adapters import pytorch_ring
+    attend = pytorch_ring()
+
+An emitted program needs none: `ringloom audit attention.py:attention`.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from planner.optional import needing
+
+Attend = Callable[..., Any]
+
+
+def flash_shaped(function: Attend, **options: Any) -> Attend:
+    """Returns a function that is called as flash-attn's, on [batch, tokens, heads, head_dim].
+
+    options: passed to each call, such as causal=True. Raises RingloomError without torch.
+    """
+    attend: Attend = needing("torch", "runtimes.peers.of_torch").flash_shaped(function, **options)
+    return attend
+
+
+def pytorch_ring(
+    *, balanced: bool = True, causal: bool = True, exchange: str = "all-gather"
+) -> Attend:
+    """Returns PyTorch's ring template, forward and backward, on CPUs or GPUs.
+
+    `context_parallel` itself has no sharding strategy for CPU kernels in PyTorch 2.13: this calls
+    the template below it, with the flash attention of the device as its kernel. balanced: shards
+    are head-tail (zigzag), else contiguous. exchange: all-gather or all-to-all. Raises
+    RingloomError for any other, and without torch.
+    """
+    peers = needing("torch", "runtimes.peers.of_torch")
+    attend: Attend = peers.pytorch_ring(balanced, causal, exchange)
+    return attend
+
+
+def ring_attention_pytorch(
+    *, striped: bool = False, causal: bool = True, bucket: int = 16
+) -> Attend:
+    """Returns the ring of the package ring-attention-pytorch; bucket: tokens of a kernel call.
+
+    Raises RingloomError without it: pip install 'ringloom[peers]'.
+    """
+    peers = needing("torch", "runtimes.peers.of_torch")
+    needing("peers", "ring_attention_pytorch")
+    attend: Attend = peers.ring_attention_pytorch(striped, causal, bucket)
+    return attend
+
+
+def transformers_attention(program: ModuleType, name: str = "ringloom-audit") -> Attend:
+    """Returns an emitted program as a model of transformers calls it, under a name of its own.
+
+    Raises RingloomError without transformers, and for a name that is taken.
+    """
+    attend: Attend = needing("hf", "runtimes.peers.of_torch").transformers(program, name)
+    return attend
+
+
+def jax_ring(checkout: str, *, block: int | None = 1, chunk: int = 8) -> Attend:
+    """Returns the ring of a checkout of https://github.com/haoliuhl/ringattention, in JAX.
+
+    block: tokens that see each other, 1 for causal, None for full; chunk: tokens of a kernel call.
+    Raises RingloomError where there is no such checkout, and without JAX.
+    """
+    attend: Attend = needing("jax", "runtimes.peers.of_jax").ringattention(checkout, block, chunk)
+    return attend

@@ -1,0 +1,63 @@
+"""The verdict of an audit as one page of a terminal."""
+
+from collections.abc import Iterator
+from io import StringIO
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from ringloom.auditing.verdict import Audit
+from ringloom.views.tables import faint, mark, plain_table, titled
+from ringloom.views.units import counted, seconds
+
+LONGEST = 48  # characters of a mask
+SHOWN = 8  # faults
+COLUMNS = 80
+
+
+def page(audit: Audit) -> Group:
+    """The attention that was audited, the verdict, faults, errors, work and bytes."""
+    work, report = audit.case.work, audit.report
+    mask = str(work.mask)
+    mask = mask if len(mask) <= LONGEST else f"{mask[:LONGEST]}..."
+    head = f": {mask} attention of {counted(work.seq, 'token')}, {work.dtype}, on"
+    parts: list[RenderableType] = [
+        titled(audit.name, f"{head} {counted(audit.case.ranks, 'rank')}"),
+        Text(audit.said, "bold green" if audit.exact else "bold red"),
+    ]
+    if report.could_not_run is not None:
+        return Group(*parts, Text(report.could_not_run))
+    for fault in audit.faults[:SHOWN]:
+        parts.append(Text.assemble((f"{fault.kind}", "bold"), f", {fault.pass_}: {fault.sentence}"))
+    if left := len(audit.faults) - SHOWN:
+        parts += [faint(f"and {counted(left, 'fault')} more")] * (left > 0)
+    if report.errors:
+        table = plain_table("random inputs", "error", "of dense attention", "allowed", "")
+        for column in table.columns[1:4]:
+            column.justify = "right"
+        for name, one in report.errors.items():
+            allowed = f"{one.tolerance * one.unit:.2g}"
+            table.add_row(name, f"{one.error:.2g}", f"{one.unit:.2g}", allowed, mark(one.exact))
+        parts += [Text(), table, Text()]
+    facts = plain_table("", "", rows=facts_of(audit))
+    return Group(*parts, facts, *(faint(f"not seen: {line}") for line in report.invisible))
+
+
+def facts_of(audit: Audit) -> Iterator[tuple[str, str]]:
+    """Yields what is known beside faults: the layout, the work of ranks, and what they send."""
+    if audit.layout:
+        known = "detected" if audit.report.layout is not None else "given"
+        yield f"layout ({known})", audit.layout
+    if audit.balance:
+        yield "work", audit.balance
+    for one in audit.sent:
+        yield f"sent, {one.pass_}", one.sentence
+    yield "took", f"{counted(audit.report.calls, 'call')}, {seconds(audit.report.seconds)}"
+
+
+def text(audit: Audit) -> str:
+    """The page as plain text, 80 columns wide."""
+    console = Console(file=StringIO(), width=COLUMNS, highlight=False, markup=False, emoji=False)
+    with console.capture() as drawn:
+        console.print(page(audit))
+    return drawn.get().rstrip("\n")

@@ -1,0 +1,153 @@
+"""The verdict of an audit: faults, matrices, work per rank, and bytes sent."""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError
+from planner.layouts import names
+from ringloom.auditing.cases import partition_of
+from ringloom.auditing.sent import Sent, sent
+from ringloom.views.units import times
+from runtimes.audit.case import Case
+from runtimes.audit.report import Fault, Report
+
+ROWS = 1024  # queries whose pairs are counted at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """The verdict on one attention; printed, it is a page. `name` is what was audited.
+
+    `report` has all that probing showed; `case` the attention that was wanted.
+    """
+
+    case: Case
+    report: Report
+    name: str
+
+    @property
+    def exact(self) -> bool:
+        """True if the audit ran and found no fault."""
+        return self.report.exact
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """The faults that were found, the first wrong pair of each with it."""
+        return self.report.faults
+
+    @cached_property
+    def placed(self) -> Case:
+        """The case with the positions that were given, or else detected."""
+        if self.case.known or self.report.layout is None:
+            return self.case
+        work, q = self.case.work, self.report.layout
+        return replace(self.case, q=q, kv=q) if work.seq == work.kv_seq else self.case
+
+    @cached_property
+    def layout(self) -> str:
+        """The layout of queries, under its names here and elsewhere; "" where nobody knows it."""
+        partition = partition_of(self.placed)
+        if partition is None:
+            return ""
+        try:
+            return names(self.case.work, self.case.ranks, partition)
+        except PlanError:
+            return "custom"
+
+    @cached_property
+    def work(self) -> NDArray[np.int64]:
+        """Pairs of one query head that the mask allows, of each rank's queries: [ranks]."""
+        work, keys = self.case.work, np.arange(self.case.work.kv_seq)
+        totals = [0] * self.case.ranks
+        for rank, shard in enumerate(self.placed.q or ()):
+            own = shard[shard >= 0]
+            for at in range(0, len(own), ROWS):
+                totals[rank] += int(work.allowed(own[at : at + ROWS], keys).sum())
+        return np.array(totals)
+
+    @property
+    def balance(self) -> str:
+        """The work of ranks in words; "" where positions are not known."""
+        low, high = int(self.work.min()), int(self.work.max())
+        if not high or self.case.ranks == 1:
+            return ""
+        if low == high:
+            return f"{high} pairs per rank and query head: balanced"
+        over = times(high / self.work.mean())
+        return f"{low} to {high} pairs per rank and query head: the busiest has {over} the average"
+
+    @cached_property
+    def sent(self) -> tuple[Sent, ...]:
+        """The bytes of a call by pass, beside ring attention; empty where nobody could count."""
+        return sent(self.placed, self.report.sent)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The verdict for JSON; numbers that are not finite are null."""
+        work, report = self.case.work, self.report
+        return {
+            "audited": self.name,
+            "exact": self.exact,
+            "could_not_run": report.could_not_run,
+            "ranks": self.case.ranks,
+            "workload": work.python,
+            "mask": str(work.mask),
+            "dtype": work.dtype,
+            "pass": self.case.passes,
+            "seed": self.case.seed,
+            "layout": self.layout,
+            "detected": report.layout is not None,
+            "positions": [shard.tolist() for shard in self.placed.q or ()],
+            "work": self.work.tolist(),
+            "faults": [{name: _finite(x) for name, x in asdict(f).items()} for f in report.faults],
+            "errors": {
+                name: {
+                    "error": _finite(one.error),
+                    "dense": one.unit,
+                    "units": _finite(one.units),
+                    "allowed": one.tolerance,
+                }
+                for name, one in report.errors.items()
+            },
+            "sent": [one.as_dict() for one in self.sent],
+            "invisible": list(report.invisible),
+            "calls": report.calls,
+            "seconds": report.seconds,
+        }
+
+    def html(self, each: str = "") -> str:
+        """One HTML page with pictures of the matrices; `each`: one per "rank", or per "head".
+
+        Raises RingloomError without bokeh's libraries: pip install 'ringloom[report]'.
+        """
+        from planner.optional import needing
+
+        text: str = needing("report", "ringloom.auditing.html").page(self, each)
+        return text
+
+    def __repr__(self) -> str:
+        return f"<Audit of {self.name}: {self.said}>"
+
+    def __str__(self) -> str:
+        from ringloom.auditing.page import text
+
+        return text(self)
+
+    @property
+    def said(self) -> str:
+        """The verdict in a few words."""
+        if self.report.could_not_run is not None:
+            return "could not run"
+        if self.exact:
+            return "exact"
+        return f"NOT exact: {', '.join(dict.fromkeys(fault.kind for fault in self.faults))}"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value

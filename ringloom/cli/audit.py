@@ -1,0 +1,94 @@
+"""Audit any attention: which pairs it attends, what it sends.
+
+The target is a function attend(q, k, v) on local shards [batch, heads, tokens, head_dim], named
+as module:function or file.py:function, or a file of `ringloom emit`. It is called on ranks that
+are started for it, and probed: nothing of its code is looked at. Exit status 0: exact; 1: not;
+2: it could not run. The function runs with your rights.
+
+Example:
+  ringloom audit ring.py:attend --ranks 4 --seq 64 --layout zigzag
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from planner.disk import write
+from planner.errors import RingloomError
+from planner.optional import needing, require
+from ringloom.auditing import PASSES, TIMEOUT
+from ringloom.auditing.cases import case_of, layout_of
+from ringloom.auditing.page import page
+from ringloom.auditing.verdict import Audit
+from ringloom.cli.options import FILE, workload, workload_options
+from ringloom.cli.output import Number, Whole, show, typed_command, working
+
+EACH = "rank", "head"
+USUAL = {"heads": "2", "head_dim": "16", "dtype": "float32"}
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:FUNCTION")
+@workload_options(without=("sinks", "pass_"), **USUAL)
+@click.option(
+    "--pass",
+    "pass_",
+    type=click.Choice(PASSES),
+    default="both",
+    help="both: gradients too.",
+)
+@click.option(
+    "--layout",
+    default="contiguous",
+    help="Its name here or elsewhere; a .npy or .json file of positions; or detect.",
+)
+@click.option(
+    "--backend", type=click.Choice(("torch", "jax")), default="torch", help="What it runs on."
+)
+@click.option("--seed", type=Whole(0), default=0, help="Seed of random inputs.")
+@click.option(
+    "--timeout",
+    type=Number(0, min_open=True),
+    default=TIMEOUT,
+    help="Seconds after which ranks hang.",
+)
+@click.option("--html", "output", type=FILE, help="Also write a page with pictures.")
+@click.option("--each", type=click.Choice(EACH), help="Pictures of each rank, or of each head.")
+def command(
+    target: str,
+    pass_: str,
+    layout: str,
+    backend: str,
+    seed: int,
+    timeout: float,
+    output: str | None,
+    each: str | None,
+    **given: Any,
+) -> int:
+    if each and not output:
+        raise click.UsageError("--each is for the pictures of --html FILE")
+    module, colon, function = target.rpartition(":")
+    if not colon or not module or not function.isidentifier():
+        raise click.UsageError(f"{target} is no module:function, such as ring.py:attend")
+    if module.endswith(".py") and not Path(module).is_file():
+        raise RingloomError(f"no file {module}")
+    work, ranks = workload(given)
+    require(backend, backend)
+    drawing = needing("report", "ringloom.auditing.html") if output else None
+    case = case_of(work, ranks, layout_of(layout), passes=pass_, seed=seed, equal=backend == "jax")
+    launch = import_module("runtimes.audit").launch
+
+    with working("auditing"):
+        report = launch(target, case, backend=backend, timeout=timeout)
+    audit = Audit(case, report, target)
+    document = audit.as_dict()
+    if output and drawing:
+        content = drawing.page(audit, each or "", typed_command()).encode()
+        write(output, content)
+        document["html"] = output
+    show(document, page(audit), text=f"{output}: open it in a browser" if output else None)
+    if report.could_not_run is not None:
+        return 2
+    return 0 if audit.exact else 1
