@@ -49,7 +49,7 @@ def page(audit: Audit, each: str = "", command: str = "") -> str:
 
 
 def panels(audit: Audit, each: str) -> Iterator[dict[str, Any]]:
-    """Yields the three pictures of every matrix that is shown, with its title.
+    """Yields the three pictures of every matrix that is drawn, with its title.
 
     Without `each`, those of the output and of gradients that differ from it.
     """
@@ -57,38 +57,38 @@ def panels(audit: Audit, each: str) -> Iterator[dict[str, Any]]:
     if wanted is None:
         return
     wanted, shards = np.asarray(wanted), audit.placed.q
-    owners, shown = owners_of(len(wanted), shards), list[NDArray[np.generic]]()
-    for found in audit.report.computed:
-        matrix = np.asarray(found.matrix)
-        seen = any(np.array_equal(matrix, other) for other in shown)
-        if (seen or (shown and found.head)) and each != "head":
+    owners, drawn = owners_of(len(wanted), shards), list[NDArray[np.generic]]()
+    for computed in audit.report.computed:
+        matrix = np.asarray(computed.matrix)
+        repeated = any(np.array_equal(matrix, other) for other in drawn)
+        if (repeated or (drawn and computed.head)) and each != "head":
             continue
-        shown.append(matrix)
-        alike = f" and {found.lanes - 1} more alike" if found.lanes > 1 else ""
-        title = f"{found.tensor}, batch row {found.batch}, head {found.head}{alike}"
+        drawn.append(matrix)
+        alike = f" and {computed.lanes - 1} more alike" if computed.lanes > 1 else ""
+        title = f"{computed.tensor}, batch row {computed.batch}, head {computed.head}{alike}"
         if each != "rank" or owners is None:
             yield _panel(title, wanted, matrix, owners)
             continue
         for rank in range(min(audit.case.ranks, MOST)):
             rows = np.flatnonzero(owners == rank)
             if len(rows):
-                parts = wanted[rows], matrix[rows], owners[rows]
-                yield _panel(f"{found.tensor}, rows of rank {rank}", *parts)
+                cells = wanted[rows], matrix[rows], owners[rows]
+                yield _panel(f"{computed.tensor}, rows of rank {rank}", *cells)
 
 
 def _panel(
     title: str,
     wanted: NDArray[np.generic],
-    found: NDArray[np.generic],
+    computed: NDArray[np.generic],
     owners: NDArray[np.int64] | None,
 ) -> dict[str, Any]:
-    wrong = int((wanted != found).sum())
+    wrong = int((wanted != computed).sum())
     differs = f"difference: {counted(wrong, 'cell')}" if wrong else "no difference"
     return {
         "title": title,
         "pictures": [
             ("wanted", counts(wanted, owners)),
-            ("computed", counts(found, owners)),
-            (differs, difference(found, wanted, owners)),
+            ("computed", counts(computed, owners)),
+            (differs, difference(computed, wanted, owners)),
         ],
     }

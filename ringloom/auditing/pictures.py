@@ -35,9 +35,9 @@ def counts(matrix: Cells, owners: NDArray[np.int64] | None = None) -> str:
     return _address(_blend(once - more, ONCE, more, MORE), owners)
 
 
-def difference(found: Cells, wanted: Cells, owners: NDArray[np.int64] | None = None) -> str:
+def difference(computed: Cells, wanted: Cells, owners: NDArray[np.int64] | None = None) -> str:
     """Draws where more, and where less was attended than wanted."""
-    apart = found.astype(np.float32) - wanted.astype(np.float32)
+    apart = computed.astype(np.float32) - wanted.astype(np.float32)
     seen = np.ceil(np.clip(np.abs(apart), 0, 1) * 4) / 4  # a few pairs of a pooled cell show too
     return _address(_blend(seen * (apart < 0), LOST, seen * (apart > 0), EXTRA), owners)
 

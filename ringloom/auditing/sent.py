@@ -1,4 +1,4 @@
-"""What a call sends, beside the plan of a known schedule and the least that any plan sends."""
+"""Bytes that a call sends, beside those of ring attention with the same layout."""
 
 from dataclasses import dataclass
 from typing import cast
