@@ -25,10 +25,11 @@ def strip_calls(q: Ints, kv: Ints, boxes: Ints) -> list[Call]:
     pairs = sum(last - first for first, last in spans)  # that each row sees
     if _cost(exact) == np.sum(pairs) + EACH * -(-np.count_nonzero(pairs) // TILE):
         return exact  # strips of TILE rows cost no less
+    first, last = (np.stack(side) for side in zip(*spans, strict=True))
     whole = [
         call
         for row in range(0, len(q), TILE)
-        for call in _union([(f[row : row + TILE], n[row : row + TILE]) for f, n in spans], row)
+        for call in _union(first[:, row : row + TILE], last[:, row : row + TILE], row)
     ]
     return min(exact, whole, key=_cost)
 
@@ -41,12 +42,15 @@ def _cost(calls: Sequence[Call]) -> int:
 def _seen(q: Ints, kv: Ints, boxes: Ints) -> list[Spans]:
     """Per box that is met, the columns first <= c < last that each row sees of it."""
     spans = []
-    for i0, i1, j0, j1, lo, hi in boxes:
-        inside = (q >= i0) & (q < i1)
-        first = np.searchsorted(kv, np.maximum(j0, q + lo))
-        last = np.searchsorted(kv, np.minimum(j1, q + hi + 1))
-        if (inside & (first < last)).any():
-            spans.append((first * inside, np.maximum(first, last) * inside))
+    tops, ends = (np.searchsorted(q, boxes[:, side]) for side in (0, 1))
+    lefts, rights = (np.searchsorted(kv, boxes[:, side]) for side in (2, 3))
+    for n in np.flatnonzero((tops < ends) & (lefts < rights)).tolist():
+        (*_, j0, j1, lo, hi), inside = boxes[n], slice(tops[n], ends[n])
+        first, last = np.zeros(len(q), np.int64), np.zeros(len(q), np.int64)
+        first[inside] = np.searchsorted(kv, np.maximum(j0, q[inside] + lo))
+        last[inside] = np.searchsorted(kv, np.minimum(j1, q[inside] + hi + 1))
+        if (first < last).any():
+            spans.append((first, np.maximum(first, last)))
     return spans
 
 
@@ -58,7 +62,7 @@ def _box(first: Ints, last: Ints, row: int) -> Iterator[Call]:
     if seen[-1] - seen[0] == len(seen) - 1:
         yield from _stair(first[seen], last[seen], row + int(seen[0]))
     else:
-        yield from _union([(first, last)], row)
+        yield from _union(first[None], last[None], row)
 
 
 def _stair(first: Ints, last: Ints, row: int) -> Iterator[Call]:
@@ -78,9 +82,8 @@ def _stair(first: Ints, last: Ints, row: int) -> Iterator[Call]:
         yield Call(rows, range(low, right), None)
 
 
-def _union(spans: Sequence[Spans], row: int) -> Iterator[Call]:
-    """At most one call, for the rows from `row` on that see anything of several boxes."""
-    first, last = (np.stack([span[i] for span in spans]) for i in (0, 1))
+def _union(first: Ints, last: Ints, row: int) -> Iterator[Call]:
+    """At most one call, for the rows from `row` on that see anything of boxes: [boxes, rows]."""
     visible = first < last
     seen = np.flatnonzero(visible.any(axis=0))
     if not len(seen):
