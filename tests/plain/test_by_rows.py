@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ringloom as rl
+from codegen.programs import program_of
+from codegen.torch.by_tables import tables_of
 from dense_attention import assert_dense
 from planner.analysis.tiles import tiles
 from planner.errors import PlanError
@@ -23,6 +25,7 @@ from planner.passes.edges import cut_at_edges
 from planner.passes.trim import drop_dead
 from runtimes.arrays import draw, draw_sinks
 from runtimes.backends import forward, run
+from simulator.costs.prices import Costs
 from simulator.prediction import simulate
 from strategies import any_workloads, ranks, schedules
 
@@ -200,3 +203,17 @@ def test_both_passes_are_cut_where_one_gains() -> None:
     assert len(rectangles(cut.forward)) == len(rectangles(pair.forward))
     with pytest.raises(PlanError, match="needs the forward's partition"):
         rl.verify((pair.forward, cut.backward))
+
+
+@pytest.mark.parametrize("mask", [GRID, rl.Causal() & rl.Documents((4, 12, 8))], ids=str)
+def test_table_programs_make_one_call_of_each_full_part(mask: rl.Mask) -> None:
+    pair = rl.plan("allgather:layout=contiguous", replace(WORK, mask=mask), 2, pass_="both")
+    cut = rl.by_rows(pair, DEAR_ROOM)
+    tables = tables_of(program_of(cut, "torch"))
+    for plan, name in ((cut.forward, "FORWARD"), (cut.backward, "BACKWARD")):
+        made = [sum(len(calls) for step in rank for *_, calls in step[2]) for rank in tables[name]]
+        costs, priced = Costs(plan, rl.hardware("h100")).rectangles, np.zeros(2, int)
+        for _, node in plan.attends():
+            np.add.at(priced, node.rank, costs.of(node)[0].astype(int))
+            assert (costs.of(node)[0] == 1).all()
+        assert made == priced.tolist()
