@@ -14,7 +14,7 @@ from planner.search.cast import cast
 from planner.search.offload import offloaded, placed
 from planner.search.parts import Parts, parts
 from planner.search.prices import Prices
-from planner.search.recipe import MADE, Found, Recipe
+from planner.search.recipe import MADE, Found, Recipe, Rows
 from planner.verify import verify
 from planner.workload import Workload
 
@@ -51,11 +51,11 @@ def parts_of(way: Found, work: Workload, ranks: int, prices: Prices) -> Parts:
 
 @lru_cache(maxsize=32)  # a search tries slices and routes of the same parts
 def _parts(
-    layout: str, grain: int, rows: str, offload: int, work: Workload, ranks: int, prices: Prices
+    layout: str, grain: int, rows: Rows, offload: int, work: Workload, ranks: int, prices: Prices
 ) -> Parts:
     queries, keys = _sides(layout, grain, work, ranks, prices)
     where = offloaded(work, ranks, prices, queries, offload) if offload else placed(queries)
-    return parts(work, ranks, where, keys, rows == "edges")
+    return parts(work, ranks, where, keys, rows)
 
 
 @lru_cache(maxsize=32)  # both kinds of rows, and offloads, start from the same layout

@@ -23,10 +23,10 @@ from planner.planning import find_schedule
 from planner.search.building import build, parts_of
 from planner.search.parts import Parts
 from planner.search.prices import Prices, Score
-from planner.search.recipe import Found, Recipe
+from planner.search.recipe import ROW_WAYS, Found, Recipe
 from planner.workload import Workload, check_request
 
-BUDGET = 64  # candidates of found plans
+BUDGET = 72  # candidates of found plans
 UNEVEN = 1.08  # busiest rank over the mean, beyond which rows run elsewhere
 BEST = 3  # layouts whose movement is varied
 SLICES = ((1,), (4,), (1, 3, 4), (1, 1, 2, 4))
@@ -146,6 +146,9 @@ class _Search:
         """Yields found recipes, those that follow from what came before after it was tried."""
         for way in self.layouts():
             yield Recipe(way)
+        for way in self.ranked()[: 2 * BEST]:  # half of the calls may be worth more than overlap
+            for own in (0, 1):
+                yield Recipe(replace(way, slices=(1,), own=own))
         best = self.ranked()[:BEST]
         for way in best:
             for varied in self.movements(way):
@@ -169,7 +172,7 @@ class _Search:
         keep = KEEPS[0] if self.pass_ == "backward" else None
         two = (min(2, self.work.kv_heads),)
         for layout, grain in names:
-            for rows in ("whole", "edges"):
+            for rows in ROW_WAYS[1:]:
                 yield Found(layout or "", grain, rows, two, self.relay, keep=keep)
 
     def movements(self, way: Found) -> Iterator[Found]:

@@ -1,22 +1,27 @@
 """Parts: queries and keys cut where it matters under a mask, and which see which.
 
 Queries that see the same keys, all of each, are rows of one full call; what they see in part is a
-rectangle of its own. Left whole, all that a rank computes is one rectangle.
+rectangle of its own. Left whole, all that a rank computes is one rectangle. Packed, rows that see
+the same keys are together, full or not, and several such groups in a rectangle, as long as it is
+cut run by run: the host prepares its calls while the first ones run.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.ir import Index
+from planner.kernel_calls.calls import MOST as CUT
 from planner.layouts import Chunks
 from planner.masks.regions import FAR
 from planner.search.pieces import MOST_EDGES, edges, seen, split_at
+from planner.search.recipe import Rows
 from planner.workload import Workload
 
 Bits = NDArray[np.bool_]
@@ -36,7 +41,7 @@ class Parts:
     kv_home: Index
     live: Bits  # [q, kv]
     full: Bits
-    by_rows: bool
+    rows: Rows
     pairs: NDArray[np.int64]  # of each part of queries with all keys
 
     @cached_property  # the cast, the estimate and the offload ask
@@ -56,11 +61,10 @@ class Parts:
         acting = np.flatnonzero(self.live.any(axis=1)).tolist()
         groups = defaultdict[tuple[int, bytes], list[int]](list)
         for row in acting:
-            key = np.packbits([self.live[row], self.full[row]]).tobytes() if self.by_rows else b""
-            groups[int(self.runs_on[row]), key].append(row)
+            groups[int(self.runs_on[row]), self._alike(row)].append(row)
         out = list[Rectangle]()
         for (rank, _), rows in groups.items():
-            if not self.by_rows:
+            if self.rows != "edges":
                 out.append((rank, rows, np.flatnonzero(self.live[rows].any(axis=0)).tolist()))
                 continue
             live, full = self.live[rows[0]], self.full[rows[0]]
@@ -68,14 +72,42 @@ class Parts:
                 out.append((rank, rows, np.flatnonzero(full).tolist()))
             if (part := live & ~full).any():
                 out += [(rank, [row], np.flatnonzero(part).tolist()) for row in rows]
+        return self._packed(out) if self.rows == "packed" else out
+
+    def _alike(self, row: int) -> bytes:
+        """Returns what rows of one group have in common."""
+        match self.rows:
+            case "whole":
+                return b""
+            case "packed":
+                return bytes(np.packbits(self.live[row]))
+            case "edges":
+                return bytes(np.packbits([self.live[row], self.full[row]]))
+
+    def _packed(self, groups: list[Rectangle]) -> list[Rectangle]:
+        """Joins groups of a rank, in order of their queries, while they are cut run by run."""
+        out = list[Rectangle]()
+        for rank, q, kv in sorted(groups, key=lambda g: (g[0], self.q[g[1][0]].start)):
+            if out and out[-1][0] == rank:
+                rows, columns = [*out[-1][1], *q], sorted({*out[-1][2], *kv})
+                if _runs(self.q, rows) * _runs(self.kv, columns) <= CUT:
+                    out[-1] = rank, rows, columns
+                    continue
+            out.append((rank, q, kv))
         return out
+
+
+def _runs(ranges: Sequence[range], numbers: Sequence[int]) -> int:
+    """Counts the runs of some ranges, of which those that go on are one."""
+    parts = sorted((ranges[n] for n in numbers), key=lambda p: p.start)
+    return 1 + sum(a.stop < b.start for a, b in pairwise(parts))
 
 
 Placed = tuple[range, int, int]  # queries, their owner, the rank that attends them
 
 
 def parts(
-    work: Workload, ranks: int, queries: Sequence[Placed], keys: Chunks, by_rows: bool
+    work: Workload, ranks: int, queries: Sequence[Placed], keys: Chunks, grouped: Rows
 ) -> Parts:
     """Cuts both sides at the mask's edges, queries only if rows are to be grouped by what they see.
 
@@ -85,9 +117,9 @@ def parts(
         raise PlanError("a found plan lays out runs of tokens, not stripes of them")
     q_edges, kv_edges = edges(work)
     many = max(len(q_edges), len(kv_edges)) > MOST_EDGES
-    if many and by_rows:
+    if many and grouped != "whole":
         raise PlanError(f"rows of this mask have more than {MOST_EDGES} edges: leave them whole")
-    cut = split_at([p for p, _, _ in queries], q_edges if by_rows else [])
+    cut = split_at([p for p, _, _ in queries], [] if grouped == "whole" else q_edges)
     rows = [(p, q[1], q[2]) for q, ps in zip(queries, cut, strict=True) for p in ps if p]
     ends = set[int]() if many else set(kv_edges)
     if (np.abs(work.mask.region().pieces[:, 4:]) < FAR // 2).any():  # a diagonal begins with a row
@@ -110,7 +142,7 @@ def parts(
         kv_home=kv_home,
         live=counted[:, first] > 0,
         full=full[:, first],
-        by_rows=by_rows,
+        rows=grouped,
         pairs=counted.sum(axis=1),
     )
 

@@ -10,6 +10,7 @@ are the fields of `Found`, those that are as usual left out.
 """
 
 from dataclasses import MISSING, dataclass, fields
+from typing import Literal
 
 from planner.errors import PlanError, brief, unknown
 from planner.given import whole
@@ -21,7 +22,8 @@ from planner.planning import TRIMS, Trim, find_schedule
 FOUND = "found"
 TRIM, ROWS = " --trim ", " --by-rows"
 MADE = ("pieces", "work")  # layouts that a search makes: pieces of tokens, or of work
-LEFT = ("edges", "whole")
+Rows = Literal["whole", "packed", "edges"]
+ROW_WAYS: tuple[Rows, ...] = "whole", "packed", "edges"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Found:
 
     layout: str = "pieces"  # or "work", or a layout by its name
     grain: int = 0  # tokens of a piece, or of "work" its percent of a rank's share
-    rows: str = "whole"  # "edges": rows that see the same keys are one call
+    rows: Rows = "packed"  # or "edges", or "whole": see `planner.search.parts`
     slices: tuple[int, ...] = (1,)  # KV heads of each slice, or one number of equal slices
     relay: int = 0  # ranks of a node into which keys go once, 0 for none
     mates: int = 0  # 1: ranks beside a busy owner send its keys out of their node
@@ -42,8 +44,8 @@ class Found:
         names = [*MADE, *LAYOUTS, *BY_MASK]
         if self.layout not in names:
             raise PlanError(unknown("layout of a found plan", self.layout, names))
-        if self.rows not in LEFT:
-            raise PlanError(unknown("rows of a found plan", self.rows, LEFT))
+        if self.rows not in ROW_WAYS:
+            raise PlanError(unknown("rows of a found plan", self.rows, ROW_WAYS))
         if self.layout in MADE and self.grain < 1:
             raise PlanError(f"layout={self.layout} of a found plan needs a grain from 1 up")
         if not self.slices or min(self.slices) < 1:

@@ -32,7 +32,7 @@ WAYS = (
     Found("pieces", 7),
     Found("pieces", 30, rows="edges", slices=(2,)),
     Found("work", 50, rows="edges", own=1),
-    Found("zigzag", offload=5, slices=(1, 2)),
+    Found("zigzag", offload=5, slices=(1, 2), rows="whole"),
     Found("contiguous", rows="edges", offload=6, own=1, slices=(3,)),
     Found("work", 100, relay=2, slices=(2,)),
     Found("pieces", 11, relay=2, mates=1, own=1),
