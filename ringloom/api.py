@@ -56,6 +56,9 @@ from ringloom.adapters import to_block_mask as to_block_mask
 from ringloom.adapters import transformers_attention as transformers_attention
 from ringloom.auditing import audit as audit
 from ringloom.auditing.verdict import Audit as Audit
+from ringloom.batches import Batch as Batch
+from ringloom.batches import BatchPlanner as BatchPlanner
+from ringloom.batches import batch_planner as batch_planner
 from ringloom.comparison import Comparison as Comparison
 from ringloom.comparison import compare as compare
 from ringloom.compiling import compile as compile

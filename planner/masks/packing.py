@@ -28,6 +28,11 @@ class CuSeqlens(NamedTuple):
     window_size: tuple[int, int]
 
 
+def within(mask: Mask, lengths: Iterable[int]) -> Mask:
+    """Returns a mask that holds within each document, of these lengths in tokens."""
+    return mask & Documents(tuple(lengths))
+
+
 def from_cu_seqlens(
     cu_seqlens_q: ArrayLike,
     cu_seqlens_k: ArrayLike | None = None,

@@ -70,7 +70,7 @@ class Kernels:
         self.seconds_per_pair = flop * work.batch / rate
         self._exposed = hardware.option("attention.traffic", pass_)
         self._bandwidth = hardware["memory.bandwidth"]
-        self.launch, self._host = (
+        self.launch, self.host = (
             hardware.option(f"attention.{n}", pass_) for n in ("launch", "host")
         )
         # Of one (query, key) pair, in pairs of one head.
@@ -120,7 +120,7 @@ class Kernels:
                 running = np.maximum(running, np.minimum(tiles, self._at_once))
             waves = running / self._at_once
             work = work * np.ceil(waves * EXACT) / np.where(waves > 0, waves, 1.0)
-        return np.maximum(self._host * calls, self.launch * calls + np.maximum(work, moved))
+        return np.maximum(self.host * calls, self.launch * calls + np.maximum(work, moved))
 
     def _kv_heads(self, heads: Any) -> Any:
         """Count the KV heads of some query heads."""

@@ -28,7 +28,7 @@ DOCS = ROOT / "docs"
 RUN = [ROOT / "README.md", DOCS / "start.md", *sorted((DOCS / "how-to").glob("*.md"))]
 KINDS = {"bash": "shown", "py": "shown", "text": "text", "{literalinclude}": "included"}
 # Blocks of a page that are never run: they need a cluster, or do not end.
-SHOWN = {"train": 1, "start": 2, "cluster": 1, "nodes": 4, "see": 1, "sweep": 1}
+SHOWN = {"train": 1, "packed": 1, "start": 2, "cluster": 1, "nodes": 4, "see": 1, "sweep": 1}
 REGISTRIES: list[dict[str, Any]] = [rl.SCHEDULES, MASKS, TOPOLOGIES, TERMS, OPTIONAL]
 OUTSIDE = os.environ.get("RINGLOOM_PYTHON", "")
 PYTHON = OUTSIDE or sys.executable
@@ -113,7 +113,7 @@ def test_a_page_does_what_it_says(
     assert done["shown"] == SHOWN.get(page.stem, 0)
 
 
-@pytest.mark.parametrize("name", ["train_torch.py", "train_jax.py"])
+@pytest.mark.parametrize("name", ["train_torch.py", "train_jax.py", "train_packed_torch.py"])
 def test_an_example_of_training_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Fewer steps than its page asks for, whose losses are those of one device."""
     line = f"python {ROOT / 'docs' / 'examples' / name} --steps 3"
