@@ -3,6 +3,7 @@
     case         what to audit: the attention, the ranks, and their positions
     questions    inputs of a call, and answers
     probing      weights of all pairs, from outputs and gradients
+    detecting    positions of local rows that are not given
     levels       heads, the scale, and merging, from scores of a few levels
     samples      random inputs against dense attention
     history      calls that must not depend on each other

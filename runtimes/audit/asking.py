@@ -4,7 +4,17 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from runtimes.audit.report import Fault
+
 Said = tuple[tuple[int, str, str], ...]  # rank, kind of fault, sentence
+
+
+class EndedError(Exception):
+    """A call had no results: the faults that it showed."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        super().__init__(faults)
+        self.faults = faults
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:

@@ -10,7 +10,9 @@ import numpy as np
 from planner.errors import RingloomError
 from runtimes.arrays import Array
 from runtimes.audit import levels
+from runtimes.audit.asking import EndedError
 from runtimes.audit.case import Case
+from runtimes.audit.detecting import detect
 from runtimes.audit.history import history, settled
 from runtimes.audit.probing import probe
 from runtimes.audit.questions import Answer, Question
@@ -23,14 +25,6 @@ COMMON = "a factor common to all keys of a row: outputs show multiplicities in t
 
 
 ENDS = "wrong shape", "crash"
-
-
-class EndedError(Exception):
-    """A call had no results: the faults that it showed."""
-
-    def __init__(self, faults: tuple[Fault, ...]) -> None:
-        super().__init__(faults)
-        self.faults = faults
 
 
 class Asks(Protocol):
@@ -59,8 +53,6 @@ def examine(asker: Asks) -> Report:
 
 
 def _examined(asker: Asks) -> Report:
-    case = asker.case
-
     def ask(question: Question) -> Answer:
         answer = asker.ask(question)
         if any(kind in ENDS for _, kind, _ in answer.said):
@@ -68,6 +60,11 @@ def _examined(asker: Asks) -> Report:
         return answer
 
     asking: levels.Ask = ask
+    case, alike = asker.case, tuple[str, ...]()
+    if not (given := case.known):
+        detected = detect(case, ask, asker.change)
+        case, alike = detected.case, detected.alike
+        asker.change(case)
     at = place(case)
     past = history(case, ask, at)
     if past.stale:
@@ -85,8 +82,9 @@ def _examined(asker: Asks) -> Report:
         wanted,
         tuple(shown),
         errors,
+        layout=None if given else case.q,
         sent=_bytes(case, past.answer),
-        invisible=tuple(_unseen(case, seen.blind[at.rows], at.wanted)),
+        invisible=(*alike, *_unseen(case, seen.blind[at.rows], at.wanted)),
     )
 
 

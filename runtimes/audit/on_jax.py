@@ -1,6 +1,5 @@
 """Puts questions to a JAX function of global arrays in layout order, on a mesh of one axis."""
 
-import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -72,9 +71,8 @@ class Asker:
             except RingloomError:
                 raise
             except Exception as error:
-                last = traceback.format_exc().strip().splitlines()[-1]
-                said = f"the function raised {last}"
-                self.note(f"call {self.calls}: raised {error!r:.400}")
+                said = f"the function raised {type(error).__name__}: {error}"[:400]
+                self.note(f"call {self.calls}: is done")
                 return Answer(np.zeros(0), said=((0, "crash", said),))
             self.note(f"call {self.calls}: is done")
             whole: dict[str, Any] = dict(
@@ -91,7 +89,7 @@ class Asker:
             try:
                 results = self.traced[number](*arrays)
                 return list(results) if number else [results]
-            except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
+            except Exception:  # as it is called otherwise, it fails again if that is not the cause
                 self.can_trace = False
         results = self.plain[number](*arrays)
         return list(results) if number else [results]

@@ -50,8 +50,12 @@ def place(case: Case) -> Place:
     )
 
 
-def kind_of(case: Case, at: Place, times: Array, uneven: Array) -> str:
-    """Returns the kind of fault of multiplicities [rows, columns] that are not what is wanted."""
+def kind_of(case: Case, at: Place, times: Array, uneven: Array, whole: Array) -> str:
+    """Returns the kind of fault of multiplicities [rows, columns] that are not what is wanted.
+
+    `uneven`: rows whose weights are no multiples of one another; `whole`: rows whose weights sum to
+    1, or that have none.
+    """
     seen = times > 0
     wrong = times != at.wanted
     extra, lost, twice = seen & ~at.wanted, at.wanted & ~seen, at.wanted & (times > 1)
@@ -60,6 +64,8 @@ def kind_of(case: Case, at: Place, times: Array, uneven: Array) -> str:
         return "unmerged partials"
     if extra.any() and not extra[:, ~at.padding].any():
         return "padding attended"
+    if not extra.any() and not whole[rows].any():  # weights that sum to 1 are averages
+        return "unmerged partials"
     if kind := suspected(case, at, seen, wrong):
         return kind
     if extra.any():

@@ -7,11 +7,13 @@ an all-gather.
 """
 
 from collections import Counter
+from importlib import import_module
 from typing import Any
 
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+PLAIN = "aten", "prim", "prims"  # operators that send nothing
 Key = tuple[str, int, int]  # pass, source, destination
 
 
@@ -31,6 +33,9 @@ class Traffic(TorchDispatchMode):  # type: ignore[misc]
         namespace, _, name = str(func).partition(".")
         if "c10d" in namespace:
             self._note(name.partition(".")[0], args)
+        elif namespace not in PLAIN and (own := python_of(func)):
+            with self:  # operators that are Python may send messages inside
+                return own(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def bytes_from(self, rank: int) -> dict[Key, int]:
@@ -79,6 +84,15 @@ def sends(name: str, args: tuple[Any, ...], ranks: list[int], rank: int) -> dict
         case "scatter_":
             return {peer: size_of(x) for peer, x in zip(ranks, (args[1] or [[]])[0], strict=False)}
     return {}
+
+
+def python_of(func: Any) -> Any:
+    """Returns the Python function of an operator of `torch.library.custom_op`; None of others."""
+    try:
+        operators: Any = import_module("torch._library.custom_ops").OPDEFS
+        return operators[func._schema.name]._init_fn
+    except (AttributeError, ImportError, KeyError):
+        return None
 
 
 def size_of(tensors: Any) -> int:

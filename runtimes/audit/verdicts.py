@@ -42,8 +42,9 @@ def forward_faults(
 ) -> Iterator[Fault]:
     """Yields the fault of the multiplicities of one lane, or none."""
     wrong, sees = counts.times != at.wanted, at.wanted.any(axis=1)
+    whole = (np.abs(counts.total - 1) <= rough) | ~(counts.times > 0).any(axis=1)
     if wrong.any():
-        kind = kind_of(case, at, counts.times, counts.uneven)
+        kind = kind_of(case, at, counts.times, counts.uneven, whole)
         yield _fault(at, kind, "out", lane, wrong, counts.times)
         return
     if (counts.uneven & sees).any():

@@ -1,14 +1,18 @@
 """Audits by probing, in one process: faults are planted as the weights of a dense attention."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from planner.layouts import by_tokens
 from planner.workload import Workload
 from runtimes.arrays import Array
-from runtimes.audit import Case, Report, audit_rank
+from runtimes.audit import Case, Report, audit_rank, launch
+from runtimes.audit.detecting import detect
+from runtimes.audit.questions import Answer, Question, inputs
 
 torch = pytest.importorskip("torch")
 
@@ -170,3 +174,78 @@ def test_faults_of_more_than_pairs_are_named(attend: Callable[..., Any], kind: s
 
 def test_results_of_uninitialised_memory_are_seen() -> None:
     assert "depends on memory" in kinds(audited(from_memory, work()))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag", "striped", "per-document", "random"])
+@pytest.mark.parametrize("mask", ["causal", "causal & documents:13,30,27"])
+def test_layouts_are_detected(layout: str, ranks: int, mask: str) -> None:
+    attention = Workload(70, heads=1, head_dim=8, dtype="float32", mask=mask)
+    if layout == "random":
+        q = tuple(np.array_split(np.random.default_rng(0).permutation(70), ranks))
+    else:
+        q = tuple(by_tokens(attention, ranks, layout).q.shards(ranks))
+    order = np.concatenate(q)
+    asker = OneProcess(attention.allowed(order, order), Case(attention, ranks))
+    detected = detect(asker.case, asker.ask, asker.change)
+    for one, other in zip(detected.case.q or (), q, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_layout_is_invisible_under_a_full_mask() -> None:
+    attention = Workload(64, heads=1, head_dim=8, dtype="float32", mask="full")
+    asker = OneProcess(np.ones((64, 64), bool), Case(attention, 4))
+    assert "look the same" in detect(asker.case, asker.ask, asker.change).alike[0]
+
+
+class OneProcess:
+    """All ranks of a dense attention of slots, asked at once."""
+
+    def __init__(self, pairs: Array, case: Case) -> None:
+        self.attend, self.case = attending(pairs.astype(float)), case
+
+    def change(self, case: Case) -> None:
+        self.case = case
+
+    def ask(self, question: Question) -> Answer:
+        q, k, v = (torch.tensor(x) for x in inputs(self.case, question).values())
+        return Answer(self.attend(q, k, v).numpy())
+
+
+PLANNED = """
+import torch.distributed as dist
+from planner.planning import plan
+from planner.layouts import by_tokens
+from planner.workload import Workload
+from runtimes.emitted import load, source_of
+
+def attend(q, k, v):
+    work = Workload(48, heads=2, kv_heads=1, head_dim=8, dtype="float32")
+    program = load(source_of(plan("zigzag", work, 3, pass_="both"), "torch"))
+    return program.attention(q, k, v, group=dist.group.WORLD)
+
+def faulty(q, k, v):
+    return attend(q, k, v * (1 + (dist.get_rank() == 1)))
+
+def stuck(q, k, v):
+    if dist.get_rank() == 1:
+        dist.recv(q.clone(), 2)
+    return attend(q, k, v)
+"""
+
+
+@pytest.mark.parametrize("name", ["attend", "faulty", "stuck"])
+def test_processes_are_launched(name: str, tmp_path: Path, forked: None) -> None:
+    (tmp_path / "peer.py").write_text(PLANNED)
+    attention = Workload(48, heads=2, kv_heads=1, head_dim=8, dtype="float32")
+    case = Case(attention, 3, tuple(by_tokens(attention, 3, "zigzag").q.shards(3)))
+    report = launch(f"{tmp_path}/peer.py:{name}", case, timeout=8 if name == "stuck" else 60)
+    match name:
+        case "attend":
+            assert report.exact, report
+            assert report.sent["forward"].sum() > 0
+        case "faulty":
+            assert report.faults[0].kind == "unmerged partials"
+        case "stuck":
+            assert kinds(report) == {"hang"}
+            assert "in stuck" in report.faults[0].sentence or "stuck:" in report.faults[0].sentence

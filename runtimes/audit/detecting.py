@@ -1,0 +1,161 @@
+"""Detects which position each local row holds, from the pairs that are attended alone.
+
+Rows and keys of a mask differ in how many pairs they have, and in what those pairs are in turn, so
+that pairs between slots show which slot is which position. Layouts that have a name are tried
+first; others follow by refining what tells slots apart. Where masks see two layouts alike, so do
+we, and say so.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import PlanError, RingloomError
+from planner.layouts import BY_MASK, LAYOUTS, by_tokens
+from planner.workload import Workload
+from runtimes.arrays import Array
+from runtimes.audit.asking import EndedError
+from runtimes.audit.case import Case, Ints, Positions
+from runtimes.audit.probing import Ask, probe
+from runtimes.audit.weights import count, tolerance_of
+
+ROUNDS = 8  # of refining; each tells apart slots that are one pair further from a difference
+Sizes = tuple[tuple[int, ...], tuple[int, ...]]  # tokens per rank, of queries and of keys
+DOUBT = 0.25  # of the wanted pairs: a layout explains what is seen if fewer are off
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """A case with its positions; `alike`: sentences on layouts that look the same here."""
+
+    case: Case
+    alike: tuple[str, ...]
+
+
+def detect(case: Case, ask: Ask, change: Callable[[Case], None]) -> Detected:
+    """Asks which pairs of slots are attended, and returns the case with positions.
+
+    Shards of nearly equal sizes are tried first, then the sizes of layouts that have a name. Raises
+    RingloomError where no layout explains what is seen.
+    """
+    best: tuple[int, Case, list[str]] | None = None
+    refused: EndedError | None = None
+    for sizes in shard_sizes(case):
+        shards = tuple(tuple(_cut(side)) for side in sizes)
+        slots = replace(case, q=shards[0], kv=shards[1])
+        change(slots)
+        try:
+            weights = probe(slots, ask, gradients=False).weights["out"].first
+        except EndedError as error:  # the function may take shards of other sizes
+            refused = error
+            continue
+        seen = count(weights, tolerance_of(case.work.dtype)).times > 0
+        tried = list(layouts(case, sizes, seen))
+        for name, q, kv in tried:
+            off = mismatch(case.work, np.concatenate(q), np.concatenate(kv), seen)
+            if best is None or off < best[0]:
+                best = off, replace(case, q=q, kv=kv), [name]
+            elif off == best[0] == 0 and not _equal(best[1], q):
+                best[2].append(name)
+        if best is not None and best[0] == 0:
+            break
+    if best is None and refused is not None:
+        raise refused
+    wanted = case.work.allowed(range(case.work.seq), range(case.work.kv_seq)).sum()
+    if best is None or best[0] > DOUBT * wanted:
+        raise RingloomError(
+            "no layout explains which pairs are attended: give the positions of each rank"
+        )
+    alike = [name for name in dict.fromkeys(best[2]) if name]
+    said = f"the layout: {', '.join(alike)} look the same under this mask"
+    return Detected(best[1], (said,) if len(alike) > 1 else ())
+
+
+def shard_sizes(case: Case) -> list[Sizes]:
+    """Lists the numbers of tokens per rank, of queries and of keys, that may be."""
+    even = case.in_slots()
+    sizes = [tuple(tuple(map(len, side or ())) for side in (even.q, even.kv))]
+    sizes += [tuple(tuple(map(len, side)) for side in sides) for _, *sides in named(case)]
+    return [(q, kv) for q, kv in dict.fromkeys(sizes) if min(q) and min(kv)]
+
+
+def named(case: Case) -> Iterator[tuple[str, Positions, Positions]]:
+    """Yields (name, positions of queries, of keys) of every layout that has a name."""
+    for name in (*LAYOUTS, *BY_MASK):
+        try:
+            sides = by_tokens(case.work, case.ranks, name)
+        except PlanError:
+            continue
+        q, kv = (
+            tuple(np.asarray(shard, np.int64) for shard in sides.side(side).shards(case.ranks))
+            for side in ("q", "kv")
+        )
+        yield name, q, kv
+
+
+def layouts(case: Case, sizes: Sizes, seen: Array) -> Iterator[tuple[str, Positions, Positions]]:
+    """Yields layouts with a name, and the one that slots seem to have, in shards of these sizes."""
+    yield from named(case)
+    orders = refined(case.work, seen)
+    q, kv = (
+        tuple(np.split(order, np.cumsum(lengths)[:-1]))
+        for order, lengths in zip(orders, sizes, strict=True)
+    )
+    yield "", q, kv
+
+
+def mismatch(work: Workload, q: Ints, kv: Ints, seen: Array) -> int:
+    """Returns the pairs of slots that are not as these positions would have them."""
+    return int((seen != work.allowed(q, kv)).sum())
+
+
+def refined(work: Workload, seen: Array) -> tuple[Ints, Ints]:
+    """Returns the position of each slot of queries and of keys, as their pairs tell them apart.
+
+    Slots and positions get a number that depends on the numbers of what they are paired with, round
+    by round; equal numbers are matched in their order. Where queries and keys are as many, a slot
+    holds the same position on both sides.
+    """
+    wanted = work.allowed(range(work.seq), range(work.kv_seq))
+    together = work.seq == work.kv_seq
+    marks = tuple(_numbers(pairs, together) for pairs in (seen, wanted))
+    orders = []
+    for slots, positions in zip(*marks, strict=True):
+        order = np.empty(len(slots), np.int64)
+        order[np.argsort(slots, kind="stable")] = np.argsort(positions, kind="stable")
+        orders.append(order)
+    return orders[0], orders[1]
+
+
+def _numbers(pairs: Array, together: bool) -> tuple[Array, Array]:
+    """Returns what tells rows apart, and columns: uint64 each, equal for equal surroundings."""
+    cells = pairs.astype(np.uint64)
+    rows, columns = (np.ones(n, np.uint64) for n in pairs.shape)
+    for _ in range(ROUNDS):
+        rows, columns = _mixed(rows, cells @ columns), _mixed(columns, cells.T @ rows)
+        if together:
+            rows = columns = _mixed(rows, columns)
+    return rows, columns
+
+
+def _mixed(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mixes two numbers into one, as hashes do; overflows are meant."""
+    with np.errstate(over="ignore"):
+        x: NDArray[np.uint64] = one * np.uint64(0x9E3779B97F4A7C15) + other * np.uint64(
+            0xC2B2AE3D27D4EB4F
+        )
+        x ^= x >> np.uint64(29)
+        x *= np.uint64(0xBF58476D1CE4E5B9)
+    return x ^ (x >> np.uint64(32))
+
+
+def _cut(sizes: tuple[int, ...]) -> Iterator[Ints]:
+    ends = np.cumsum(sizes)
+    for end, size in zip(ends.tolist(), sizes, strict=True):
+        yield np.arange(end - size, end, dtype=np.int64)
+
+
+def _equal(case: Case, q: Positions) -> bool:
+    return all(map(np.array_equal, case.q or (), q))
