@@ -19,7 +19,7 @@ from planner.plans import Passes
 from planner.workload import Workload, check_request
 from ringloom.advice import Recommendation, recommend, why
 from ringloom.rows import LABELS, Refusal, Row, cells, flat, notes
-from ringloom.trials import Case, Track, Trials, against, asked_for, feasible
+from ringloom.trials import Case, Track, Trials, against, asked_for, best_of_each, feasible
 from ringloom.views.units import counted, in_lines, length, seconds
 from simulator.confidence import unvalidated
 from simulator.hardware import Hardware
@@ -36,7 +36,9 @@ class Comparison:
     """Schedules of one workload on one machine; printed, it is the table of `rows`.
 
     `cases`: the fastest first. `among`: the rows of all that were compared, where only the
-    `fastest` were kept. Of schedules with messages split block by block, `split_tried` were
+    `fastest` were kept. `tried`: settings of schedules beyond the usual ones, of which the best of
+    each schedule is a row; `pruned` of them were not simulated, as their kernels alone take longer
+    than the fastest. Of schedules with messages split block by block, `split_tried` were
     simulated and `split_skipped` were not, as they could not have saved a tenth. `unvalidated`: a
     sentence where no measured times ever judged the order of schedules on such a machine.
     """
@@ -49,6 +51,8 @@ class Comparison:
     cases: tuple[Case, ...]
     refused: tuple[Refusal, ...] = ()
     among: tuple[Row, ...] = ()
+    tried: int = 0
+    pruned: int = 0
     split_tried: int = 0
     split_skipped: int = 0
     unvalidated: str = ""
@@ -203,9 +207,10 @@ def compare(
     These are the usual ones, and every degree of Ulysses that divides the heads; collectives know
     the machine's nodes unless a schedule says otherwise (`allgather:node=1`).
     Ring is always simulated, for the speedup. `scenario` says what differs from the ordinary, and
-    `overlap=False` that transfers do not run beside compute. `variants`: a schedule is also listed
-    with messages split block by block ("usp --trim blocks"), where that takes at least a tenth less
-    time than the schedule does with any of its parameters. With
+    `overlap=False` that transfers do not run beside compute. `variants`: where none is named,
+    further settings of schedules are tried, such as layouts, stages and gathers, and the fastest of
+    each schedule is listed; and a schedule is also listed with messages split block by block
+    ("usp --trim blocks"), where that takes at least a tenth less time than the schedule does. With
     `checked`, each schedule is also executed on `ranks` x 64 tokens in float64 and compared with
     dense attention. `memory`: bytes that a rank has for attention, by default the chip's; schedules
     that need more, or whose ranks or heads do not divide, are `refused`, and so are those that are
@@ -217,7 +222,8 @@ def compare(
     machine = find_hardware(hardware)
     what_if = scenario_of(scenario or ORDINARY)
     what_if = replace(what_if, overlap=what_if.overlap and overlap)
-    names = asked_for(schedules, work, ranks, machine)
+    names = asked_for(schedules, work, ranks, machine, variants=False)
+    more = asked_for(None, work, ranks, machine)[len(names) :] if variants and not schedules else []
     room = machine["memory.capacity"] if memory is None else _number(memory, "memory", "bytes")
     trials = Trials(
         work, ranks, pass_, machine, what_if, room, math.inf if limit is None else limit
@@ -230,6 +236,9 @@ def compare(
     outcomes = [*map(outcome, track(names))]
     cases = [one for one in outcomes if isinstance(one, Case)]
     refused = [one for one in outcomes if isinstance(one, Refusal)]
+    beyond = trials.improved(cases, track(more))
+    if more:
+        cases = best_of_each([*cases, *beyond.cases])
     if not cases:
         reasons = (f"{each.schedule}: {each.reason}" for each in refused)
         raise Reasons("\n".join(["none of these schedules can run", *reasons]))
@@ -240,7 +249,8 @@ def compare(
     cases = [trials.executed(one) for one in cases] if checked else cases
     cases = sorted((against(ring, one) for one in cases), key=lambda one: one.row.makespan_s)
     sure = trials.with_intervals(cases, track)
-    shown, counts = (machine.name, pass_, what_if), (len(split), len(splits) - len(split))
+    shown = machine.name, pass_, what_if
+    counts = beyond.tried, beyond.pruned, len(split), len(splits) - len(split)
     told = unvalidated(machine)
     return Comparison(work, ranks, *shown, tuple(sure), tuple(refused), (), *counts, told)
 

@@ -1,7 +1,11 @@
 """Trials: each schedule of a comparison planned, verified and simulated, or why it was not.
 
     named    the schedules that were asked for, or those that matter on the machine
-    split    the same with messages split block by block, where that may save a tenth
+    further  where none was asked for, other settings of these and of other schedules
+    split    those to be shown with messages split block by block, where that may save a tenth
+
+Of a further setting only the plan is made where the kernels of its busiest rank alone take longer
+than the fastest schedule so far: it cannot be the fastest. Of each schedule, the best is shown.
 
 Splitting changes no attend. So a split schedule takes as long as the kernels of its busiest rank at
 least, and is not even planned where that leaves no tenth to gain on the best of its family: the
@@ -22,7 +26,7 @@ from planner.errors import PlanError, unknown
 from planner.masks import Full
 from planner.planning import TRIMS, Trim, find_schedule, plan
 from planner.plans import Passes, Plans
-from planner.schedules import comparable
+from planner.schedules import comparable, further
 from planner.workload import Workload
 from ringloom.rows import Load, Refusal, Row, Unreached, shortage
 from runtimes.validation import check
@@ -61,6 +65,14 @@ class Split(NamedTuple):
     worth: float
 
 
+class Further(NamedTuple):
+    """Cases of further settings, how many were tried, and how many of these not simulated."""
+
+    cases: list[Case]
+    tried: int
+    pruned: int
+
+
 @dataclass(frozen=True)
 class Trials:
     """The workload and machine of a comparison, on which schedules are tried; `room` in bytes.
@@ -91,6 +103,27 @@ class Trials:
         schedule, trim = with_trim(name)
         made = plan(schedule, work or self.work, self.ranks, pass_=self.pass_, trim=trim)
         return Plans.of(made)
+
+    def improved(self, cases: Sequence[Case], names: Iterable[str]) -> Further:
+        """Try further settings, whose kernels may be faster than the fastest case so far."""
+        fastest = min((one.row.makespan_s for one in cases), default=math.inf)
+        settings, tried, pruned = list[Case](), 0, 0
+        for name in names:
+            if self.over:
+                break
+            tried += 1
+            try:
+                plans = self.plans(name)
+                if kernel_seconds(plans, self.machine, self.scenario) > fastest:
+                    pruned += 1
+                    continue
+                one = case(name, plans, simulate(plans, self.machine, self.scenario))
+            except PlanError:
+                continue
+            if not shortage(one.row.peak_bytes, self.room):
+                settings.append(one)
+                fastest = min(fastest, one.row.makespan_s)
+        return Further(settings, tried, pruned)
 
     def outcome(self, name: str, make: Callable[[str], Case] | None = None) -> Case | Refusal:
         """Returns the case of a schedule, or why there is none."""
@@ -151,6 +184,14 @@ class Trials:
             yield replace(one, row=replace(one.row, interval_s=around, ratio_interval=over))
 
 
+def best_of_each(cases: Iterable[Case]) -> list[Case]:
+    """Returns the fastest case of each schedule, whatever its settings."""
+    best = dict[str, Case]()
+    for one in sorted(cases, key=lambda one: one.row.makespan_s):
+        best.setdefault(_family(one), one)
+    return [*best.values()]
+
+
 def _family(one: Case) -> str:
     return find_schedule(with_trim(one.row.schedule)[0])[0].name
 
@@ -169,10 +210,21 @@ def with_trim(name: str) -> tuple[str, Trim]:
 
 
 def asked_for(
-    schedules: Sequence[str] | None, work: Workload, ranks: int, machine: Hardware
+    schedules: Sequence[str] | None,
+    work: Workload,
+    ranks: int,
+    machine: Hardware,
+    variants: bool = True,
 ) -> list[str]:
-    """Returns each schedule once, as the machine runs it: those given, or those that matter."""
-    named = comparable(work, ranks, machine.ranks_per_node) if schedules is None else schedules
+    """Returns each schedule once, as the machine runs it: those given, or those that matter.
+
+    With `variants`, their further settings come after the usual ones, where none is given.
+    """
+    named: Any = schedules
+    if schedules is None:
+        named, node = list[str](), machine.ranks_per_node
+        for listed in (comparable, further) if variants else (comparable,):
+            named += listed(work, ranks, node)
     given = [] if isinstance(named, str) or not isinstance(named, Iterable) else list(named)
     if not given:
         raise PlanError(f"schedules must be a list of names, such as ['ring'], not {named!r}")

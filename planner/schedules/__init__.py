@@ -24,17 +24,19 @@ from planner.schedules.rings.startrail import startrail
 from planner.schedules.rings.tokenring import tokenring
 from planner.schedules.table import SCHEDULES, Schedule, schedule
 from planner.schedules.variants import (
+    FAMILIES,
     beside_a_cache,
     by_heads,
     in_nodes,
     never,
     once,
+    settings,
     under_documents,
     under_sparse,
 )
 from planner.workload import Workload
 
-__all__ = ["SCHEDULES", "Schedule", "classic", "comparable", "schedule"]
+__all__ = ["SCHEDULES", "Schedule", "classic", "comparable", "further", "schedule"]
 
 
 striped, zigzag = partial(ring, layout="striped"), partial(ring, layout="zigzag")
@@ -98,3 +100,10 @@ def comparable(work: Workload, ranks: int, node: int) -> list[str]:
     """Returns the schedules, with parameters, to compare on a machine of so many ranks per node."""
     rows = SCHEDULES.values()
     return [f"{row.name}{more}" for row in rows for more in row.variants(work, ranks, node)]
+
+
+def further(work: Workload, ranks: int, node: int) -> list[str]:
+    """Returns settings of schedules beyond those of `comparable`, of which some may be faster."""
+    defaults = {name: SCHEDULES[name].parameters for name in FAMILIES}
+    usual = {*comparable(work, ranks, node)}
+    return [name for name in settings(work, ranks, node, defaults) if name not in usual]

@@ -42,6 +42,9 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
         "predicted: time, idle, exposed transfers, memory, time over the lower bound",
         f"verified: every plan, at its full length of {lengths(comparison.work)}",
     ]
+    if comparison.tried:
+        said = f"{comparison.tried} further settings tried, {comparison.pruned} of them pruned"
+        notes.append(f"{said} by their kernels alone; the best of each schedule is listed")
     tried, skipped = comparison.split_tried, comparison.split_skipped
     if tried:
         said = f"simulated for {tried} of {tried + skipped} schedules"
@@ -56,6 +59,7 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
         "order_validated": not comparison.unvalidated,
         "interval_basis": basis(comparison.hardware, comparison.pass_).as_dict(),
         "why": comparison.why,
+        "variants": {"tried": comparison.tried, "pruned": comparison.pruned},
         "split": {"tried": tried, "skipped": skipped},
     }
     table = comparison_table(rows, checked, comparison.refused)
