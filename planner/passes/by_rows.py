@@ -5,7 +5,7 @@ r"""by_rows(plan, price)   rows that see the same keys are one full call.
     rows |###|   |###|   |     components   rows without a key in common are rectangles
          |###|   |###|   |                  of their own
          |   |\  |   |   |     split        rows that see the same keys in full are one,
-         |   |#\ |   |###|                  what they see in part is apart
+         |   |#\ |   |###|                  and those that see the same ones in part
          +---+---+---+---+
 
 Blocks are cut at the edges of the mask first. Of each rectangle the cheapest of the three is taken.
@@ -164,7 +164,7 @@ def _ways(table: Tiles, node: Attend) -> Iterator[Parts]:
         kinds = kinds.transpose(2, 0, 1)
         live, full = (kinds & LIVE) > 0, (kinds & (LIVE | FULL)) == LIVE | FULL
         components.append(_components(live, rows.start))
-        split += [_alike_rows(full, rows.start), _components(live & ~full, rows.start)]
+        split += [_alike_rows(seen, rows.start) for seen in (full, live & ~full)]
     for parts in map(Parts.joined, (components, split)):
         yield parts.only(np.bincount(parts.of, minlength=len(node))[parts.of] > 1)
 

@@ -217,3 +217,10 @@ def test_table_programs_make_one_call_of_each_full_part(mask: rl.Mask) -> None:
             np.add.at(priced, node.rank, costs.of(node)[0].astype(int))
             assert (costs.of(node)[0] == 1).all()
         assert made == priced.tolist()
+
+
+def test_what_is_seen_in_part_is_attended_once() -> None:
+    """Rows 3 and 4 see keys in part that the other sees in full."""
+    work = replace(WORK, seq=36, kv_seq=36, mask=rl.Window(26, 14))
+    cut = rl.by_rows(rl.plan("allgather", work, 3), DEAR_ROOM)
+    assert len(rectangles(rl.verify(cut))) > 3
