@@ -7,6 +7,7 @@ from planner.errors import PlanError
 from planner.ir import Pass, Plan
 from planner.layouts import Chunks, sides
 from planner.passes.adjoint import adjoint
+from planner.passes.by_rows import by_rows
 from planner.passes.trim import trim
 from planner.planning import plan as planned
 from planner.search.assignment import laid_out
@@ -25,9 +26,8 @@ def build(recipe: Recipe, work: Workload, ranks: int, pass_: Pass, prices: Price
     The same recipe, workload and prices give the same plan on every machine.
     """
     if isinstance(recipe.schedule, str):
-        if recipe.by_rows:
-            raise PlanError("rows of named schedules cannot be grouped yet")
-        return planned(recipe.schedule, work, ranks, pass_=pass_, trim=recipe.trim)
+        named = planned(recipe.schedule, work, ranks, pass_=pass_, trim=recipe.trim)
+        return _by_rows(named, str(recipe), prices) if recipe.by_rows else named
     way = recipe.schedule
     name = str(recipe)
     forward = cast(
@@ -42,6 +42,14 @@ def build(recipe: Recipe, work: Workload, ranks: int, pass_: Pass, prices: Price
         return verify(forward)
     back = adjoint(forward, way.keep or ())
     return verify(trim(replace(back, name=name)))
+
+
+def _by_rows(named: Plan, name: str, prices: Prices) -> Plan:
+    """Groups the rows of a named plan by the keys that they see."""
+    cut = by_rows(named, prices.attend)
+    if cut is named:
+        raise PlanError("no rectangle gets cheaper where rows that see the same keys are one call")
+    return verify(replace(cut, name=name))
 
 
 def parts_of(way: Found, work: Workload, ranks: int, prices: Prices) -> Parts:

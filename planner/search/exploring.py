@@ -97,6 +97,7 @@ class _Search:
         self.owners = None if layout is None else _owners(sides(work, ranks, layout), work)
         self.best = float("inf")
         self.known = dict[Found, Tried]()
+        self.seeds = list[tuple[float, int, Recipe]]()  # those that were scored
         self.least = dict[Found, float]()  # estimates
         self.relay = prices.nodes(ranks) % ranks
 
@@ -129,6 +130,8 @@ class _Search:
             tried = replace(tried, refused=str(error))
         if tried.score:
             self.best = min(self.best, tried.score.seconds)
+            if isinstance(recipe.schedule, str) and not recipe.by_rows:
+                self.seeds.append((tried.score.seconds, len(self.seeds), recipe))
         if way:
             self.known[way] = tried
         return tried
@@ -144,6 +147,7 @@ class _Search:
 
     def candidates(self) -> Iterator[Recipe]:
         """Yields found recipes, those that follow from what came before after it was tried."""
+        yield from self.grouped()
         for way in self.layouts():
             yield Recipe(way)
         for way in self.ranked()[: 2 * BEST]:  # half of the calls may be worth more than overlap
@@ -160,6 +164,12 @@ class _Search:
             for way in self.ranked()[:5]:
                 for keep in KEEPS:
                     yield Recipe(replace(way, keep=keep))
+
+    def grouped(self) -> Iterator[Recipe]:
+        """Yields the best seeds with rows grouped by the keys that they see."""
+        if self.work.mask.fixed_length:
+            for _, _, recipe in sorted(self.seeds, key=lambda s: s[:2])[:BEST]:
+                yield replace(recipe, by_rows=True)
 
     def layouts(self) -> Iterator[Found]:
         """Yields layouts of several grains, of tokens and of work, with rows whole and grouped."""

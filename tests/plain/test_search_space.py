@@ -152,6 +152,19 @@ def test_what_cannot_beat_the_best_is_not_scored() -> None:
     assert any(t.pruned and t.score is None and t.plan is None for t in tried)
 
 
+def test_rows_of_named_schedules_are_grouped() -> None:
+    grid = ((1, 0, 1, 0), (0, 1, 0, 1)) * 2
+    work, told = replace(workload("full"), mask=rl.Blocks(grid, 30)), prices(3)
+    recipe = Recipe.parse("ulysses --by-rows")
+    plan = build(recipe, work, 3, "forward", told)
+    assert plan.name == str(recipe)
+    assert rl.check(plan).exact
+    tried = search(work, 3, "forward", told, seeds=(Recipe.parse("ulysses"),))
+    assert any(t.recipe == recipe and t.plan for t in tried)
+    with pytest.raises(PlanError, match="no rectangle gets cheaper"):
+        build(recipe, workload("full"), 3, "forward", told)
+
+
 def moved(plan: Plan, tensor: str) -> set[tuple[int, int]]:
     return {
         (int(a), int(b))
