@@ -122,7 +122,8 @@ def test_documents_are_components_and_rows_below_them_are_full() -> None:
     least = price(lambda rows, columns: rows * columns + 40.0)  # a call is worth 40 pairs
     assert rectangles(rl.verify(rl.by_rows(plan, least))) == blocks
     cut = rl.verify(rl.by_rows(plan, DEAR_ROOM))
-    assert rectangles(cut) == [({0}, {0}), ({1}, {1}), ({2}, {1}), ({2}, {2}), ({3}, {3})]
+    apart = [({0}, {0}), ({1}, {1}), ({2}, {1}), ({2}, {2}), ({3}, {3})]
+    assert sorted(map(str, rectangles(cut))) == sorted(map(str, apart))
 
 
 def test_moves_copies_and_buffers_name_the_parts() -> None:
