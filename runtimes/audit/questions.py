@@ -146,5 +146,7 @@ def inputs(case: Case, question: Question, rank: int | None = None) -> dict[str,
         array = np.zeros((work.batch, heads, int(slots.sum()), dim))
         for fill in fills:
             fill.add(array, side.columns[slots], side, work)
+        if name == "dout":  # no loss is of padding
+            array[:, :, side.positions[slots] < 0] = 0
         arrays[name] = array.astype(dtype_of(work.dtype))
     return arrays
