@@ -46,7 +46,7 @@ ON_ANY = {
     **dict.fromkeys(("xtick.color", "ytick.color"), INK),
 }
 WIDE, LONG = 80, 100  # columns of what a page shows, and those from which a line is broken
-NEEDS = {"check": "torch", "report": "bokeh", "sweep": "pyarrow"}
+NEEDS = {"audit": "torch", "check": "torch", "report": "bokeh", "sweep": "pyarrow"}
 DRAWN = (  # commands, and the function of each whose first result is drawn
     *(("compare", "compared"), ("report", "compared"), ("simulate", "simulate")),
     *(("plan", "plans_of"), ("emit", "plans_of")),

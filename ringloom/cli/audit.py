@@ -9,7 +9,6 @@ Example:
   ringloom audit ring.py:attend --ranks 4 --seq 64 --layout zigzag
 """
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ def command(
     require(backend, backend)
     drawing = needing("report", "ringloom.auditing.html") if output else None
     case = case_of(work, ranks, layout_of(layout), passes=pass_, seed=seed, equal=backend == "jax")
-    launch = import_module("runtimes.audit").launch
+    from runtimes.audit import launch
 
     with working("auditing"):
         report = launch(target, case, backend=backend, timeout=timeout)

@@ -1,0 +1,96 @@
+"""Audits in a row on the same ranks, which are processes and meet over gloo."""
+
+import json
+import multiprocessing
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+Row = tuple[str, tuple[str, ...], list[str]]  # a name, the kinds allowed, the kinds found
+Body = Callable[[int], list[Row]]
+
+
+def on_ranks(body: Body, ranks: int, seconds: float = 280) -> list[Row]:
+    """Returns what a body returns on rank 0; it runs on every rank."""
+    context = multiprocessing.get_context("forkserver")
+    with tempfile.TemporaryDirectory() as folder:
+        one = partial(_rank, body, ranks, folder)
+        workers = [context.Process(target=one, args=(n,), daemon=True) for n in range(ranks)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(seconds)
+            worker.kill()
+        assert [worker.exitcode for worker in workers] == [0] * ranks
+        rows: list[Any] = json.loads(Path(folder, "rows.json").read_text())
+    return [(name, tuple(kinds), found) for name, kinds, found in rows]
+
+
+def _rank(body: Body, ranks: int, folder: str, rank: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    where = f"file://{folder}/meeting-point"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=ranks)
+    rows = body(rank)
+    if rank == 0:
+        Path(folder, "rows.json").write_text(json.dumps(rows))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def planted(name: str, every: int, rank: int) -> list[Row]:
+    """Audits an implementation, first as it is, then with every so many-th of its faults."""
+    import ringloom as rl
+    from planted import RANKS, SUBJECTS, faults_of
+
+    subject, rows = SUBJECTS[name](), list[Row]()
+    how: Any = {"ranks": RANKS, "rank": rank, "layout": subject.layout, "pass_": subject.pass_}
+    kinds = [fault.kind for fault in rl.audit(subject.attend, subject.work, **how).faults]
+    rows.append(("right", (), kinds))
+    for fault in faults_of(name)[::every]:
+        with fault.plant(subject) as attend:
+            audit = rl.audit(attend, subject.work, **how)
+        rows.append((f"{name}: {fault.name}", fault.kinds, [f.kind for f in audit.faults]))
+    return rows
+
+
+def right(ranks: int, seeds: list[int], rank: int) -> list[Row]:
+    """Audits emitted programs that are right: drawn schedules, masks, lengths, heads and dtypes."""
+    import random
+
+    import ringloom as rl
+    from codegen import emit
+    from runtimes.emitted import load
+
+    rows = list[Row]()
+    for seed in seeds:
+        draw = random.Random(seed)
+        heads, kv_heads = draw.choice([(1, 1), (2, 2), (4, 2), (3, 1)])
+        seq = draw.randrange(4 * ranks, 12 * ranks)
+        first = draw.randrange(1, seq)
+        masks = ["causal", "full", f"causal & window:{draw.randrange(1, seq)}", f"window:{first},3"]
+        masks += [f"causal & documents:{first},{seq - first}", f"prefix:{first}"]
+        schedule = draw.choice(["ring", "zigzag", "striped", "allgather"])
+        work = rl.Workload(
+            seq,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=draw.choice([8, 16]),
+            dtype=draw.choice(["float32", "float32", "bfloat16", "float64"]),
+            mask=draw.choice(masks),
+        )
+        plans = rl.plan(schedule, work, ranks, pass_="both")
+        partition = plans.first.partition
+        layout = {
+            name: [side.positions(n) for n in range(ranks)]
+            for name, side in (("q", partition.q), ("kv", partition.kv))
+        }
+        attend = load(emit(plans, "torch")).attention
+        audit = rl.audit(attend, work, ranks=ranks, rank=rank, layout=layout)
+        found = [f"{fault.kind}: {fault.sentence}" for fault in audit.faults]
+        rows.append((f"{seed}: {schedule} on {ranks}, {work.python}", (), found))
+    return rows
