@@ -25,7 +25,7 @@ def on_ranks(body: Body, ranks: int, seconds: float = 280) -> list[Row]:
             worker.kill()
         assert [worker.exitcode for worker in workers] == [0] * ranks
         rows: list[Any] = json.loads(Path(folder, "rows.json").read_text())
-    return [(name, tuple(kinds), found) for name, kinds, found in rows]
+    return [(name, tuple(kinds), answer) for name, kinds, answer in rows]
 
 
 def _rank(body: Body, ranks: int, folder: str, rank: int) -> None:
@@ -91,6 +91,6 @@ def right(ranks: int, seeds: list[int], rank: int) -> list[Row]:
         }
         attend = load(emit(plans, "torch")).attention
         audit = rl.audit(attend, work, ranks=ranks, rank=rank, layout=layout)
-        found = [f"{fault.kind}: {fault.sentence}" for fault in audit.faults]
-        rows.append((f"{seed}: {schedule} on {ranks}, {work.python}", (), found))
+        answer = [f"{fault.kind}: {fault.sentence}" for fault in audit.faults]
+        rows.append((f"{seed}: {schedule} on {ranks}, {work.python}", (), answer))
     return rows

@@ -22,8 +22,8 @@ def judged(rows: list[Row]) -> None:
     """Asserts that the first row is exact, all others are found, and most named."""
     (_, _, alarms), *faults = rows
     assert alarms == []
-    assert [name for name, _, found in faults if not found] == []
-    named = [name for name, kinds, found in faults if {*found[:1]} & {*kinds}]
+    assert [name for name, _, answer in faults if not answer] == []
+    named = [name for name, kinds, answer in faults if {*answer[:1]} & {*kinds}]
     assert len(named) >= 0.8 * len(faults) > 0, {n for n, _, _ in faults} - {*named}
 
 
