@@ -48,6 +48,9 @@ class Batch:
     plans: Plans
     tables: dict[str, NDArray[Any]]
 
+    def __repr__(self) -> str:
+        return f"<Batch {self.recipe}: documents of {sum(self.lengths):,} tokens together>"
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:

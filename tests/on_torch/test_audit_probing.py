@@ -13,6 +13,7 @@ from runtimes.arrays import Array
 from runtimes.audit import Case, Report, audit_rank, launch
 from runtimes.audit.detecting import detect
 from runtimes.audit.questions import Answer, Question, inputs
+from sampling import square
 
 torch = pytest.importorskip("torch")
 
@@ -86,21 +87,20 @@ def planted(change: str) -> Array:
     return weights
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "attended twice",
-        "document leak",
-        "keys lost",
-        "block lost",
-        "off by one",
-        "window ignored",
-        "window one-sided",
-        "unmerged partials",
-        "mask ignored",
-    ],
+KINDS = (
+    "attended twice",
+    "document leak",
+    "keys lost",
+    "block lost",
+    "off by one",
+    "window ignored",
+    "window one-sided",
+    "unmerged partials",
+    "mask ignored",
 )
+
+
+@pytest.mark.parametrize(("kind", "dtype"), square(KINDS, ("float32", "bfloat16"), every=2))
 def test_a_planted_fault_is_named(kind: str, dtype: str) -> None:
     report = audited(attending(planted(kind)), work(dtype))
     assert kinds(report) == {kind}
@@ -176,8 +176,10 @@ def test_results_of_uninitialised_memory_are_seen() -> None:
     assert "depends on memory" in kinds(audited(from_memory, work()))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("layout", ["contiguous", "zigzag", "striped", "per-document", "random"])
+LAYOUTS = "contiguous", "zigzag", "striped", "per-document", "random"
+
+
+@pytest.mark.parametrize(("layout", "ranks"), square(LAYOUTS, (1, 2, 3, 5, 8), every=2))
 @pytest.mark.parametrize("mask", ["causal", "causal & documents:13,30,27"])
 def test_layouts_are_detected(layout: str, ranks: int, mask: str) -> None:
     attention = Workload(70, heads=1, head_dim=8, dtype="float32", mask=mask)

@@ -17,6 +17,7 @@ from assertions import Assertions
 from planner.analysis.balance import loads
 from repository import ROOT
 from ringloom.sweeps.run import Sweep
+from runtimes.audit import Case, Report
 from simulator.facts import traffic_of, usage
 from strategies import any_workloads, masks, range_sets
 
@@ -60,8 +61,9 @@ def test_every_result_prints_in_a_line(compared: rl.Comparison, predicted: rl.Pr
     small = rl.Workload(seq=64, heads=4, head_dim=8, dtype="float64")
     q, k, v = np.random.default_rng(0).normal(size=(3, 1, 4, 64, 8))
     _, recording = rl.record(rl.plan("ring", small, 2), q, k, v, backend="numpy")
-    one = predicted.passes[0]
+    one, planner = predicted.passes[0], rl.batch_planner(small, 2, "h100")
     results = [
+        *(planner, planner((30, 34)), rl.Audit(Case(small, 2), Report(), "attend")),
         *(compared, compared.cases[0], compared.rows[0], compared.recommendation),
         *(predicted, one, one.timeline, one.memory, predicted.bound, recording),
         *(rl.hardware("h100"), rl.topology("torus:2x4", rl.hardware("h100"), 8)),
