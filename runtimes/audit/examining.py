@@ -115,8 +115,9 @@ def _unseen(case: Case, blind: Array, wanted: Array) -> list[str]:
     """Says what probing cannot see."""
     said = [COMMON]
     if case.passes == "both" and (pairs := int((blind & wanted).sum())):
+        number = f"{pairs} pair{'s' * (pairs != 1)}"
         said.append(
-            f"dq and dk of {pairs} pairs in rows of one key, or nearly so: they are zero in exact"
+            f"dq and dk of {number} in rows of one key, or nearly so: they are zero in exact"
             " attention, too"
         )
     return said

@@ -173,7 +173,9 @@ def test_faults_of_more_than_pairs_are_named(attend: Callable[..., Any], kind: s
 
 
 def test_results_of_uninitialised_memory_are_seen() -> None:
-    assert "depends on memory" in kinds(audited(from_memory, work()))
+    """Where the memory itself differs from call to call, nothing more can be told."""
+    named = kinds(audited(from_memory, work()))
+    assert named & {"depends on memory", "changes between runs"}
 
 
 LAYOUTS = "contiguous", "zigzag", "striped", "per-document", "random"
