@@ -64,6 +64,8 @@ from ringloom.comparison import compare as compare
 from ringloom.compiling import compile as compile
 from ringloom.recording import Recording as Recording
 from ringloom.recording import record as record
+from ringloom.searching import SearchResult as SearchResult
+from ringloom.searching import search as search
 from ringloom.sweeps.run import sweep as sweep
 from runtimes.backends import run as run
 from runtimes.validation import Check as Check

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from codegen import tables
 from planner.errors import PlanError, RingloomError
 from planner.given import whole
-from planner.ir import TENSORS, Pass, Plan
+from planner.ir import Pass, Plan
 from planner.masks.packing import within
 from planner.plans import Plans
 from planner.search import Found, Prices, Recipe, Score, build, explore
 from planner.workload import Workload, check_request
-from simulator.costs.kernels import Kernels
+from ringloom.pricing import search_prices
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as hardware_named
 from simulator.prediction import seconds_of, simulate
@@ -79,7 +79,7 @@ class BatchPlanner:
         self.work, self.ranks, self.pass_ = work, ranks, pass_
         self._hardware = hardware
         self._prices: dict[Pass, Prices] = {
-            x: prices_of(work, hardware, x) for x in ("forward", "backward")
+            x: search_prices(work, hardware, x) for x in ("forward", "backward")
         }
         self.ranked: tuple[tuple[Choice, float], ...] = ()
         self._made = lru_cache(maxsize=kept)(self._make)
@@ -208,20 +208,3 @@ def drawn(tokens: int, seed: int) -> list[Lengths]:
             left -= lengths[-1]
         batches.append(tuple(lengths))
     return batches
-
-
-def prices_of(work: Workload, hardware: Hardware, pass_: Pass) -> Prices:
-    """The prices that a search is told of a machine."""
-    kernels = Kernels(hardware, work, pass_)
-    out, kv = (TENSORS[name].bytes_per_token(work, finished=False) for name in ("OUT", "KV"))
-    near, far = (work.kv_heads * kv / link.bandwidth for link in hardware.links)
-    return Prices(
-        pair=kernels.seconds_per_pair,
-        launch=kernels.launch,
-        host=kernels.host,
-        merge=3 * out / hardware["memory.bandwidth"],  # two results are read, and one is written
-        speeds=(),
-        node=hardware.ranks_per_node,
-        near=near,
-        far=far,
-    )

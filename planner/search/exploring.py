@@ -54,19 +54,20 @@ def explore(
     score: Callable[[Plan], Score],
     *,
     seeds: Sequence[Recipe],
+    floor: Callable[[Plan], float] = lambda _: 0.0,
     budget: int = BUDGET,
     layout: str | None = None,
-    seed: int = 0,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Tried]:
     """Tries seeds, then found plans, and yields each candidate as soon as it is tried.
 
     `budget` counts found candidates, seeds do not count. `layout` fixes who owns which tokens: all
     candidates have the owners of that layout. `score` raises PlanError for a plan that does not
-    fit. `seed` chooses among what is not tried otherwise. `stop` is asked before each candidate.
+    fit. `floor` returns seconds that plans with the same attends are not below: where these are not
+    fewer than the best score, a plan is not scored. `stop` is asked before each candidate.
     """
     check_request(work, ranks, "explore(work, ranks, ...)")
-    search = _Search(work, ranks, pass_, prices, score, layout and own_name(layout))
+    search = _Search(work, ranks, pass_, prices, score, floor, layout and own_name(layout))
     for recipe in dict.fromkeys(search.seed(recipe) for recipe in seeds):
         if stop():
             return
@@ -90,15 +91,16 @@ class _Search:
         pass_: Pass,
         prices: Prices,
         score: Callable[[Plan], Score],
+        floor: Callable[[Plan], float],
         layout: str | None,
     ) -> None:
         self.work, self.ranks, self.pass_, self.prices = work, ranks, pass_, prices
-        self.score, self.layout = score, layout
+        self.score, self.floor, self.layout = score, floor, layout
         self.owners = None if layout is None else _owners(sides(work, ranks, layout), work)
         self.best = float("inf")
         self.known = dict[Found, Tried]()
         self.seeds = list[tuple[float, int, Recipe]]()  # those that were scored
-        self.least = dict[Found, float]()  # estimates
+        self.least = dict[Found | str, float]()  # estimates, and floors of named schedules
         self.relay = prices.nodes(ranks) % ranks
 
     def seed(self, recipe: Recipe) -> Recipe:
@@ -113,28 +115,35 @@ class _Search:
         return replace(recipe, schedule=f"{schedule.name}{text}")
 
     def tried(self, recipe: Recipe) -> Tried:
-        """Builds and scores one candidate unless it cannot beat the best."""
-        way = recipe.schedule if isinstance(recipe.schedule, Found) else None
-        tried = Tried(recipe, recipe.family)
-        try:
-            if way:
-                parts = parts_of(way, self.work, self.ranks, self.prices)
-                self.least[way] = estimate(parts, self.prices)
-            if way and self.least[way] >= self.best:
-                tried = replace(tried, pruned=True)
-            else:
-                made = build(recipe, self.work, self.ranks, self.pass_, self.prices)
-                self.check_owners(made)
-                tried = replace(tried, plan=made, score=self.score(made))
-        except PlanError as error:
-            tried = replace(tried, refused=str(error))
+        """Tries one candidate, and keeps what the next ones follow from."""
+        tried = self.outcome(recipe)
         if tried.score:
             self.best = min(self.best, tried.score.seconds)
             if isinstance(recipe.schedule, str) and not recipe.by_rows:
                 self.seeds.append((tried.score.seconds, len(self.seeds), recipe))
-        if way:
-            self.known[way] = tried
+        if isinstance(recipe.schedule, Found):
+            self.known[recipe.schedule] = tried
         return tried
+
+    def outcome(self, recipe: Recipe) -> Tried:
+        """Builds and scores one candidate unless it cannot beat the best."""
+        way, tried = recipe.schedule, Tried(recipe, recipe.family)
+        try:
+            if isinstance(way, Found):
+                parts = parts_of(way, self.work, self.ranks, self.prices)
+                self.least[way] = estimate(parts, self.prices)
+            if not recipe.by_rows and self.least.get(way, 0.0) >= self.best:
+                return replace(tried, pruned=True)
+            made = build(recipe, self.work, self.ranks, self.pass_, self.prices)
+            self.check_owners(made)
+            least = self.floor(made)
+            if not recipe.by_rows:
+                self.least[way] = max(least, self.least.get(way, 0.0))
+            if least >= self.best:
+                return replace(tried, pruned=True)
+            return replace(tried, plan=made, score=self.score(made))
+        except PlanError as error:
+            return replace(tried, refused=str(error))
 
     def check_owners(self, plan: Plan) -> None:
         """Raises PlanError where a layout is fixed and a plan has another one."""

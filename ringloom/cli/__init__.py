@@ -26,7 +26,8 @@ from runtimes.machine import RankError
 
 GROUPS = {
     "Explore": (
-        *("schedules", "plan", "compare", "simulate", "sensitivity", "report", "explore", "sweep"),
+        *("schedules", "plan", "compare", "search", "simulate"),
+        *("sensitivity", "report", "explore", "sweep"),
     ),
     "Programs": ("emit", "tables"),
     "Check": ("run", "check", "audit"),

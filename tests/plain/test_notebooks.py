@@ -64,6 +64,7 @@ def test_every_result_prints_in_a_line(compared: rl.Comparison, predicted: rl.Pr
     one, planner = predicted.passes[0], rl.batch_planner(small, 2, "h100")
     results = [
         *(planner, planner((30, 34)), rl.Audit(Case(small, 2), Report(), "attend")),
+        rl.search(small, 2, "h100", budget=1),
         *(compared, compared.cases[0], compared.rows[0], compared.recommendation),
         *(predicted, one, one.timeline, one.memory, predicted.bound, recording),
         *(rl.hardware("h100"), rl.topology("torus:2x4", rl.hardware("h100"), 8)),

@@ -1,0 +1,132 @@
+"""Search the best plan for a mask and a machine.
+
+Tries the schedules that compare tries, then plans made for this mask and machine: pieces cut at the
+mask's edges, keys sent only to ranks that see them, rows of busy ranks run elsewhere. What is found
+is verified; -o saves it for simulate, run, emit and report.
+
+Example:
+  ringloom search --ranks 8 --seq 64k --kv-heads 8 --mask prefix:16k --hardware h100
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from planner.files import save
+from planner.layouts import own_name
+from ringloom.cli.options import (
+    FILE,
+    hardware_option,
+    scenario_of,
+    scenario_options,
+    time_limit_option,
+    workload,
+    workload_options,
+)
+from ringloom.cli.output import Number, Whole, console, show
+from ringloom.comparison import asked
+from ringloom.gaps import WORDS, Gap
+from ringloom.searching import SearchResult, search
+from ringloom.views.tables import faint, plain_table, titled
+from ringloom.views.units import counted, in_lines, seconds, size
+from simulator.hardware import hardware as find_hardware
+
+
+@click.command()
+@workload_options()
+@hardware_option
+@click.option(
+    "--memory",
+    type=Number(0, min_open=True),
+    metavar="GIB",
+    help="GiB that a rank has for attention.  [default: the chip's]",
+)
+@time_limit_option
+@click.option("--layout", help="The layout that tokens already have.  [default: any]")
+@click.option("--budget", type=Whole(0), help="Most plans that are made for this mask, per pass.")
+@scenario_options
+@click.option("-o", "--output", type=FILE, help="Write the plans that were found to a file.")
+def command(
+    hardware: str,
+    memory: float | None,
+    time_limit: float | None,
+    layout: str | None,
+    budget: int | None,
+    output: str | None,
+    **given: Any,
+) -> None:
+    work, ranks = workload(given)
+    scenario, pass_ = scenario_of(given), given["pass_"]
+    machine = find_hardware(hardware)
+    with progress() as told:
+        result = search(
+            work,
+            ranks,
+            machine,
+            pass_=pass_,
+            memory=None if memory is None else memory * 2**30,
+            time_limit=time_limit,
+            scenario=scenario,
+            layout=layout and own_name(layout),
+            told=told,
+            **({} if budget is None else {"budget": budget}),
+        )
+    document = result.as_dict()
+    if output:
+        save(result.plans, output)
+        document["output"] = output
+    title = asked(work, pass_, ranks, machine.name, scenario)
+    show(document, title, *page(result), text=f"{output}: saved" if output else None)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, float, float], None]]:
+    """A bar on a terminal's stderr; yields what is told a candidate, the best time, its gap."""
+    terminal = console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    shown = Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal)
+    with shown:
+        task = shown.add_task("searching", total=None)
+
+        def told(_: str, best: float, gap: float) -> None:
+            line = f"searching: best {seconds(best)}, {gap:.0%} over the bound"
+            shown.update(task, description=line, advance=1)
+
+        yield told
+
+
+def page(result: SearchResult) -> Iterator[Any]:
+    """Yields the plans, how far they are from the bound and why, and the runner-ups."""
+    over, least = f"{result.gap:.0%}", result.least
+    kind = "compute and memory" if result.prediction.outside else least.why
+    memory = size(result.prediction.peak_bytes)
+    for recipe in dict.fromkeys(result.recipes):
+        yield Text(recipe, "bold green")
+    yield titled(
+        seconds(result.makespan), f", {over} over the bound of {kind}; {memory} on a rank at most"
+    )
+    for gap in result.why:
+        yield gap_table(gap)
+    if result.runner_ups:
+        others = "the best of other schedules" + ", forward" * (len(result.recipes) > 1)
+        table = plain_table(others, "time", "loses most by")
+        table.columns[0].overflow = "fold"  # names are to be typed: none is cut off
+        for one in result.runner_ups:
+            table.add_row(in_lines(one.recipe), seconds(one.makespan), one.lost_by)
+        yield table
+    counts = f"{counted(result.tried, 'plan')} simulated, {result.pruned} pruned"
+    yield faint(f"{counts}, {result.refused} refused" + ", ended early" * (not result.complete))
+
+
+def gap_table(gap: Gap) -> Any:
+    """Where the time over the bound goes on the critical rank, the largest part first."""
+    parts = sorted(gap.parts.items(), key=lambda part: -abs(part[1]))
+    rows = [
+        (WORDS[name], f"{'-' * (time < 0)}{seconds(abs(time))}") for name, time in parts if time
+    ]
+    heads = f"{gap.pass_}: rank {gap.rank} ends {seconds(gap.seconds)} over the bound", "time"
+    return plain_table(*heads, rows=rows, numbers=slice(1, None))

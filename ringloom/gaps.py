@@ -1,0 +1,96 @@
+"""gap_of(plan, prediction, ...)   what the time over the lower bound goes to, in parts that add up.
+
+The parts are those of the critical rank, the one whose work ends last:
+
+waiting      it has no work: the time of the run, less its attends and merges
+merges       partial results are merged, by attends and as they arrive
+launches     kernels are launched, one after the other
+kernels      the kernels compute half-empty tiles, or below their full rate
+imbalance    it has more pairs to compute than the mean, over its speed
+other bound  the bound is one of memory or links: the mean time of all pairs, less the bound
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.ir import Plan
+from simulator.costs.prices import Costs
+from simulator.facts import work_of
+from simulator.hardware import Hardware
+from simulator.prediction import Prediction
+from simulator.scenario import Scenario
+
+WORDS = {
+    "waiting": "waiting for transfers",
+    "merges": "merging partial results",
+    "launches": "kernel launches",
+    "kernels": "half-empty tiles and kernels below full rate",
+    "imbalance": "more work than the mean of all ranks",
+    "other_bound": "a bound that is not of compute",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The time of one pass over its bound [seconds], and the parts of the critical rank.
+
+    `parts` add up to `seconds`. A part below 0 is time that the bound counts and this rank does not
+    take: it has fewer pairs than the mean, or the bound is that of links.
+    """
+
+    pass_: str
+    rank: int
+    seconds: float
+    parts: dict[str, float]
+
+    @property
+    def largest(self) -> str:
+        """The name of the largest part."""
+        return max(self.parts, key=self.parts.__getitem__)
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        parts = {f"{name}_s": seconds for name, seconds in self.parts.items()}
+        return {"pass": self.pass_, "rank": self.rank, "gap_s": self.seconds, **parts}
+
+
+def gap_of(plan: Plan, run: Prediction, machine: Hardware, scenario: Scenario) -> Gap:
+    """Splits the time of a plan over its bound; `run` is its prediction in that scenario."""
+    assert run.timeline is not None
+    rank = int(run.timeline.finish.argmax())
+    costs = Costs(plan, scenario.machine(machine))
+    calls, kernels = _kernel_time(costs, rank)
+    speeds, pairs = scenario.speed(plan.ranks), work_of([plan]) * costs.kernels.seconds_per_pair
+    speed, busy = float(speeds[rank]), float(run.busy[rank])
+    launches = min(kernels, costs.kernels.launch * calls) / speed
+    own, mean = float(pairs[rank]) / speed, float(pairs.sum() / speeds.sum())
+    bound = run.compute_bound.seconds if run.outside else run.bound.seconds
+    parts = {
+        "waiting": run.makespan - busy,
+        "merges": busy - kernels / speed,
+        "launches": launches,
+        "kernels": kernels / speed - launches - own,
+        "imbalance": own - mean,
+        "other_bound": mean - bound,
+    }
+    return Gap(plan.pass_, rank, run.makespan - bound, parts)
+
+
+def _kernel_time(costs: Costs, rank: int) -> tuple[float, float]:
+    """Returns how many kernel calls a rank makes, and their seconds at speed 1."""
+    calls, seconds = 0.0, 0.0
+    for _, attend in costs.plan.attends():
+        node = attend.only(attend.rank == rank)
+        if len(node):
+            counts = costs.rectangles.of(node)
+            calls += float(counts[0].sum())
+            heads = costs.rectangles.tiles.heads(node)
+            seconds += float(np.sum(costs.kernels.total(counts[:5], heads)))
+    return calls, seconds
+
+
+def lost_by(loser: Gap, winner: Gap) -> str:
+    """Returns in words the part by which a plan loses most to another one."""
+    more = {name: loser.parts[name] - winner.parts[name] for name in WORDS}
+    return WORDS[max(more, key=more.__getitem__)]

@@ -1,0 +1,111 @@
+"""A search is never slower than compare, says where its time goes, and keeps its limits."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ringloom as rl
+from planner.search import Recipe, build
+from planner.verify import verify_pair
+from ringloom.cli import main
+from ringloom.pricing import search_prices
+from simulator.hardware import hardware
+
+GRID = ((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1))
+MASKS = {
+    "documents": rl.Causal() & rl.Documents((9000, 700, 5000, 1200, 484)),
+    "window": rl.Causal() & rl.Window(1024),
+    "blocks": rl.Blocks(GRID, 4096),
+    "causal": rl.Causal(),
+}
+
+
+def workload(mask: rl.Mask) -> rl.Workload:
+    return rl.Workload(seq=16384, heads=8, kv_heads=4, mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("mask", "pass_"),
+    [("documents", "forward"), ("window", "backward"), ("blocks", "both"), ("causal", "both")],
+)
+def test_a_search_is_never_slower_than_compare_and_its_gap_adds_up(mask: str, pass_: str) -> None:
+    work = workload(MASKS[mask])
+    result = rl.search(work, 4, "h100", pass_=pass_)  # type: ignore[arg-type]
+    compared = rl.compare(work, 4, "h100", pass_=pass_)  # type: ignore[arg-type]
+    assert result.makespan <= compared.rows[0].makespan_s * (1 + 1e-9)
+    assert result.makespan == pytest.approx(rl.simulate(result.plans, "h100").makespan)
+    assert result.makespan >= result.bound
+    assert result.complete
+    over = result.makespan - result.bound
+    assert sum(gap.seconds for gap in result.why) == pytest.approx(over, abs=1e-12)
+    for gap in result.why:
+        assert sum(gap.parts.values()) == pytest.approx(gap.seconds, abs=1e-12)
+        own = ("waiting", "merges", "launches", "kernels")
+        assert all(gap.parts[name] >= -1e-9 for name in own), gap
+
+
+def test_a_recipe_rebuilds_its_plan_and_another_search_finds_it_again() -> None:
+    work = workload(MASKS["blocks"])
+    first, second = (rl.search(work, 4, "h100") for _ in range(2))
+    assert first.recipes == second.recipes
+    made = build(
+        Recipe.parse(first.recipes[0]),
+        work,
+        4,
+        "forward",
+        search_prices(work, hardware("h100"), "forward"),
+    )
+    assert made == first.plans.forward
+    assert made.name == first.recipes[0]
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        rl.Causal() & rl.Documents((100, 9, 60, 4, 67)),
+        rl.Causal() & rl.Window(20),
+        rl.Blocks(GRID, 60),
+    ],
+)
+def test_plans_of_a_search_are_exact_in_both_passes(mask: rl.Mask) -> None:
+    work = rl.Workload(seq=240, heads=4, kv_heads=2, head_dim=4, mask=mask, dtype="float64")
+    result = rl.search(work, 3, "h100", pass_="both")
+    verify_pair(*result.plans)
+    assert rl.check(result.plans).exact, result.recipes
+
+
+def test_limits_of_memory_and_time_are_kept() -> None:
+    work = workload(rl.Causal())
+    free = rl.search(work, 4, "h100")
+    peaks = sorted(case.row.peak_bytes for case in rl.compare(work, 4, "h100").cases)
+    tight = rl.search(work, 4, "h100", memory=peaks[0])
+    assert tight.prediction.peak_bytes <= peaks[0]
+    assert tight.makespan >= free.makespan
+    with pytest.raises(rl.PlanError, match="needs"):
+        rl.search(work, 4, "h100", memory=1000)
+    short = rl.search(work, 4, "h100", time_limit=0.0)
+    assert not short.complete
+    assert short.tried == 1
+
+
+def test_a_fixed_layout_is_kept() -> None:
+    work = workload(MASKS["documents"])
+    kept = rl.search(work, 4, "h100", layout="contiguous").plans
+    tokens = work.seq // 4
+    for block in kept.first.partition.q.blocks:
+        assert all(p[0] // tokens == p[-1] // tokens == block.home for p in block.positions if p)
+
+
+def test_the_command_saves_what_it_finds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "plan.json")
+    words = "search --ranks 4 --seq 16k --heads 8 --mask window:1024 --hardware h100 --json -o"
+    assert main([*words.split(), file]) == 0
+    document = json.loads(capsys.readouterr().out)
+    plan = rl.load(file)
+    assert isinstance(plan, rl.Plan)
+    assert document["recipes"] == [plan.name]
+    assert rl.simulate(plan, "h100").makespan == pytest.approx(document["makespan_s"])
+    assert document["gap"] == pytest.approx(document["makespan_s"] / document["bound_s"] - 1)
