@@ -164,8 +164,8 @@ class Search:
     def seeds(self) -> list[Recipe]:
         """Returns what compare tries: its schedules, then the same block by block."""
         names = asked_for(None, self.work, self.ranks, self.machine)
-        usual = asked_for(None, self.work, self.ranks, self.machine, variants=False)
-        split = [] if self.work.mask == Full() else [f"{n}{SPLIT}blocks" for n in usual]
+        whole = [] if self.work.mask == Full() else [n for n in names if SPLIT not in n]
+        split = [f"{name}{SPLIT}blocks" for name in whole]
         return [Recipe.parse(name) for name in dict.fromkeys(["ring", *names, *split])]
 
     def tried(self, pass_: Pass, budget: int) -> list[Tried]:
@@ -252,8 +252,11 @@ def _fitting(every: Sequence[list[Tried]]) -> list[Tried]:
     if len(scored) == 1:
         return scored[0][:1]
     for pair in _by_sum(*scored):
+        forward, backward = map(_plan, pair)
+        if forward.partition != backward.partition:  # nothing moves tokens between the passes
+            continue
         try:
-            verify_pair(_plan(pair[0]), _plan(pair[1]))
+            verify_pair(forward, backward)
         except PlanError:
             continue
         return pair

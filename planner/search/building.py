@@ -27,7 +27,11 @@ def build(recipe: Recipe, work: Workload, ranks: int, pass_: Pass, prices: Price
     """
     if isinstance(recipe.schedule, str):
         named = planned(recipe.schedule, work, ranks, pass_=pass_, trim=recipe.trim)
-        return _by_rows(named, str(recipe), prices) if recipe.by_rows else named
+        if recipe.by_rows:
+            return _by_rows(named, str(recipe), prices)
+        if recipe.trim != "messages":  # which the name of a plan does not say
+            return verify(replace(named, name=str(recipe)))
+        return named
     way = recipe.schedule
     name = str(recipe)
     forward = cast(

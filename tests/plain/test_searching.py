@@ -45,6 +45,24 @@ def test_a_search_is_never_slower_than_compare_and_its_gap_adds_up(mask: str, pa
         assert all(gap.parts[name] >= -1e-9 for name in own), gap
 
 
+def test_a_search_splits_the_messages_of_every_schedule_that_compare_splits() -> None:
+    work = rl.Workload(seq=256, heads=2, kv_heads=1, head_dim=64, mask=rl.Prefix(64))
+    slow = {"speeds": {0: 0.5}}
+    fastest = rl.compare(work, 8, "a100-pcie", scenario=slow).rows[0]
+    assert fastest.schedule == "startrail --trim blocks"
+    found = rl.search(work, 8, "a100-pcie", scenario=slow)
+    assert found.makespan <= fastest.makespan_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("mask", ["documents", "blocks"])
+def test_both_passes_of_a_search_are_emitted_as_one_program(mask: str) -> None:
+    plans = rl.search(workload(MASKS[mask]), 4, "h100", pass_="both").plans
+    forward, backward = plans
+    assert forward.partition == backward.partition
+    for target in ("torch", "jax"):
+        assert "def " in rl.emit(plans, target)  # type: ignore[arg-type]
+
+
 def test_a_recipe_rebuilds_its_plan_and_another_search_finds_it_again() -> None:
     work = workload(MASKS["blocks"])
     first, second = (rl.search(work, 4, "h100") for _ in range(2))
