@@ -50,8 +50,8 @@ def test_a_search_splits_the_messages_of_every_schedule_that_compare_splits() ->
     slow = {"speeds": {0: 0.5}}
     fastest = rl.compare(work, 8, "a100-pcie", scenario=slow).rows[0]
     assert fastest.schedule == "startrail --trim blocks"
-    found = rl.search(work, 8, "a100-pcie", scenario=slow)
-    assert found.makespan <= fastest.makespan_s * (1 + 1e-9)
+    result = rl.search(work, 8, "a100-pcie", scenario=slow)
+    assert result.makespan <= fastest.makespan_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("mask", ["documents", "blocks"])
