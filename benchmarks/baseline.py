@@ -60,18 +60,18 @@ def best(case: Case) -> Row:
     return dict(zip(COLUMNS, (*names, row.schedule, *numbers), strict=False))
 
 
-def saved(path: Path = FILE) -> dict[Case, Row]:
+def saved(path: Path = FILE, columns: tuple[str, ...] = COLUMNS) -> dict[Case, Row]:
     """The rows of a file by their cases, in its order; none where there is no file."""
-    rows = records(path, COLUMNS) if path.exists() else []
+    rows = records(path, columns) if path.exists() else []
     return {
         Case(row["mask"], row["machine"], int(row["tokens_per_rank"]), row["pass"]): row  # type: ignore[arg-type]
         for row in rows
     }
 
 
-def write(path: Path, rows: dict[Case, Row]) -> None:
+def write(path: Path, rows: dict[Case, Row], columns: tuple[str, ...] = COLUMNS) -> None:
     """Write the rows in the order of the corpus."""
-    lines = csv.DictWriter(text := StringIO(newline=""), COLUMNS, lineterminator="\n")
+    lines = csv.DictWriter(text := StringIO(newline=""), columns, lineterminator="\n")
     lines.writeheader()
     lines.writerows(rows[case] for case in CASES if case in rows)
     disk.write(path, text.getvalue().encode())
