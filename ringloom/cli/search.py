@@ -5,7 +5,7 @@ mask's edges, keys sent only to ranks that see them, rows of busy ranks run else
 is verified; -o saves it for simulate, run, emit and report.
 
 Example:
-  ringloom search --ranks 8 --seq 64k --kv-heads 8 --mask prefix:16k --hardware h100
+  ringloom search --ranks 8 --seq 64k --mask prefix:16k --hardware h100
 """
 
 from collections.abc import Callable, Iterator

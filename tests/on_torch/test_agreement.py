@@ -22,6 +22,7 @@ from planner.masks import Causal, Full
 from planner.planning import plan
 from planner.workload import Workload
 from runtimes.emitted import load
+from runtimes.machine import serve
 
 torch = pytest.importorskip("torch")
 
@@ -220,6 +221,7 @@ def play(rank: int, folder: str, made: dict[str, str]) -> None:
 def said(tmp_path_factory: pytest.TempPathFactory, forked: None) -> list[dict[str, Any]]:
     """The outcomes of all cases on each rank."""
     folder = tmp_path_factory.mktemp("agreement")
+    serve("torch", "torch.distributed", "torch._dynamo")  # as ranks of other tests need it
     context, made = multiprocessing.get_context("forkserver"), sources()
     workers = [
         context.Process(target=play, args=(rank, str(folder), made), daemon=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runtimes.machine import RankError
+from runtimes.machine import RankError, serve
 
 torch = pytest.importorskip("torch")
 
@@ -92,6 +92,7 @@ def in_gloo(rank: int, folder: str) -> None:
 
 def test_what_arrives_is_what_arrives_over_gloo(tmp_path: Path, forked: None) -> None:
     ours, _ = on_threads(RANKS, lambda group: exchanged(memory_dist, group))
+    serve("torch", "torch.distributed", "torch._dynamo")  # as ranks of other tests need it
     context = multiprocessing.get_context("forkserver")
     workers = [context.Process(target=in_gloo, args=(r, str(tmp_path))) for r in range(RANKS)]
     for worker in workers:
