@@ -30,7 +30,7 @@ COLUMNS = (
 )
 
 
-def found(case: Case) -> baseline.Row:
+def row_of(case: Case) -> baseline.Row:
     """The row of a case, all but its sources."""
     where, began = case.where, time.process_time()
     result = rl.search(
@@ -56,7 +56,7 @@ def main() -> None:
     rows = {case: row for case, row in known.items() if row["sources"] == version}
     wanted = [case for case in CASES if chosen.tokens in (None, case.tokens) and case not in rows]
     with ProcessPoolExecutor(baseline.PROCESSES) as workers:
-        made = workers.map(found, wanted)
+        made = workers.map(row_of, wanted)
         for case, row in zip(progress(wanted, "searching"), made, strict=True):
             rows[case] = row | {"sources": version}
             baseline.write(chosen.file, rows, COLUMNS)
