@@ -1,4 +1,4 @@
-"""What a search finds for every case of the corpus, beside the best row of compare.
+"""The plan that a search returns for every case of the corpus, beside the best row of compare.
 
     python benchmarks/search.py                  benchmarks/results/search.csv
     python benchmarks/search.py --file FILE      another file
