@@ -50,7 +50,9 @@ def end_with_parent() -> None:
     """Has this process of `multiprocessing` killed as soon as the one that started it has ended.
 
     On Linux also where it is stopped: then the server ends, which forked it, and with it this one.
+    Ctrl-C is left to that process, also where a server forked this one that `serve` did not start.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     server: Any = forkserver._forkserver
     if sys.platform == "linux":
