@@ -219,7 +219,8 @@ def _replaced(plan: Plan, node: Attend, rows: Index, alike: Index, parts: Parts)
     parts = parts.only(np.argsort(parts.of, kind="stable"))
     count = np.bincount(parts.of, minlength=int(alike.max()) + 1)
     which, place = ragged(count[alike])
-    cut = _attend(node, rows[which], parts.only((np.cumsum(count) - count)[alike][which] + place))
+    apart = node.only(rows)  # as wide as their parts, which the widest of all need not be
+    cut = _attend(apart, which, parts.only((np.cumsum(count) - count)[alike][which] + place))
     kept = np.ones(len(node), np.bool_)
     kept[rows[count[alike] > 0]] = False
     number = np.concatenate([np.flatnonzero(kept), rows[which]])

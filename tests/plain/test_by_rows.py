@@ -225,3 +225,9 @@ def test_what_is_seen_in_part_is_attended_once() -> None:
     work = replace(WORK, seq=36, kv_seq=36, mask=rl.Window(26, 14))
     cut = rl.by_rows(rl.plan("allgather", work, 3), DEAR_ROOM)
     assert len(rectangles(rl.verify(cut))) > 3
+
+
+def test_rectangles_that_stay_whole_may_be_the_widest() -> None:
+    work = replace(WORK, seq=20, kv_seq=20, mask=rl.Blocks(((0, 0, 0), (1, 1, 1), (0, 1, 1)), 7))
+    cut = rl.by_rows(rl.plan("allgather", work, 4))
+    assert len(rectangles(rl.verify(cut))) > 3
