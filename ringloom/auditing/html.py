@@ -5,20 +5,30 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 
 from planner.errors import RingloomError
 from planner.version import VERSION
-from ringloom.auditing.page import facts_of
-from ringloom.auditing.pictures import LEGEND, counts, difference, owners_of
+from ringloom.auditing.page import asked, facts_of
+from ringloom.auditing.pictures import (
+    LEGEND,
+    Cell,
+    Cells,
+    Ints,
+    counts,
+    difference,
+    owners_of,
+    place_of,
+)
 from ringloom.auditing.verdict import Audit
 from ringloom.report import asset
 from ringloom.report.pictures.palette import rank_colours
 from ringloom.report.summary import TEMPLATES
 from ringloom.views.units import counted
+from runtimes.audit.report import Computed
 
 EACH = "rank", "head"
-MOST = 16  # panels
+MOST = 16  # ranks with pictures, or in the legend
+Panel = dict[str, Any]
 
 
 def page(audit: Audit, each: str = "", command: str = "") -> str:
@@ -28,67 +38,94 @@ def page(audit: Audit, each: str = "", command: str = "") -> str:
     """
     if each and each not in EACH:
         raise RingloomError(f"pictures are drawn for each {' or '.join(EACH)}, not {each!r}")
-    work = audit.case.work
+    ranks = audit.case.ranks
     html: str = TEMPLATES.get_template("audit.html").render(
-        title=f"{audit.name}: {work.mask} attention on {counted(audit.case.ranks, 'rank')}",
-        verdict=audit.said,
-        exact=audit.exact,
+        title=asked(audit),
+        answer=audit.said,
         reason=audit.report.could_not_run or "",
         faults=audit.faults,
         errors=audit.report.errors,
         facts=[*facts_of(audit)],
         invisible=audit.report.invisible,
         panels=[*panels(audit, each)],
+        pooling=_pooling(audit),
+        left=f"Pictures show the first {MOST} of {ranks} ranks."
+        * (each == "rank" and ranks > MOST),
         legend=LEGEND,
-        ranks=[*enumerate(rank_colours(audit.case.ranks))] if audit.case.ranks <= MOST else [],
+        ranks=[*enumerate(rank_colours(ranks))] if audit.placed.q and 1 < ranks <= MOST else [],
         version=VERSION,
         command=command,
-        style=Markup(asset("style.css")),
+        style=Markup(asset("style.css") + asset("audit.css")),
     )
     return html
 
 
-def panels(audit: Audit, each: str) -> Iterator[dict[str, Any]]:
+def panels(audit: Audit, each: str) -> Iterator[Panel]:
     """Yields the three pictures of every matrix that is drawn, with its title.
 
     Without `each`, those of the output and of gradients that differ from it.
     """
-    wanted = audit.report.wanted
-    if wanted is None:
+    if audit.report.wanted is None:
         return
-    wanted, shards = np.asarray(wanted), audit.placed.q
-    owners, drawn = owners_of(len(wanted), shards), list[NDArray[np.generic]]()
+    wanted = np.asarray(audit.report.wanted)
+    owners, drawn = owners_of(len(wanted), audit.placed.q), list[Cells]()
     for computed in audit.report.computed:
         matrix = np.asarray(computed.matrix)
         repeated = any(np.array_equal(matrix, other) for other in drawn)
         if (repeated or (drawn and computed.head)) and each != "head":
             continue
         drawn.append(matrix)
-        alike = f" and {computed.lanes - 1} more alike" if computed.lanes > 1 else ""
-        title = f"{computed.tensor}, batch row {computed.batch}, head {computed.head}{alike}"
+        title, first = _title(audit, computed), _first(audit, computed)
         if each != "rank" or owners is None:
-            yield _panel(title, wanted, matrix, owners)
+            yield _panel(title, wanted, matrix, owners, first)
             continue
         for rank in range(min(audit.case.ranks, MOST)):
-            rows = np.flatnonzero(owners == rank)
-            if len(rows):
+            if len(rows := np.flatnonzero(owners == rank)):
                 cells = wanted[rows], matrix[rows], owners[rows]
-                yield _panel(f"{computed.tensor}, rows of rank {rank}", *cells)
+                own = first and first[0] in rows and (int((rows < first[0]).sum()), first[1])
+                yield _panel(f"{title}: queries of rank {rank}", *cells, own or None)
 
 
 def _panel(
-    title: str,
-    wanted: NDArray[np.generic],
-    computed: NDArray[np.generic],
-    owners: NDArray[np.int64] | None,
-) -> dict[str, Any]:
+    title: str, wanted: Cells, computed: Cells, owners: Ints | None, first: Cell | None
+) -> Panel:
     wrong = int((wanted != computed).sum())
     differs = f"difference: {counted(wrong, 'cell')}" if wrong else "no difference"
+    mark = place_of(first, wanted.shape, owners is not None) if first else None
+    differs += ", the first in the ring" * (mark is not None)
     return {
         "title": title,
         "pictures": [
-            ("wanted", counts(wanted, owners)),
-            ("computed", counts(computed, owners)),
-            (differs, difference(computed, wanted, owners)),
+            ("wanted", counts(wanted, owners), None),
+            ("computed", counts(computed, owners), None),
+            (differs, difference(computed, wanted, owners), mark),
         ],
     }
+
+
+def _title(audit: Audit, computed: Computed) -> str:
+    """Names a matrix: its tensor, its head, and how many heads show the same."""
+    work = audit.case.work
+    side = "KV head" if computed.tensor in ("dk", "dv") else "head"
+    row = f" of batch row {computed.batch}" if work.batch > 1 else ""
+    alike = f", and {computed.lanes - 1} more that show the same" if computed.lanes > 1 else ""
+    return f"{computed.tensor} of {side} {computed.head}{row}{alike}"
+
+
+def _first(audit: Audit, computed: Computed) -> Cell | None:
+    """Returns the cell of the first wrong pair of a matrix, where a fault names it."""
+    rows, columns = computed.matrix.shape
+    work, lane = audit.case.work, (computed.tensor, computed.batch, computed.head)
+    for fault in audit.faults:
+        pair = fault.query, fault.key
+        if (fault.tensor, fault.batch, fault.head) == lane and None not in pair:
+            return int(pair[0] or 0) * rows // work.seq, int(pair[1] or 0) * columns // work.kv_seq
+    return None
+
+
+def _pooling(audit: Audit) -> str:
+    """Says what a cell stands for where there are more pairs than cells."""
+    work, wanted = audit.case.work, audit.report.wanted
+    if wanted is None or wanted.shape == (work.seq, work.kv_seq):
+        return ""
+    return f"A cell is the average of {work.seq * work.kv_seq / wanted.size:.3g} pairs."

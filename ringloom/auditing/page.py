@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from ringloom.auditing.verdict import Audit
-from ringloom.views.tables import faint, mark, plain_table, titled
+from ringloom.views.tables import faint, mark, plain_table
 from ringloom.views.units import counted, seconds
 
 LONGEST = 48  # characters of a mask
@@ -16,15 +16,10 @@ COLUMNS = 80
 
 
 def page(audit: Audit) -> Group:
-    """The attention that was audited, the verdict, faults, errors, work and bytes."""
-    work, report = audit.case.work, audit.report
-    mask = str(work.mask)
-    mask = mask if len(mask) <= LONGEST else f"{mask[:LONGEST]}..."
-    head = f": {mask} attention of {counted(work.seq, 'token')}, {work.dtype}, on"
-    parts: list[RenderableType] = [
-        titled(audit.name, f"{head} {counted(audit.case.ranks, 'rank')}"),
-        Text(audit.said, "bold green" if audit.exact else "bold red"),
-    ]
+    """The verdict, what was audited, faults, errors, work and bytes."""
+    report = audit.report
+    colour = "green" if audit.exact else "red"
+    parts: list[RenderableType] = [Text(audit.said, f"bold {colour}"), Text(asked(audit)), Text()]
     if report.could_not_run is not None:
         return Group(*parts, Text(report.could_not_run))
     for fault in audit.faults[:SHOWN]:
@@ -38,9 +33,19 @@ def page(audit: Audit) -> Group:
         for name, one in report.errors.items():
             allowed = f"{one.tolerance * one.unit:.2g}"
             table.add_row(name, f"{one.error:.2g}", f"{one.unit:.2g}", allowed, mark(one.exact))
-        parts += [Text(), table, Text()]
+        parts += [*([Text()] if audit.faults else []), table, Text()]
     facts = plain_table("", "", rows=facts_of(audit))
     return Group(*parts, facts, *(faint(f"not seen: {line}") for line in report.invisible))
+
+
+def asked(audit: Audit) -> str:
+    """The function, the attention and the ranks in a line."""
+    work, mask = audit.case.work, str(audit.case.work.mask)
+    mask = mask if len(mask) <= LONGEST else f"{mask[:LONGEST]}..."
+    ranks = counted(audit.case.ranks, "rank")
+    return (
+        f"{audit.name}: {mask} attention of {counted(work.seq, 'token')}, {work.dtype}, on {ranks}"
+    )
 
 
 def facts_of(audit: Audit) -> Iterator[tuple[str, str]]:

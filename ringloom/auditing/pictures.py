@@ -15,10 +15,15 @@ from PIL import Image
 from ringloom.report.pictures.palette import rank_colours
 
 Cells = NDArray[np.generic]
-Colour = tuple[int, int, int]
+Cell = tuple[int, int]  # row and column
+Ints = NDArray[np.int64]
 NONE, ONCE, MORE = "#eef1f4", "#0072B2", "#E69F00"
 LOST, EXTRA = "#CC79A7", "#D55E00"
+SHADES = 16  # between two colours of a ramp
+FAINTEST = 4  # of these shades: a few pairs of a pooled cell that differ show too
+RANKS, FREE = 64, 255  # entries of the palette: the first rank's colour, and the gap's
 STRIP = 40  # columns of a matrix for one of the strip
+SEEN = 128  # cells across that a picture shows in any size: a wrong pair is at least one of them
 LEGEND = (
     (ONCE, "attended once"),
     (MORE, "attended more often"),
@@ -28,21 +33,24 @@ LEGEND = (
 )
 
 
-def counts(matrix: Cells, owners: NDArray[np.int64] | None = None) -> str:
+def counts(matrix: Cells, owners: Ints | None = None) -> str:
     """Draws multiplicities: an image as the address of its data."""
-    once = np.clip(matrix, 0, 1).astype(np.float32)
-    more = np.clip(matrix.astype(np.float32) - 1, 0, 1)
-    return _address(_blend(once - more, ONCE, more, MORE), owners)
+    shades = np.rint(np.clip(matrix.astype(np.float32), 0, 2) * SHADES)
+    return _address(shades, (NONE, ONCE, MORE), owners)
 
 
-def difference(computed: Cells, wanted: Cells, owners: NDArray[np.int64] | None = None) -> str:
-    """Draws where more, and where less was attended than wanted."""
+def difference(computed: Cells, wanted: Cells, owners: Ints | None = None) -> str:
+    """Draws where more, and where less was attended than wanted.
+
+    Of a large matrix, cells that differ are drawn larger than they are, so that one of them shows.
+    """
     apart = computed.astype(np.float32) - wanted.astype(np.float32)
-    seen = np.ceil(np.clip(np.abs(apart), 0, 1) * 4) / 4  # a few pairs of a pooled cell show too
-    return _address(_blend(seen * (apart < 0), LOST, seen * (apart > 0), EXTRA), owners)
+    less, more = (_grown(_shades_apart(x)) for x in (-apart, apart))
+    shades = np.where(more >= less, SHADES + more, SHADES - less)
+    return _address(shades, (LOST, NONE, EXTRA), owners)
 
 
-def owners_of(queries: int, shards: Any) -> NDArray[np.int64] | None:
+def owners_of(queries: int, shards: Any) -> Ints | None:
     """Returns the rank of each row of a picture; of pooled rows, that of their first query."""
     if not shards:
         return None
@@ -52,27 +60,56 @@ def owners_of(queries: int, shards: Any) -> NDArray[np.int64] | None:
     return owner[np.arange(queries) * len(owner) // queries]
 
 
-def _blend(
-    first: NDArray[np.float32], one: str, second: NDArray[np.float32], other: str
-) -> NDArray[np.uint8]:
-    """Mixes two colours into the ground by their shares, 0 to 1."""
-    ground, a, b = (np.array(_rgb(colour), np.float32) for colour in (NONE, one, other))
-    mixed = ground + first[..., None] * (a - ground) + second[..., None] * (b - ground)
-    return np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
+def place_of(cell: Cell, shape: tuple[int, ...], strip: bool) -> tuple[float, float]:
+    """Returns where the middle of a cell is in its picture: percent from the left, and the top."""
+    before = sum(_strip(shape[1])) if strip else 0
+    left = (before + cell[1] + 0.5) / (before + shape[1])
+    return round(100 * left, 2), round(100 * (cell[0] + 0.5) / shape[0], 2)
 
 
-def _address(cells: NDArray[np.uint8], owners: NDArray[np.int64] | None) -> str:
+def _shades_apart(apart: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Returns the shades of differences that are above zero; zero of others."""
+    shades = np.rint(np.clip(apart, 0, 1) * SHADES)
+    return np.where(apart > 0, np.maximum(shades, FAINTEST), 0).astype(np.uint8)
+
+
+def _grown(shades: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Gives each cell the darkest shade of the block of cells around it."""
+    for axis, size in enumerate(shades.shape):
+        block = -(-size // SEEN)
+        most = np.maximum.reduceat(shades, np.arange(0, size, block), axis)
+        shades = np.repeat(most, block, axis).take(np.arange(size), axis)
+    return shades
+
+
+def _strip(columns: int) -> tuple[int, int]:
+    """Returns the columns of the strip of ranks, and of the gap behind it."""
+    wide = max(1, columns // STRIP)
+    return wide, max(1, wide // 2)
+
+
+def _address(shades: Cells, ramp: tuple[str, ...], owners: Ints | None) -> str:
+    """Returns an image of shades on a ramp of colours, and the strip, as the address of its data.
+
+    A colour of each cell is an entry of a palette, which keeps images small.
+    """
+    cells, palette = shades.astype(np.uint8), np.full((256, 3), 255.0)
+    at = np.linspace(0, len(ramp) - 1, (len(ramp) - 1) * SHADES + 1)
+    colours = np.array([_rgb(colour) for colour in ramp])
+    for channel in range(3):
+        palette[: len(at), channel] = np.interp(at, range(len(ramp)), colours[:, channel])
     if owners is not None:
-        colours = np.array([_rgb(c) for c in rank_colours(int(owners.max()) + 1)], np.uint8)
-        wide = max(1, cells.shape[1] // STRIP)
-        strip = np.repeat(colours[owners][:, None], wide, axis=1)
-        gap = np.full((len(cells), max(1, wide // 2), 3), 255, np.uint8)
+        ranks = min(int(owners.max()) + 1, FREE - RANKS)
+        palette[RANKS : RANKS + ranks] = [_rgb(colour) for colour in rank_colours(ranks)]
+        wide, free = _strip(cells.shape[1])
+        strip = RANKS + np.repeat(owners[:, None] % ranks, wide, axis=1).astype(np.uint8)
+        gap = np.full((len(cells), free), FREE, np.uint8)
         cells = np.concatenate([strip, gap, cells], axis=1)
-    file = BytesIO()
-    Image.fromarray(cells).save(file, "png", optimize=True)
+    image, file = Image.fromarray(cells), BytesIO()
+    image.putpalette(np.rint(palette).astype(np.uint8).tobytes())
+    image.save(file, "png")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def _rgb(colour: str) -> Colour:
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return red, green, blue
+def _rgb(colour: str) -> list[int]:
+    return [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
