@@ -151,9 +151,9 @@ class Search:
             raise PlanError(lack)
         return Predicted(run.makespan, tuple(run.busy.tolist()), run.peak_bytes, run)
 
-    def floor(self, made: Plan) -> float:
-        """Returns seconds that a plan is not below, from its kernels alone."""
-        return kernel_seconds(made, self.machine, self.scenario)
+    def floor(self, made: Plan, enough: float) -> float:
+        """Returns seconds that a plan is not below, from its kernels alone; `enough` end it."""
+        return kernel_seconds(made, self.machine, self.scenario, enough)
 
     def prices(self, pass_: Pass) -> Prices:
         """Returns what the planner is told of the machine."""

@@ -114,7 +114,7 @@ class Trials:
             tried += 1
             try:
                 plans = self.plans(name)
-                if kernel_seconds(plans, self.machine, self.scenario) > fastest:
+                if kernel_seconds(plans, self.machine, self.scenario, fastest) > fastest:
                     pruned += 1
                     continue
                 one = case(name, plans, simulate(plans, self.machine, self.scenario))

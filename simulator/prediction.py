@@ -1,5 +1,6 @@
 """simulate(plan, hardware)   how a plan would run: time, idle time, bytes, memory and bounds."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from planner.verify import ensure_verified
 from simulator.bounds import Bounds, compute_bound, lower_bound, outside
 from simulator.costs.prices import Costs
 from simulator.engines.choice import Engine, timed
+from simulator.facts import work_of
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as hardware_named
 from simulator.memory import memory
@@ -155,18 +157,36 @@ def seconds_of(plan: AnyPlans, hardware: Hardware, scenario: Scenario) -> float:
     return sum(timed(costs, placed, "auto", record=False)[0].end for costs, placed in passes)
 
 
-def kernel_seconds(plan: AnyPlans, hardware: Hardware, scenario: Scenario) -> float:
+def kernel_seconds(
+    plan: AnyPlans, hardware: Hardware, scenario: Scenario, enough: float = math.inf
+) -> float:
     """Returns the seconds of the attends of the busiest rank, summed over passes.
 
-    However messages are changed, a run with the same attends on the same ranks takes no less.
+    However messages are changed, a run with the same attends on the same ranks takes no less. Once
+    it is clear that they take `enough`, attends are no longer priced: the result is then less.
     """
     total = 0.0
     for costs, placed in _priced(plan, hardware, scenario):
+        total += _busiest(costs, placed.speed(costs.plan.ranks), enough - total)
+    return total
+
+
+def _busiest(costs: Costs, speeds: Floats, enough: float) -> float:
+    """Returns the seconds of the attends of the busiest rank, or fewer that are `enough`.
+
+    First those of all pairs at the full rate, then those of the rank with most pairs.
+    """
+    pairs = work_of([costs.plan]) * costs.kernels.seconds_per_pair / speeds
+    if (least := float(pairs.max())) >= enough:
+        return least
+    for rank in (pairs.argmax(), None) if enough < math.inf else (None,):
         seconds = np.zeros(costs.plan.ranks)
         for _, attend in costs.plan.attends():
-            np.add.at(seconds, attend.rank, costs.attend(attend))
-        total += float((seconds / placed.speed(costs.plan.ranks)).max())
-    return total
+            node = attend if rank is None else attend.only(attend.rank == rank)
+            np.add.at(seconds, node.rank, costs.attend(node))
+        if (least := float((seconds / speeds).max())) >= enough:
+            return least
+    return least
 
 
 def _priced(

@@ -7,30 +7,42 @@ looks at less.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from planner.kernel_calls.runs import Call
 from planner.masks.regions import Ints
 
-Spans = tuple[Ints, Ints]  # of each row, the first column that it sees and the one after the last
 TILE = 512  # rows of a masked call: bounds its mask, and the work done on what it hides
 EACH = 20_000  # pairs that one call more is worth
 
 
+class Spans(NamedTuple):
+    """Rows that see columns of boxes, box by box: those of each row are first..last - 1."""
+
+    row: Ints
+    first: Ints
+    last: Ints
+
+    def between(self, ends: Sequence[int]) -> list["Spans"]:
+        """Returns the entries from each of these numbers to the next."""
+        return [Spans(*(x[a:b] for x in self)) for a, b in pairwise(ends)]
+
+
 def strip_calls(q: Ints, kv: Ints, boxes: Ints) -> list[Call]:
     """Cuts a rectangle under disjoint boxes; q (aligned) and kv: ascending positions."""
-    spans = _seen(q, kv, boxes)
-    exact = [call for first, last in spans for call in _box(first, last, 0)]
-    pairs = sum(last - first for first, last in spans)  # that each row sees
-    if _cost(exact) == np.sum(pairs) + EACH * -(-np.count_nonzero(pairs) // TILE):
+    by_box, spans = _seen(q, kv, boxes)
+    exact = [call for part in by_box for call in _box(part)]
+    pairs = int((spans.last - spans.first).sum())  # that the rows see, and how many of them do
+    rows = np.count_nonzero(np.bincount(spans.row))
+    if _cost(exact) == pairs + EACH * -(-rows // TILE):
         return exact  # strips of TILE rows cost no less
-    first, last = (np.stack(side) for side in zip(*spans, strict=True))
-    whole = [
-        call
-        for row in range(0, len(q), TILE)
-        for call in _union(first[:, row : row + TILE], last[:, row : row + TILE], row)
-    ]
+    order = np.argsort(spans.row, kind="stable")
+    spans = Spans(*(x[order] for x in spans))
+    ends = np.searchsorted(spans.row, [*range(0, len(q), TILE), len(q)])
+    whole = [call for part in spans.between(ends.tolist()) for call in _union(part)]
     return min(exact, whole, key=_cost)
 
 
@@ -39,30 +51,30 @@ def _cost(calls: Sequence[Call]) -> int:
     return sum(EACH + len(c.rows) * len(c.columns) * (1 + (c.band is None)) for c in calls)
 
 
-def _seen(q: Ints, kv: Ints, boxes: Ints) -> list[Spans]:
-    """Per box that is met, the columns first <= c < last that each row sees of it."""
-    spans = []
+def _seen(q: Ints, kv: Ints, boxes: Ints) -> tuple[list[Spans], Spans]:
+    """Returns the spans of all rows, as a list by box and in one piece."""
     tops, ends = (np.searchsorted(q, boxes[:, side]) for side in (0, 1))
     lefts, rights = (np.searchsorted(kv, boxes[:, side]) for side in (2, 3))
-    for n in np.flatnonzero((tops < ends) & (lefts < rights)).tolist():
-        (*_, j0, j1, lo, hi), inside = boxes[n], slice(tops[n], ends[n])
-        first, last = np.zeros(len(q), np.int64), np.zeros(len(q), np.int64)
-        first[inside] = np.searchsorted(kv, np.maximum(j0, q[inside] + lo))
-        last[inside] = np.searchsorted(kv, np.minimum(j1, q[inside] + hi + 1))
-        if (first < last).any():
-            spans.append((first, np.maximum(first, last)))
-    return spans
+    met = np.flatnonzero((tops < ends) & (lefts < rights))
+    heights = (ends - tops)[met]
+    row = np.arange(heights.sum()) + np.repeat(tops[met] - np.cumsum(heights) + heights, heights)
+    j0, j1, lo, hi = (np.repeat(side, heights) for side in boxes[met, 2:].T)
+    first = np.searchsorted(kv, np.maximum(j0, q[row] + lo))
+    last = np.searchsorted(kv, np.minimum(j1, q[row] + hi + 1))
+    kept = np.flatnonzero(first < last)
+    spans = Spans(row[kept], first[kept], last[kept])
+    box = np.repeat(np.arange(len(met)), heights)[kept]
+    marks = [0, *(np.flatnonzero(np.diff(box)) + 1).tolist(), len(box)]
+    return spans.between(marks), spans
 
 
-def _box(first: Ints, last: Ints, row: int) -> Iterator[Call]:
-    """Yields the calls of one box cut by a band, of whose rows the first is row `row`."""
-    seen = np.flatnonzero(first < last)
-    if not len(seen):
-        return
-    if seen[-1] - seen[0] == len(seen) - 1:
-        yield from _stair(first[seen], last[seen], row + int(seen[0]))
+def _box(spans: Spans) -> Iterator[Call]:
+    """Yields the calls of what rows see of one box cut by a band."""
+    row, first, last = spans
+    if len(row) and row[-1] - row[0] == len(row) - 1:
+        yield from _stair(first, last, int(row[0]))
     else:
-        yield from _union(first[None], last[None], row)
+        yield from _union(spans)
 
 
 def _stair(first: Ints, last: Ints, row: int) -> Iterator[Call]:
@@ -76,21 +88,21 @@ def _stair(first: Ints, last: Ints, row: int) -> Iterator[Call]:
             yield from _stair(first[a : a + TILE], last[a : a + TILE], row + a)
     elif left - high > TILE // 4:  # what every row sees needs no mask
         yield Call(rows, range(high, left), False)
-        yield from _box(first, np.full_like(first, high), row)
-        yield from _box(np.full_like(last, left), last, row)
+        at = np.arange(rows.start, rows.stop)
+        above, below = first < high, last > left
+        yield from _box(Spans(at[above], first[above], np.full(above.sum(), high)))
+        yield from _box(Spans(at[below], np.full(below.sum(), left), last[below]))
     else:
         yield Call(rows, range(low, right), None)
 
 
-def _union(first: Ints, last: Ints, row: int) -> Iterator[Call]:
-    """At most one call, for the rows from `row` on that see anything of boxes: [boxes, rows]."""
-    visible = first < last
-    seen = np.flatnonzero(visible.any(axis=0))
-    if not len(seen):
+def _union(spans: Spans) -> Iterator[Call]:
+    """At most one call, for all rows that see anything, the rows in their order."""
+    row, first, last = spans
+    if not len(row):
         return
-    rows = range(row + int(seen[0]), row + int(seen[-1]) + 1)
-    begins, ends = first[visible], last[visible]
-    columns = range(int(begins.min()), int(ends.max()))
-    same = len(begins) == len(seen) == len(rows)  # rows without a gap, each sees one box
-    alike = same and begins.max() == columns.start and ends.min() == columns.stop
+    rows = range(int(row[0]), int(row[-1]) + 1)
+    columns = range(int(first.min()), int(last.max()))
+    alone = len(row) == len(rows) and bool((np.diff(row) == 1).all())  # each row sees one box
+    alike = alone and first.max() == columns.start and last.min() == columns.stop
     yield Call(rows, columns, False if alike else None)

@@ -54,7 +54,7 @@ def explore(
     score: Callable[[Plan], Score],
     *,
     seeds: Sequence[Recipe],
-    floor: Callable[[Plan], float] = lambda _: 0.0,
+    floor: Callable[[Plan, float], float] = lambda *_: 0.0,
     budget: int = BUDGET,
     layout: str | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -63,8 +63,9 @@ def explore(
 
     `budget` counts found candidates, seeds do not count. `layout` fixes who owns which tokens: all
     candidates have the owners of that layout. `score` raises PlanError for a plan that does not
-    fit. `floor` returns seconds that plans with the same attends are not below: where these are not
-    fewer than the best score, a plan is not scored. `stop` is asked before each candidate.
+    fit. `floor` returns seconds that plans with the same attends are not below, and may end early
+    once it has as many as it is told: where these are not fewer than the best score, a plan is not
+    scored. `stop` is asked before each candidate.
     """
     check_request(work, ranks, "explore(work, ranks, ...)")
     search = _Search(work, ranks, pass_, prices, score, floor, layout and own_name(layout))
@@ -91,7 +92,7 @@ class _Search:
         pass_: Pass,
         prices: Prices,
         score: Callable[[Plan], Score],
-        floor: Callable[[Plan], float],
+        floor: Callable[[Plan, float], float],
         layout: str | None,
     ) -> None:
         self.work, self.ranks, self.pass_, self.prices = work, ranks, pass_, prices
@@ -136,7 +137,7 @@ class _Search:
                 return replace(tried, pruned=True)
             made = build(recipe, self.work, self.ranks, self.pass_, self.prices)
             self.check_owners(made)
-            least = self.floor(made)
+            least = self.floor(made, self.best)
             if not recipe.by_rows:
                 self.least[way] = max(least, self.least.get(way, 0.0))
             if least >= self.best:

@@ -4,6 +4,8 @@ kv of rank r under a causal window of 2:   | . . . . | . . |   only rank r; r an
 """
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -23,11 +25,9 @@ def by_users(work: Workload, ranks: int, queries: Chunks, keys: Chunks) -> tuple
     Of a stride of queries, everything between its first and its last one counts as seen.
     """
     edges, seen = _intervals(work, ranks, queries)
-    spans, pieces, users = [*pairwise(edges)], Chunks(), list[Users]()
+    pieces, users = Chunks(), list[Users]()
     for whole, owner in keys:
-        ends = [x for part in whole if part for x in (part[0], part[-1])] or [0]
-        near = range(bisect_right(edges, min(ends)) - 1, bisect_right(edges, max(ends)))
-        parts = {n: part for n in near if (part := _within(whole, *spans[n]))} or {0: ()}
+        parts = _cut(whole, edges) or {0: ()}
         pieces += [(part, owner) for part in parts.values()]
         users += [seen[n] for n in parts]
     return pieces, np.array(users)
@@ -50,7 +50,13 @@ def _intervals(work: Workload, ranks: int, queries: Chunks) -> tuple[list[int], 
     return [*(ends[n] for n in fresh), work.kv_seq], seen[fresh]
 
 
-def _within(positions: Ranges, low: int, high: int) -> Ranges:
-    """The positions from low up to high."""
-    cut = (part[bisect_left(part, low) : bisect_left(part, high)] for part in positions)
-    return tuple(filter(None, cut))
+def _cut(positions: Ranges, edges: Sequence[int]) -> dict[int, Ranges]:
+    """The positions in each interval between edges that has any, by its number."""
+    pieces = defaultdict[int, list[range]](list)
+    for part in filter(None, positions):
+        first, last = bisect_right(edges, part[0]) - 1, bisect_right(edges, part[-1])
+        marks = [bisect_left(part, edge) for edge in edges[first : last + 1]]
+        for n, (a, b) in enumerate(pairwise(marks), first):
+            if a < b:
+                pieces[n].append(part[a:b])
+    return {n: tuple(pieces[n]) for n in sorted(pieces)}
