@@ -62,6 +62,7 @@ from ringloom.batches import batch_planner as batch_planner
 from ringloom.comparison import Comparison as Comparison
 from ringloom.comparison import compare as compare
 from ringloom.compiling import compile as compile
+from ringloom.pricing import rebuild as rebuild
 from ringloom.recording import Recording as Recording
 from ringloom.recording import record as record
 from ringloom.searching import SearchResult as SearchResult

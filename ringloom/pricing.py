@@ -1,11 +1,22 @@
-"""search_prices(work, hardware, pass_)   what a search is told of a machine."""
+"""search_prices(work, hardware, pass_)   what a search is told of a machine.
 
-from planner.ir import TENSORS, Pass
-from planner.search import Prices
-from planner.workload import Workload
+rebuild(recipe, work, ranks, hardware)    the plan that a recipe stands for there
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from planner.errors import PlanError, brief
+from planner.ir import TENSORS, Pass, Plan
+from planner.search import Prices, Recipe, build
+from planner.workload import Workload, check_request
 from simulator.costs.kernels import Kernels
 from simulator.costs.prices import attend_price
 from simulator.hardware import Hardware
+from simulator.hardware import hardware as find_hardware
+from simulator.scenario import Scenario, scenario_of
 
 
 def search_prices(work: Workload, hardware: Hardware, pass_: Pass) -> Prices:
@@ -24,3 +35,35 @@ def search_prices(work: Workload, hardware: Hardware, pass_: Pass) -> Prices:
         far=far,
         attend=attend_price(hardware),
     )
+
+
+def prices_in(
+    scenario: Scenario, work: Workload, ranks: int, hardware: Hardware, pass_: Pass
+) -> Prices:
+    """Returns the prices of a machine, and the speeds of its ranks, in a scenario."""
+    speeds = tuple(scenario.speed(ranks).tolist())
+    return replace(search_prices(work, scenario.machine(hardware), pass_), speeds=speeds)
+
+
+def rebuild(
+    recipe: str,
+    work: Workload,
+    ranks: int,
+    hardware: Hardware | str | Path,
+    *,
+    pass_: Pass = "forward",
+    scenario: Scenario | Mapping[str, Any] | None = None,
+) -> Plan:
+    """Build the verified plan that a recipe of a search stands for, which is also its name.
+
+    A recipe says how a plan is made, and prices of the machine what it is made of: where pieces
+    are cut and who gets them. So the same recipe, workload, hardware and scenario give the same
+    plan, on any machine. Raises PlanError for a text that is no recipe and for what cannot be
+    built, RingloomError for unknown hardware and a wrong scenario.
+    """
+    check_request(work, ranks, "rebuild(recipe, work, ranks, hardware)")
+    if pass_ not in ("forward", "backward"):
+        raise PlanError(f"a recipe is of a forward or a backward plan, not of {brief(pass_)}")
+    what_if = scenario_of(scenario or {})
+    prices = prices_in(what_if, work, ranks, find_hardware(hardware), pass_)
+    return build(Recipe.parse(recipe), work, ranks, pass_, prices)

@@ -7,7 +7,7 @@ both       a forward and a backward plan that fit together, of the least sum
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from time import monotonic
@@ -24,7 +24,7 @@ from planner.search import BUDGET, Prices, Recipe, Score, Tried, explore
 from planner.verify import verify_pair
 from planner.workload import Workload, check_request
 from ringloom.gaps import Gap, gap_of, lost_by
-from ringloom.pricing import search_prices
+from ringloom.pricing import prices_in
 from ringloom.rows import shortage
 from ringloom.trials import SPLIT, asked_for
 from ringloom.views.units import seconds
@@ -74,6 +74,11 @@ class SearchResult:
     complete: bool
 
     @property
+    def name(self) -> str:
+        """The recipe, or those of the forward and the backward plan where they differ."""
+        return " / ".join(dict.fromkeys(self.recipes))
+
+    @property
     def makespan(self) -> float:
         """The predicted seconds, summed over passes."""
         return self.prediction.makespan
@@ -95,7 +100,7 @@ class SearchResult:
 
     def __repr__(self) -> str:
         time, over = seconds(self.makespan), f"{1 + self.gap:.2f} times the bound"
-        return f"<SearchResult {self.plans.name}: {time}, {over}, {self.tried} tried>"
+        return f"<SearchResult {self.name}: {time}, {over}, {self.tried} tried>"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -157,9 +162,7 @@ class Search:
 
     def prices(self, pass_: Pass) -> Prices:
         """Returns what the planner is told of the machine."""
-        speeds = tuple(self.scenario.speed(self.ranks).tolist())
-        machine = self.scenario.machine(self.machine)
-        return replace(search_prices(self.work, machine, pass_), speeds=speeds)
+        return prices_in(self.scenario, self.work, self.ranks, self.machine, pass_)
 
     def seeds(self) -> list[Recipe]:
         """Returns what compare tries: its schedules, then the same block by block."""

@@ -153,12 +153,15 @@ class Trials:
         """Returns False where the kernels alone take more than is worth a row."""
         return kernel_seconds(split.whole.plans, self.machine, self.scenario) <= split.worth
 
-    def executed(self, one: Case) -> Case:
-        """Returns a case with what its execution on a smaller workload showed."""
+    def executed(self, one: Case, made: Callable[[Workload], Plans] | None = None) -> Case:
+        """Returns a case with what its execution on a smaller workload showed.
+
+        `made` returns the plans of that workload, by default those of the schedule.
+        """
         small = smaller(self.work, self.ranks)
         if small is None or self.over:
             return one
-        exact = check(self.plans(one.row.schedule, small)).exact
+        exact = check(made(small) if made else self.plans(one.row.schedule, small)).exact
         return replace(one, row=replace(one.row, exact=exact, exact_seq=small.seq))
 
     def with_intervals(self, cases: Sequence[Case], track: Track) -> Iterator[Case]:

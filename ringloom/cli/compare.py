@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-from ringloom.cli.options import compared, comparison_options
-from ringloom.cli.output import Number, console, csv_option, show
+from ringloom.cli.options import compared, comparison_options, memory_option
+from ringloom.cli.output import console, csv_option, show
+from ringloom.cli.search import searched, tally
 from ringloom.comparison import lengths
 from ringloom.views.tables import bars, comparison_table, faint
 from simulator.confidence import basis
@@ -27,15 +28,16 @@ from simulator.confidence import basis
     help="Also execute each schedule numerically (64 tokens per rank).",
 )
 @click.option(
-    "--memory",
-    type=Number(0, min_open=True),
-    metavar="GIB",
-    help="GiB that a rank has for attention.  [default: the chip's]",
+    "--search",
+    "searching",
+    is_flag=True,
+    help="Add what search finds; each of both has --time-limit.",
 )
+@memory_option
 @csv_option
-def command(checked: bool, memory: float | None, **given: Any) -> int:
-    room = None if memory is None else memory * 2**30
-    comparison = compared(given, checked=checked, memory=room)
+def command(checked: bool, searching: bool, room: float | None, **given: Any) -> int:
+    result = searched({**given}, room) if searching else None
+    comparison = compared(given, checked=checked, memory=room, search=result)
     rows, advice = comparison.rows, comparison.recommendation
     notes = [
         "* fastest, ~ too close to it to call",
@@ -49,6 +51,8 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
     if tried:
         said = f"simulated for {tried} of {tried + skipped} schedules"
         notes.append(f"--trim blocks: {said}, listed where it saves 10% or more")
+    if result:
+        notes.append(f"search: {tally(result)}")
     if checked and any(row.exact is not None for row in rows):
         notes.append("ran: executed numerically, in float64 with narrow heads; ok is within 1e-12")
     elif checked:
@@ -61,6 +65,7 @@ def command(checked: bool, memory: float | None, **given: Any) -> int:
         "why": comparison.why,
         "variants": {"tried": comparison.tried, "pruned": comparison.pruned},
         "split": {"tried": tried, "skipped": skipped},
+        "search": result and result.as_dict(),
     }
     table = comparison_table(rows, checked, comparison.refused)
     pictures = [table, *bars(rows, console()), *map(faint, notes)]

@@ -74,6 +74,14 @@ time_limit_option = click.option(
     metavar="SECONDS",
     help="Begin no schedule later than that.  [default: none]",
 )
+memory_option = click.option(
+    "--memory",
+    "room",
+    type=Number(0, min_open=True),
+    callback=lambda _, __, gib: None if gib is None else gib * 2**30,
+    metavar="GIB",
+    help="GiB that a rank has for attention.  [default: the chip's]",
+)
 max_calls_option = click.option(
     "--max-calls",
     type=Whole(1),

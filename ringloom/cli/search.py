@@ -21,13 +21,14 @@ from planner.layouts import own_name
 from ringloom.cli.options import (
     FILE,
     hardware_option,
+    memory_option,
     scenario_of,
     scenario_options,
     time_limit_option,
     workload,
     workload_options,
 )
-from ringloom.cli.output import Number, Whole, console, show
+from ringloom.cli.output import Whole, console, show
 from ringloom.comparison import asked
 from ringloom.gaps import WORDS, Gap
 from ringloom.searching import SearchResult, search
@@ -39,48 +40,39 @@ from simulator.hardware import hardware as find_hardware
 @click.command()
 @workload_options()
 @hardware_option
-@click.option(
-    "--memory",
-    type=Number(0, min_open=True),
-    metavar="GIB",
-    help="GiB that a rank has for attention.  [default: the chip's]",
-)
+@memory_option
 @time_limit_option
 @click.option("--layout", help="The layout that tokens already have.  [default: any]")
 @click.option("--budget", type=Whole(0), help="Most plans that are made for this mask, per pass.")
 @scenario_options
 @click.option("-o", "--output", type=FILE, help="Write the plans that were found to a file.")
 def command(
-    hardware: str,
-    memory: float | None,
-    time_limit: float | None,
-    layout: str | None,
-    budget: int | None,
-    output: str | None,
-    **given: Any,
+    room: float | None, layout: str | None, budget: int | None, output: str | None, **given: Any
 ) -> None:
-    work, ranks = workload(given)
-    scenario, pass_ = scenario_of(given), given["pass_"]
-    machine = find_hardware(hardware)
-    with progress() as told:
-        result = search(
-            work,
-            ranks,
-            machine,
-            pass_=pass_,
-            memory=None if memory is None else memory * 2**30,
-            time_limit=time_limit,
-            scenario=scenario,
-            layout=layout and own_name(layout),
-            told=told,
-            **({} if budget is None else {"budget": budget}),
-        )
+    more = {} if budget is None else {"budget": budget}
+    result = searched({**given}, room, layout=layout and own_name(layout), **more)
     document = result.as_dict()
     if output:
         save(result.plans, output)
         document["output"] = output
-    title = asked(work, pass_, ranks, machine.name, scenario)
+    (work, ranks), machine = workload(given), find_hardware(given["hardware"])
+    title = asked(work, given["pass_"], ranks, machine.name, scenario_of(given))
     show(document, title, *page(result), text=f"{output}: saved" if output else None)
+
+
+def searched(given: dict[str, Any], room: float | None, **more: Any) -> SearchResult:
+    """Search as options say that `compare` has, too; shows a bar meanwhile."""
+    work, ranks = workload(given)
+    more |= {name: given[name] for name in ("pass_", "time_limit")}
+    more |= {"memory": room, "scenario": scenario_of(given)}
+    with progress() as told:
+        return search(work, ranks, given["hardware"], told=told, **more)
+
+
+def tally(result: SearchResult) -> str:
+    """Returns the numbers of plans that were tried, by what became of them."""
+    counts = f"{counted(result.tried, 'plan')} simulated, {result.pruned} pruned"
+    return f"{counts}, {result.refused} refused" + ", ended early" * (not result.complete)
 
 
 @contextmanager
@@ -118,8 +110,7 @@ def page(result: SearchResult) -> Iterator[Any]:
         for one in result.runner_ups:
             table.add_row(in_lines(one.recipe), seconds(one.makespan), one.lost_by)
         yield table
-    counts = f"{counted(result.tried, 'plan')} simulated, {result.pruned} pruned"
-    yield faint(f"{counts}, {result.refused} refused" + ", ended early" * (not result.complete))
+    yield faint(tally(result))
 
 
 def gap_table(gap: Gap) -> Any:

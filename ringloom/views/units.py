@@ -73,7 +73,7 @@ def numbers(values: Iterable[int]) -> str:
 
 def in_lines(schedule: str) -> str:
     """A schedule on as many lines as it needs, broken before a parameter."""
-    first, *more = re.split("(?=:| --)", schedule)
+    first, *more = re.split("(?=:| --| / )", schedule)
     lines = [first]
     for part in more:
         if len(lines[-1] + part) > NAME:

@@ -1,16 +1,15 @@
 """A search is never slower than compare, says where its time goes, and keeps its limits."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import ringloom as rl
-from planner.search import Recipe, build
+from planner.plans import Passes
 from planner.verify import verify_pair
 from ringloom.cli import main
-from ringloom.pricing import search_prices
-from simulator.hardware import hardware
 
 GRID = ((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1))
 MASKS = {
@@ -25,14 +24,20 @@ def workload(mask: rl.Mask) -> rl.Workload:
     return rl.Workload(seq=16384, heads=8, kv_heads=4, mask=mask)
 
 
+@cache
+def searched(mask: str, pass_: Passes = "forward") -> rl.SearchResult:
+    return rl.search(workload(MASKS[mask]), 4, "h100", pass_=pass_)
+
+
 @pytest.mark.parametrize(
     ("mask", "pass_"),
     [("documents", "forward"), ("window", "backward"), ("blocks", "both"), ("causal", "both")],
 )
-def test_a_search_is_never_slower_than_compare_and_its_gap_adds_up(mask: str, pass_: str) -> None:
-    work = workload(MASKS[mask])
-    result = rl.search(work, 4, "h100", pass_=pass_)  # type: ignore[arg-type]
-    compared = rl.compare(work, 4, "h100", pass_=pass_)  # type: ignore[arg-type]
+def test_a_search_is_never_slower_than_compare_and_its_gap_adds_up(
+    mask: str, pass_: Passes
+) -> None:
+    result = searched(mask, pass_)
+    compared = rl.compare(workload(MASKS[mask]), 4, "h100", pass_=pass_)
     assert result.makespan <= compared.rows[0].makespan_s * (1 + 1e-9)
     assert result.makespan == pytest.approx(rl.simulate(result.plans, "h100").makespan)
     assert result.makespan >= result.bound
@@ -56,7 +61,7 @@ def test_a_search_splits_the_messages_of_every_schedule_that_compare_splits() ->
 
 @pytest.mark.parametrize("mask", ["documents", "blocks"])
 def test_both_passes_of_a_search_are_emitted_as_one_program(mask: str) -> None:
-    plans = rl.search(workload(MASKS[mask]), 4, "h100", pass_="both").plans
+    plans = searched(mask, "both").plans
     forward, backward = plans
     assert forward.partition == backward.partition
     for target in ("torch", "jax"):
@@ -65,17 +70,45 @@ def test_both_passes_of_a_search_are_emitted_as_one_program(mask: str) -> None:
 
 def test_a_recipe_rebuilds_its_plan_and_another_search_finds_it_again() -> None:
     work = workload(MASKS["blocks"])
-    first, second = (rl.search(work, 4, "h100") for _ in range(2))
+    first, second = searched("blocks"), rl.search(work, 4, "h100")
     assert first.recipes == second.recipes
-    made = build(
-        Recipe.parse(first.recipes[0]),
-        work,
-        4,
-        "forward",
-        search_prices(work, hardware("h100"), "forward"),
-    )
+    made = rl.rebuild(first.recipes[0], work, 4, "h100")
     assert made == first.plans.forward
     assert made.name == first.recipes[0]
+
+
+def test_a_recipe_is_rebuilt_for_a_machine_as_it_is() -> None:
+    work, slow = workload(MASKS["documents"]), {"speeds": {1: 0.5}}
+    result = rl.search(work, 4, "h100", pass_="backward", scenario=slow, budget=4)
+    recipes = {*result.recipes, "found:layout=work:grain=50"}
+    made = {x: rl.rebuild(x, work, 4, "h100", pass_="backward", scenario=slow) for x in recipes}
+    assert made[result.recipes[0]] == result.plans.backward
+    assert all(name == plan.name and plan.pass_ == "backward" for name, plan in made.items())
+    ordinary = rl.rebuild("found:layout=work:grain=50", work, 4, "h100", pass_="backward")
+    assert made[ordinary.name].partition != ordinary.partition, "a slow rank owns as much work"
+
+
+def test_a_comparison_lists_what_a_search_found() -> None:
+    work = workload(MASKS["blocks"])
+    result = searched("blocks")
+    compared = rl.compare(work, 4, "h100", ["zigzag"], search=result)
+    first, other = compared.rows
+    assert (first.schedule, first.from_search, other.from_search) == (result.name, True, False)
+    assert first.makespan_s == pytest.approx(result.makespan)
+    assert first.speedup_vs_ring > 1
+    assert f"{result.name} was found by a search" in " ".join(str(compared).split())
+    assert compared.search is result
+    with pytest.raises(rl.PlanError, match=r"is forward of 16k tokens.*; asked is backward of 16k"):
+        rl.compare(work, 4, "h100", ["zigzag"], pass_="backward", search=result)
+
+
+def test_a_found_schedule_is_one_row_and_is_executed() -> None:
+    work = workload(MASKS["causal"])
+    result = searched("causal", "both")
+    first = result.recipes[0]
+    both = rl.compare(work, 4, "h100", [first], pass_="both", search=result, checked=True)
+    assert [row.schedule for row in both.rows] == [result.name]
+    assert both.rows[0].exact
 
 
 @pytest.mark.parametrize(
@@ -95,7 +128,7 @@ def test_plans_of_a_search_are_exact_in_both_passes(mask: rl.Mask) -> None:
 
 def test_limits_of_memory_and_time_are_kept() -> None:
     work = workload(rl.Causal())
-    free = rl.search(work, 4, "h100")
+    free = searched("causal")
     peaks = sorted(case.row.peak_bytes for case in rl.compare(work, 4, "h100").cases)
     tight = rl.search(work, 4, "h100", memory=peaks[0])
     assert tight.prediction.peak_bytes <= peaks[0]
@@ -127,3 +160,18 @@ def test_the_command_saves_what_it_finds(
     assert document["recipes"] == [plan.name]
     assert rl.simulate(plan, "h100").makespan == pytest.approx(document["makespan_s"])
     assert document["gap"] == pytest.approx(document["makespan_s"] / document["bound_s"] - 1)
+
+
+def test_a_comparison_adds_a_search_and_says_how_many_plans_it_tried(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "compare --search --ranks 4 --seq 4k --heads 8 --mask window:512 --hardware h100"
+    assert main([*words.split(), "--schedules", "zigzag", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    marked = [row["schedule"] for row in document["rows"] if row["from_search"]]
+    assert marked == ["/".join(document["search"]["recipes"])]
+    assert document["search"]["tried"] > 10
+    assert main([*words.split(), "--schedules", "zigzag"]) == 0
+    shown = capsys.readouterr().out
+    assert f"search: {document['search']['tried']} plans simulated" in shown
+    assert f"+: {marked[0]} was found by a search" in " ".join(shown.split())
