@@ -2,6 +2,8 @@
 
     case         what to audit: the attention, the ranks, and their positions
     questions    inputs of a call, and answers
+    slices       the questions of slices of queries and keys
+    screening    slices whose weights are not as expected
     probing      weights of all pairs, from outputs and gradients
     detecting    positions of local rows that are not given
     levels       heads, the scale, and merging, from scores of a few levels

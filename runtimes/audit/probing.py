@@ -1,32 +1,22 @@
-"""Recovers weights by probing: which key weighs how much in which query's row, slice by slice.
+"""Recovers weights by probing: which key weighs how much in which query's row.
 
-With q or k zero all scores of a row are equal, and a row of the output is the average of the values
-it attends. A question has two slices of as many columns, keys b and queries a, and with `half`
-dimensions each it shows four matrices at once:
+    mask  -->  weights as wanted  -->  screened in packs  -->  slices that differ are read off
 
-    dimension  0 .. half - 1     half .. 2 half - 1    last
-    q          indicators of a                               q k = 0 for all pairs, so scores are 0
-    k                            indicators of b
-    v                            indicators of b       sign of the key
-    dout       indicators of a                         1
-
-    out[i, half + b] = p[i, b]                           dv[j, a] = p[a, j]
-    dq[i, half + b]  = p[i, b] (sign[b] - mean[i])       dk[j, a] = p[a, j] (sign[j] - mean[a])
-
-times the scale in dq and dk, with mean[i] = out[i, last]. Signs alternate along the sequence, so
-that rows of more than one key have an average away from both. Without gradients all dimensions of
-v are indicators.
+Without a fault a few calls show all weights; every one that is wrong is read off by itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
 from planner.errors import RingloomError
 from runtimes.arrays import Array
 from runtimes.audit.case import Case
-from runtimes.audit.questions import Answer, Indicators, Level, Question
+from runtimes.audit.questions import Answer, Indicators, Question
+from runtimes.audit.screening import Wrong, expected, screen_ahead, screen_both
+from runtimes.audit.slices import ahead, amount, both, by_column, half_of, signs
 from runtimes.audit.weights import Lanes
 
 Ask = Callable[[Question], Answer]
@@ -48,59 +38,68 @@ class Seen:
 
 def probe(case: Case, ask: Ask, gradients: bool) -> Seen:
     """Asks for all weights; raises RingloomError where heads are too narrow, or rows too many."""
-    q, kv = case.side("q"), case.side("kv")
-    tensors = ("out", "dq", "dk", "dv") if gradients else ("out",)
-    if (cells := len(tensors) * len(q.ranks) * kv.width) > MOST:
+    work, q, kv = case.work, case.side("q"), case.side("kv")
+    tensors = 4 if gradients else 1
+    if (cells := tensors * len(q.ranks) * kv.width) > MOST:
         raise RingloomError(
             f"probing {len(q.ranks)} queries and {kv.width} keys takes {cells * 4 / 2**30:.3g} GiB,"
             f" and at most {MOST * 4 / 2**30:.3g} GiB are held: audit a shorter sequence"
         )
-    if gradients and min(case.work.head_dim // 2, (case.work.v_head_dim - 1) // 2) < 1:
+    if gradients and half_of(work) < 1:
         raise RingloomError("probing gradients takes head_dim 2 and v_head_dim 3 at least")
-    weights = {name: Lanes(len(q.ranks), kv.width, case.work.dtype) for name in tensors}
+    out = Lanes(expected(case), (work.batch, work.heads), work.dtype)
     blind = np.zeros((len(q.ranks), kv.width), bool)
+    _ahead(case, ask, out, screen_ahead(case, ask, out))
+    weights = {"out": out}
     if gradients:
-        _both(case, ask, weights, blind)
-    else:
-        _ahead(case, ask, weights["out"])
+        weights |= {"dq": _copied(out, work.dtype)}
+        weights |= {name: _shared(case, out) for name in ("dk", "dv")}
+        _both(case, ask, weights, blind, *screen_both(case, ask, weights))
+        sign = signs(kv.width)
+        for _, _, matrix in out.items():
+            blind |= np.isinf(seen_apart(sign - (matrix @ sign)[:, None]))
     return Seen(weights, blind)
 
 
-def amount(case: Case) -> float:
-    """Returns the number that stands for 1: about the keys of a row, so that weights are near 1."""
-    most = 12 if case.work.dtype == "float16" else 30
-    return float(2 ** min(most, int(np.log2(max(1, case.work.kv_seq)))))
+def slices(wrong: Wrong, most: int) -> Iterator[tuple[int, int]]:
+    """Yields (start, columns) of slices, of `most` columns, that hold all columns that are wrong.
+
+    wrong 0 0 1 0 1 1 0, most 3  -->  (2, 3), (5, 2)
+    """
+    at = 0
+    while len(left := np.flatnonzero(wrong[at:])):
+        start = at + int(left[0])
+        at = min(start + most, len(wrong))
+        yield start, at - start
 
 
-def _ahead(case: Case, ask: Ask, weights: Lanes) -> None:
-    dim, high, kv = case.work.v_head_dim, amount(case), case.side("kv")
-    for at in range(0, kv.width, dim):
-        count = min(dim, kv.width - at)
-        answer = ask(Question(v=(Indicators(at, count, 0, high),)))
-        weights.put_columns(at, answer.out[..., :count] / high)
+def _ahead(case: Case, ask: Ask, weights: Lanes, wrong: Wrong) -> None:
+    high = amount(case)
+    for start, count in slices(wrong, case.work.v_head_dim):
+        answer = ask(ahead(start, np.full(count, high)))
+        weights.put_columns(start, answer.out[..., :count] / high)
 
 
-def _both(case: Case, ask: Ask, weights: dict[str, Lanes], blind: Array) -> None:
-    work, q, kv = case.work, case.side("q"), case.side("kv")
-    half = min(work.head_dim // 2, (work.v_head_dim - 1) // 2)
-    last, scale, high, group = work.v_head_dim - 1, work.softmax_scale, amount(case), work.group
-    sign = np.where(np.arange(kv.width) % 2, -1.0, 1.0)
-    slots = np.argsort(q.columns)  # of each column of queries
-    for at in range(0, max(q.width, kv.width), half):
-        keys, queries = (min(half, max(0, side.width - at)) for side in (kv, q))
-        answer = ask(
-            Question(
-                q=(Indicators(at, queries, 0, high),),
-                k=(Indicators(at, keys, half, high),),
-                v=(Indicators(at, keys, half, high), Level(sign, last)),
-                dout=(
-                    Indicators(at, queries, 0, high),
-                    Level(np.ones(q.width), last),
-                ),
-            )
+def _both(
+    case: Case,
+    ask: Ask,
+    weights: dict[str, Lanes],
+    blind: Array,
+    wrong_queries: Wrong,
+    wrong_keys: Wrong,
+) -> None:
+    work, q = case.work, case.side("q")
+    half, last, scale = half_of(work), work.v_head_dim - 1, work.softmax_scale
+    high, sign, slots = amount(case), signs(case.side("kv").width), np.argsort(q.columns)
+    pairs = zip_longest(slices(wrong_queries, half), slices(wrong_keys, half), fillvalue=(0, 0))
+    for (first, queries), (at, keys) in pairs:
+        given = (
+            Indicators(first, 0, np.full(queries, high)),
+            Indicators(at, half, np.full(keys, high)),
         )
+        answer = ask(both(case, *given))
         average = answer.out[..., last].astype(np.float64)  # [batch, heads, slots]
-        columns, rows = slice(at, at + keys), slots[at : at + queries]
+        columns, rows = slice(at, at + keys), slots[first : first + queries]
         with np.errstate(divide="ignore", invalid="ignore"):
             apart = seen_apart(sign[columns] - average[..., None])
             weights["out"].put_columns(at, answer.out[..., half : half + keys] / high)
@@ -109,12 +108,12 @@ def _both(case: Case, ask: Ask, weights: dict[str, Lanes], blind: Array) -> None
             blind[:, columns] |= np.isinf(apart).any(axis=(0, 1))
             # dk and dv of a KV head are sums over its query heads
             apart = sign - average[:, :, rows, None]  # [batch, heads, a, keys]
-            shared = apart.reshape(work.batch, work.kv_heads, group, *apart.shape[2:]).sum(2)
+            shared = apart.reshape(work.batch, work.kv_heads, work.group, *apart.shape[2:]).sum(2)
             shared = seen_apart(shared)
             dk = by_column(case, answer.gradient("dk")[..., :queries]).swapaxes(2, 3)
             weights["dk"].put_rows(rows, dk / (high * scale) / shared)
             dv = by_column(case, answer.gradient("dv")[..., :queries]).swapaxes(2, 3)
-            weights["dv"].put_rows(rows, dv / (high * group))
+            weights["dv"].put_rows(rows, dv / (high * work.group))
 
 
 def seen_apart(apart: Array) -> Array:
@@ -122,9 +121,23 @@ def seen_apart(apart: Array) -> Array:
     return np.where(np.abs(apart) < UNSEEN, np.inf, apart)
 
 
-def by_column(case: Case, array: Array) -> Array:
-    """Adds up what the slots of a column hold: [batch, heads, slots, n] to [.., columns, n]."""
-    kv = case.side("kv")
-    order = np.argsort(kv.columns, kind="stable")
-    starts = np.searchsorted(kv.columns[order], np.arange(kv.width))
-    return np.add.reduceat(array[:, :, order], starts, axis=2)
+def _copied(lanes: Lanes, dtype: str) -> Lanes:
+    """Returns lanes of their own that begin with the weights of others."""
+    copied = Lanes(lanes.first.copy(), lanes.lanes, dtype)
+    copied.others = {lane: weights.copy() for lane, weights in lanes.others.items()}
+    return copied
+
+
+def _shared(case: Case, out: Lanes) -> Lanes:
+    """Returns the weights of KV heads: averages of those of their query heads."""
+    work = case.work
+    lanes = (work.batch, work.kv_heads)
+    shared = _copied(Lanes(out.first, lanes, work.dtype), work.dtype)
+    for batch, head in dict.fromkeys((b, h // work.group) for b, h in out.others):
+        group = [(batch, head * work.group + n) for n in range(work.group)]
+        average = np.mean([out.others.get(lane, out.first) for lane in group], axis=0)
+        if (batch, head) == (0, 0):
+            shared.first = average
+        else:
+            shared.others[batch, head] = average
+    return shared

@@ -4,7 +4,8 @@
     fill     ::= Indicators | Level | Codes | Noise
 
 An indicator writes a number at one dimension of one column, so that a slice of columns takes as
-many dimensions. Padding gets the same numbers as tokens, in columns of its own.
+many dimensions, or fewer where several columns share each. Padding gets the same numbers as tokens,
+in columns of its own.
 """
 
 from dataclasses import dataclass
@@ -18,19 +19,21 @@ from runtimes.arrays import Array, dtype_of
 from runtimes.audit.case import Case, Ints, Side
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Indicators:
-    """Writes `amount` at dimension `dim` + n of column `start` + n, for n below `count`."""
+    """Writes `amounts[n]` at dimension `dim` + n // `size` of column `start` + n."""
 
     start: int
-    count: int
     dim: int
-    amount: float = 1.0
+    amounts: NDArray[np.float64]
+    size: int = 1
 
     def add(self, array: Array, columns: Ints, side: Side, work: Workload) -> None:
         """Adds the fill to an array [batch, heads, slots, dimension] of some slots."""
-        at = np.flatnonzero((columns >= self.start) & (columns < self.start + self.count))
-        array[:, :, at, self.dim + columns[at] - self.start] += self.amount
+        number = columns - self.start
+        at = np.flatnonzero((number >= 0) & (number < len(self.amounts)))
+        number = number[at]
+        array[:, :, at, self.dim + number // self.size] += self.amounts[number]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

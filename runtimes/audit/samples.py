@@ -10,10 +10,10 @@ import numpy as np
 
 from runtimes.arrays import Array, dtype_of
 from runtimes.audit.case import Case
-from runtimes.audit.probing import by_column
 from runtimes.audit.questions import Answer, Noise, Question, inputs
 from runtimes.audit.report import KINDS, Fault, Measured
 from runtimes.audit.shapes import Place
+from runtimes.audit.slices import by_column
 from runtimes.audit.weights import ROUGH
 from runtimes.reference import dense
 

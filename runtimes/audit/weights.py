@@ -21,16 +21,15 @@ CLUSTER = 1.5  # weights up to this many times the least one are of the same mul
 class Lanes:
     """Weights of every lane, a batch row and a head, in slices: [rows, columns] float32 each.
 
-    Lanes that show what the first one shows share its matrix. Of lanes that differ, the first few
-    are kept.
+    All begin with the weights of `first`, and lanes that show what the first one shows share its
+    matrix. Of lanes that differ, the first few are kept. `lanes`: batch rows, and heads.
     """
 
-    def __init__(self, rows: int, columns: int, dtype: str) -> None:
+    def __init__(self, first: Array, lanes: tuple[int, int], dtype: str) -> None:
         self.close = tolerance_of(dtype) / (3 if dtype in ROUGH else 20)
-        self.first = np.zeros((rows, columns), np.float32)
+        self.first, self.lanes = first, lanes
         self.others: dict[tuple[int, int], Array] = {}
         self.lost = set[tuple[int, int]]()  # lanes that differ and are not kept
-        self.lanes = 0, 0
 
     def put_columns(self, at: int, block: Array) -> None:
         """Takes weights of some columns: [batch, heads, rows, n]."""
@@ -41,7 +40,6 @@ class Lanes:
         self._put((rows, slice(None)), block)
 
     def _put(self, place: Any, block: Array) -> None:
-        self.lanes = block.shape[:2]
         base = block[0, 0]
         for lane in np.ndindex(*block.shape[:2]):
             if lane in self.others:

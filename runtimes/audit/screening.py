@@ -1,0 +1,239 @@
+"""Screens slices of weights: packs of columns share a dimension, and are as expected, or not.
+
+    plain   one column per dimension          its weights are read off
+    pack    several columns per dimension     the sum of factor[column] weight[column] is compared
+
+Factors are drawn between 1 and 2, so that a weight that is missing and another that is too much
+hardly ever make up for each other; random inputs would show those. Columns of a pack that is not
+as expected are asked for one by one: what is wrong is read off, never taken from what is expected.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtimes.arrays import Array
+from runtimes.audit.case import Case
+from runtimes.audit.questions import Answer, Indicators, Question
+from runtimes.audit.shapes import place
+from runtimes.audit.slices import ahead, amount, both, by_column, half_of, signs
+from runtimes.audit.weights import ROUGH, Lanes
+
+Ask = Callable[[Question], Answer]
+Wrong = NDArray[np.bool_]  # of each column
+# Columns of a pack, and the part of a weight that a sum may be off. Results of 16 bits are rounded
+# by 2**-9 of the sum, which is a hundredth of a weight in packs of four.
+SIZE, OFF = 16, 1e-3
+SIZE_16, OFF_16 = 4, 0.03
+ENOUGH = 3  # packs that agree on a factor
+STEPS = 64  # factors are multiples of 1/64, which 16 bits hold
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packs:
+    """The packs of all columns of a side: a factor of each column, and columns of a pack.
+
+    `dims`: packs of a question.
+    """
+
+    factors: NDArray[np.float64]
+    size: int
+    dims: int
+
+    def slices(self) -> Iterator[slice]:
+        """Yields the columns of each question; none where packs are of one column."""
+        if self.size > 1:
+            step = self.size * self.dims
+            for start in range(0, len(self.factors), step):
+                yield slice(start, min(start + step, len(self.factors)))
+
+    def sums(self, weights: Array, part: slice) -> Array:
+        """Returns the sums of packs of a question, [..., packs], from weights [..., columns]."""
+        starts = np.arange(0, weights.shape[-1], self.size)
+        return np.asarray(np.add.reduceat(weights * self.factors[part], starts, axis=-1))
+
+    def of_columns(self, packs: Any, part: slice) -> Wrong:
+        """Returns what is true of packs, of their columns."""
+        return np.repeat(packs, self.size)[: part.stop - part.start]
+
+
+def packs_of(case: Case, columns: int, dims: int, stream: int) -> Packs:
+    """Returns packs for so many columns and dimensions, with factors of a stream of the seed."""
+    size = min(SIZE_16 if case.work.dtype in ROUGH else SIZE, -(-columns // dims))
+    drawn = np.random.default_rng([case.seed, stream]).integers(0, STEPS, columns)
+    return Packs(1 + drawn / STEPS, size, dims)
+
+
+def expected(case: Case) -> Array:
+    """Returns the weights that the mask wants: float32, slots of queries by columns."""
+    at = place(case)
+    weights = np.zeros((len(case.side("q").ranks), at.wanted.shape[1]), np.float32)
+    number = np.maximum(at.wanted.sum(axis=1, keepdims=True, dtype=np.float32), 1)
+    weights[at.rows] = at.wanted / number
+    return weights
+
+
+def screen_ahead(case: Case, ask: Ask, out: Lanes) -> Wrong:
+    """Returns the columns of keys whose packs are not as expected in the output.
+
+    Rows whose packs are all off by one factor get it, and are as expected then.
+    """
+    packs, high = packs_of(case, out.first.shape[1], case.work.v_head_dim, 0), amount(case)
+    wrong, rows = np.full(out.first.shape[1], packs.size == 1), case.side("q").positions >= 0
+    units = _units(out.first)[:, None]
+    for part in packs.slices():
+        sums = ask(ahead(part.start, packs.factors[part] * high, packs.size)).out / high
+        due = by_lane(out, partial(_sums, packs, part))
+        off, factors = explained(case, sums[..., : due.shape[-1]], due, units)
+        put_columns(out, part, factors)
+        wrong[part] = packs.of_columns(off[:, :, rows].any(axis=(0, 1, 2)), part)
+    return wrong
+
+
+def screen_both(case: Case, ask: Ask, weights: dict[str, Lanes]) -> tuple[Wrong, Wrong]:
+    """Returns the columns of queries, and of keys, whose packs are not as expected.
+
+    Keys show in out and dq, queries in dk and dv. Gradients are expected to agree with the output;
+    rows or columns whose packs are all off by one factor get it, and are as expected then.
+    """
+    q, kv, half, high = case.side("q"), case.side("kv"), half_of(case.work), amount(case)
+    queries, keys = packs_of(case, q.width, half, 1), packs_of(case, kv.width, half, 2)
+    if queries.size == 1 or keys.size == 1:
+        return np.ones(q.width, bool), np.ones(kv.width, bool)
+    wrong = np.zeros(q.width, bool), np.zeros(kv.width, bool)
+    slots, units = np.argsort(q.columns), _units(weights["out"].first)
+    loud = np.exp2(np.clip(np.rint(-np.log2(units)), 0, np.log2(high)))[slots]
+    for a, b in zip_longest(queries.slices(), keys.slices(), fillvalue=slice(0, 0)):
+        given = (
+            Indicators(a.start, 0, queries.factors[a] * loud[a], queries.size),
+            Indicators(b.start, half, keys.factors[b] * high, keys.size),
+        )
+        answer = ask(both(case, *given))
+        wrong[0][a] = _queries_off(case, answer, weights, queries, a, slots[a], loud[a])
+        wrong[1][b] = _keys_off(case, answer, weights, keys, b, units)
+    return wrong
+
+
+def _keys_off(
+    case: Case, answer: Answer, weights: dict[str, Lanes], packs: Packs, part: slice, units: Array
+) -> Wrong:
+    """Returns the columns of keys that are not as expected in the rows of all queries."""
+    sign, high, half = signs(case.side("kv").width), amount(case), half_of(case.work)
+    out, rows = weights["out"], case.side("q").positions >= 0
+    due = by_lane(out, lambda w: packs.sums(w[:, part], part))
+    signed = by_lane(out, lambda w: packs.sums(w[:, part] * sign[part], part))
+    signed -= by_lane(out, lambda w: w @ sign)[..., None] * due
+    seen = slice(half, half + due.shape[-1])
+    dq = answer.gradient("dq")[..., seen] / (high * case.work.softmax_scale)
+    wrong = np.zeros(due.shape[-1], bool)
+    for name, sums, right in (("out", answer.out[..., seen] / high, due), ("dq", dq, signed)):
+        off, factors = explained(case, sums, right, units[:, None])
+        put_columns(weights[name], part, factors)
+        wrong |= off[:, :, rows].any(axis=(0, 1, 2))
+    return packs.of_columns(wrong, part)
+
+
+def _queries_off(
+    case: Case,
+    answer: Answer,
+    weights: dict[str, Lanes],
+    packs: Packs,
+    part: slice,
+    slots: Array,
+    loud: Array,
+) -> Wrong:
+    """Returns the columns of queries that are not as expected in the gradients of all keys.
+
+    Query heads of a group share those of their KV head.
+    """
+    work, out, sign = case.work, weights["out"], signs(case.side("kv").width)
+    dv = by_lane(out, lambda w: packs.sums(w[slots].T * loud, part))
+    mean = by_lane(out, lambda w: packs.sums(w[slots].T * (w[slots] @ sign * loud), part))
+    due = {"dk": (sign[:, None] * dv - mean) * work.softmax_scale, "dv": dv}
+    wrong = np.zeros(dv.shape[-1], bool)
+    for name, unit in (("dk", work.softmax_scale), ("dv", 1.0)):
+        heads = due[name].reshape(work.batch, work.kv_heads, work.group, *dv.shape[2:])
+        sums = by_column(case, answer.gradient(name)[..., : dv.shape[-1]])
+        off, factors = explained(case, sums, heads.sum(2), unit * work.group)
+        put_rows(weights[name], slots, factors)
+        wrong |= off.any(axis=(0, 1, 2))
+    return packs.of_columns(wrong, part)
+
+
+def explained(
+    case: Case, sums: Array, due: Array, unit: Array | float
+) -> tuple[Wrong, Array | None]:
+    """Returns the sums [.., lines, packs] that are no multiples of those due, and factors of lines.
+
+    The factors are None where all are 1.
+    """
+    off = _off(case, sums, due, unit)
+    lines = np.asarray(off.any(axis=-1))
+    factors, units = np.ones(lines.shape), np.broadcast_to(unit, (*due.shape[:-1], 1))
+    for lane in map(tuple, np.argwhere(lines.any(axis=-1))):
+        at = np.flatnonzero(lines[lane])
+        own, right, size = sums[lane][at], due[lane][at], units[lane][at]
+        factors[lane][at] = common = factors_of(case, own, right, size)
+        off[lane][at] = _off(case, own, common[:, None] * right, size)
+    return off, factors if (factors != 1).any() else None
+
+
+def factors_of(case: Case, sums: Array, due: Array, unit: Array) -> Array:
+    """Returns the factor of sums over those due of each line, from [lines, packs].
+
+    It is that on which most packs of a line agree, and three at least; or else that of most such
+    lines, if all packs agree on that one; or else 1.
+    """
+    known = np.isfinite(sums) & (np.abs(due) > unit / 2)
+    ratio = np.where(known, sums / np.where(known, due, 1), np.nan)
+    ratio[~known.any(axis=1)] = 1
+    middle = np.nanmedian(ratio, axis=1)
+    agree = (known & ~_off(case, sums, middle[:, None] * due, unit)).sum(axis=1)
+    sure = agree >= np.maximum(ENOUGH, known.sum(axis=1) / 2)
+    usual = float(np.median(middle[sure])) if sure.any() else 1.0
+    whole = ~_off(case, sums, usual * due, unit).any(axis=1)
+    return np.where(sure, middle, np.where(whole, usual, 1.0))
+
+
+def put_columns(lanes: Lanes, part: slice, factors: Array | None) -> None:
+    """Multiplies columns of weights by a factor of each row, [batch, heads, rows]."""
+    if factors is not None:
+        own = by_lane(lanes, lambda w: w[:, part])
+        lanes.put_columns(part.start, own * factors[..., None])
+
+
+def put_rows(lanes: Lanes, rows: Array, factors: Array | None) -> None:
+    """Multiplies rows of weights by a factor of each column, [batch, heads, columns]."""
+    if factors is not None:
+        lanes.put_rows(rows, by_lane(lanes, lambda w: w[rows]) * factors[:, :, None])
+
+
+def by_lane(lanes: Lanes, of: Callable[[Array], Array]) -> Array:
+    """Returns what a function makes of the weights of each lane: [batch, heads, ...]."""
+    first = of(lanes.first)
+    result = np.empty((*lanes.lanes, *first.shape), first.dtype)
+    result[:] = first
+    for lane, weights in lanes.others.items():
+        result[lane] = of(weights)
+    return result
+
+
+def _sums(packs: Packs, part: slice, weights: Array) -> Array:
+    return packs.sums(weights[:, part], part)
+
+
+def _units(weights: Array) -> Array:
+    """Returns the largest weight of each row; one of equal weights where there is none."""
+    most = weights.max(axis=1, initial=0.0)
+    return np.asarray(np.where(most > 0, most, 1 / weights.shape[1]))
+
+
+def _off(case: Case, sums: Array, due: Array, unit: Array | float) -> Wrong:
+    """Returns True for sums that differ from those that are due by part of a unit, and for NaN."""
+    allowed = (OFF_16 if case.work.dtype in ROUGH else OFF) * unit
+    return np.asarray(~(np.abs(sums - due) <= allowed))

@@ -1,0 +1,69 @@
+"""The questions of slices: which key weighs how much in which query's row.
+
+With q or k zero all scores of a row are equal, and a row of the output is the average of the values
+it attends. A question has two slices of as many columns, keys b and queries a, and with `half`
+dimensions each it shows four matrices at once:
+
+    dimension  0 .. half - 1     half .. 2 half - 1    last
+    q          indicators of a                               q k = 0 for all pairs, so scores are 0
+    k                            indicators of b
+    v                            indicators of b       sign of the key
+    dout       indicators of a                         1
+
+    out[i, half + b] = p[i, b]                           dv[j, a] = p[a, j]
+    dq[i, half + b]  = p[i, b] (sign[b] - mean[i])       dk[j, a] = p[a, j] (sign[j] - mean[a])
+
+times the scale in dq and dk, with mean[i] = out[i, last]. Signs alternate along the sequence, so
+that rows of more than one key have an average away from both. Without gradients all dimensions of
+v are indicators.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.workload import Workload
+from runtimes.arrays import Array
+from runtimes.audit.case import Case
+from runtimes.audit.questions import Indicators, Level, Question
+
+Numbers = NDArray[np.float64]
+
+
+def ahead(start: int, amounts: Numbers, size: int = 1) -> Question:
+    """Asks for a slice of keys in the output alone; `size`: columns of one dimension."""
+    return Question(v=(Indicators(start, 0, amounts, size),))
+
+
+def both(case: Case, queries: Indicators, keys: Indicators) -> Question:
+    """Asks for a slice of queries, and one of keys behind them, in the output and gradients."""
+    last = case.work.v_head_dim - 1
+    return Question(
+        q=(queries,),
+        k=(keys,),
+        v=(keys, Level(signs(case.side("kv").width), last)),
+        dout=(queries, Level(np.ones(case.side("q").width), last)),
+    )
+
+
+def half_of(work: Workload) -> int:
+    """Returns the dimensions of a slice where a question has one of queries and one of keys."""
+    return min(work.head_dim // 2, (work.v_head_dim - 1) // 2)
+
+
+def amount(case: Case) -> float:
+    """Returns the number that stands for 1: about the keys of a row, so that weights are near 1."""
+    most = 12 if case.work.dtype == "float16" else 30
+    return float(2 ** min(most, int(np.log2(max(1, case.work.kv_seq)))))
+
+
+def signs(columns: int) -> Numbers:
+    """Returns the sign of each key: 1 and -1 in turn."""
+    return np.where(np.arange(columns) % 2, -1.0, 1.0)
+
+
+def by_column(case: Case, array: Array) -> Array:
+    """Adds up what the slots of a column hold: [batch, heads, slots, n] to [.., columns, n]."""
+    kv = case.side("kv")
+    order = np.argsort(kv.columns, kind="stable")
+    starts = np.searchsorted(kv.columns[order], np.arange(kv.width))
+    return np.add.reduceat(array[:, :, order], starts, axis=2)
