@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from html import escape
 from importlib import import_module
 from io import StringIO
@@ -14,21 +13,18 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from planner.errors import PlanError, Reasons, RingloomError, brief
+from planner.errors import Reasons, RingloomError, brief
 from planner.one_line import both_ends
-from planner.plans import Passes, Plans
+from planner.plans import AnyPlans, Passes, Plans
 from planner.workload import Workload, check_request
 from ringloom.advice import Recommendation, recommend, why
-from ringloom.pricing import rebuild
-from ringloom.rows import LABELS, Refusal, Row, cells, flat, notes, shortage
-from ringloom.searching import SearchResult
-from ringloom.trials import Case, Track, Trials, against, asked_for, best_of_each, case, feasible
+from ringloom.rows import LABELS, Refusal, Row, cells, flat, notes
+from ringloom.trials import Case, Track, Trials, against, asked_for, best_of_each, feasible
 from ringloom.views.units import counted, in_lines, length, seconds
 from simulator.confidence import unvalidated
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find_hardware
 from simulator.pictures import COMPUTE, new_axes
-from simulator.prediction import simulate
 from simulator.scenario import Scenario, scenario_of
 
 PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
@@ -45,7 +41,6 @@ class Comparison:
     than the fastest. Of schedules with messages split block by block, `split_tried` were
     simulated and `split_skipped` were not, as they could not have saved a tenth. `unvalidated`: a
     sentence where no measured times ever judged the order of schedules on such a machine.
-    `search`: the search whose plan is one of the rows.
     """
 
     work: Workload
@@ -61,7 +56,6 @@ class Comparison:
     split_tried: int = 0
     split_skipped: int = 0
     unvalidated: str = ""
-    search: SearchResult | None = None
 
     @property
     def rows(self) -> list[Row]:
@@ -93,10 +87,11 @@ class Comparison:
         return said
 
     def fastest(self, most: int) -> "Comparison":
-        """Returns at most so many of the schedules, for pictures: the fastest ones, and ring."""
+        """Returns at most so many, for pictures: a plan that was given, ring, the fastest ones."""
         if len(self.cases) <= most:
             return self
-        kept = sorted((row.schedule for row in self.rows), key="ring".__ne__)[:most]
+        first = sorted(self.rows, key=lambda row: not (row.added or row.schedule == "ring"))
+        kept = [row.schedule for row in first[:most]]
         cases = tuple(case for case in self.cases if case.row.schedule in kept)
         return replace(self, cases=cases, among=tuple(self.rows))
 
@@ -206,7 +201,7 @@ def compare(
     variants: bool = True,
     memory: float | None = None,
     time_limit: float | None = None,
-    search: SearchResult | None = None,
+    plans: AnyPlans | None = None,
     track: Track = iter,
 ) -> Comparison:
     """Plan, verify and simulate schedules, by default those that matter on the machine.
@@ -221,9 +216,9 @@ def compare(
     `checked`, each schedule is also executed on `ranks` x 64 tokens in float64 and compared with
     dense attention. `memory`: bytes that a rank has for attention, by default the chip's; schedules
     that need more, or whose ranks or heads do not divide, are `refused`, and so are those that are
-    not reached within `time_limit` seconds. `search`: what `rl.search` returned for this workload,
-    a row among the others. `track` may wrap the names, to show progress. Raises PlanError for
-    unknown schedules, for what was found for something else, and where no schedule can run.
+    not reached within `time_limit` seconds. `plans`: verified plans of this workload, such as those
+    of a search, a row among the others. `track` may wrap the names, to show progress. Raises
+    PlanError for unknown schedules, for plans of something else, and where none can run.
     """
     check_request(work, ranks, "compare(work, ranks, hardware)")
     limit = math.inf if time_limit is None else _number(time_limit, "time_limit", "seconds")
@@ -255,43 +250,15 @@ def compare(
     split = [one for one in map(trials.outcome, track(list(promising))) if isinstance(one, Case)]
     cases += [one for one in split if one.row.makespan_s <= promising[one.row.schedule]]
     cases = [trials.executed(one) for one in cases] if checked else cases
-    if search:
-        cases = [one for one in cases if one.row.schedule != search.name]
-        cases.append(_searched(search, trials, checked))
+    if plans is not None:
+        one = trials.added(Plans.of(plans), checked)
+        cases = [*(x for x in cases if x.row.schedule != one.row.schedule), one]
     cases = sorted((against(ring, one) for one in cases), key=lambda one: one.row.makespan_s)
     sure = trials.with_intervals(cases, track)
     shown = machine.name, pass_, what_if
     counts = beyond.tried, beyond.pruned, len(split), len(splits) - len(split)
     told = unvalidated(machine)
-    return Comparison(work, ranks, *shown, tuple(sure), tuple(refused), (), *counts, told, search)
-
-
-def _searched(search: SearchResult, trials: Trials, checked: bool) -> Case:
-    """Returns the case of a found plan; raises PlanError where it is of something else."""
-    plans, wanted = search.plans, (trials.work, trials.ranks, trials.pass_)
-    if (plans.workload, plans.ranks, plans.pass_) != wanted:
-        raise PlanError(
-            f"the plan that is found is {asked(plans.workload, plans.pass_, plans.ranks)};"
-            f" asked is {asked(trials.work, trials.pass_, trials.ranks)}"
-        )
-    one = case(search.name, plans, simulate(plans, trials.machine, trials.scenario))
-    if lack := shortage(one.row.peak_bytes, trials.room):
-        raise PlanError(f"the plan that is found {lack}")
-    one = replace(one, row=replace(one.row, from_search=True))
-    if checked:
-        with suppress(PlanError):  # a recipe may not go with so few tokens
-            return trials.executed(one, partial(_rebuilt, search, trials))
-    return one
-
-
-def _rebuilt(search: SearchResult, trials: Trials, work: Workload) -> Plans:
-    """Returns the plans of the recipes that were found for another workload, such as a smaller."""
-    passes, where = [plan.pass_ for plan in search.plans], (trials.machine, trials.scenario)
-    made = [
-        rebuild(recipe, work, trials.ranks, where[0], pass_=pass_, scenario=where[1])
-        for recipe, pass_ in zip(search.recipes, passes, strict=True)
-    ]
-    return Plans(**{plan.pass_: plan for plan in made})
+    return Comparison(work, ranks, *shown, tuple(sure), tuple(refused), (), *counts, told)
 
 
 def _number(value: object, name: str, unit: str) -> float:

@@ -42,7 +42,7 @@ class Row:
     # Nine of ten times would be measured in it; of time over the fastest, None if far off.
     interval_s: tuple[float, float] | None = field(default=None, compare=False)
     ratio_interval: tuple[float, float] | None = field(default=None, compare=False)
-    from_search: bool = False  # its name is the recipe of a search
+    added: bool = False  # a plan that was given beside the schedules, such as that of a search
 
     def __repr__(self) -> str:
         bound = f", {over(self.bound_ratio)} times the lower bound" * (self.bound_ratio is not None)
@@ -124,7 +124,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 LABELS = tuple(label for label, _, _ in COLUMNS)
 
 
-FOUND = "+"  # before the name of a row
+ADDED = "+"  # before the name of a row
 COMPUTING = "c"  # after a ratio to the bound of compute and memory alone
 
 
@@ -145,7 +145,7 @@ def cells(row: Row) -> list[Cell]:
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """Returns what the marks in cells, and before names, mean, where there are any."""
-    plus = [f"{FOUND}: {row.schedule} was found by a search" for row in rows if row.from_search]
+    plus = [f"{ADDED}: a plan that was given, {row.schedule}" for row in rows if row.added]
     marked = {row.bound_reason: row.schedule for row in reversed(rows) if row.computing}
     return plus + [
         f"{COMPUTING}: time over the bound of compute and memory alone; the lower bound does not"

@@ -14,7 +14,9 @@ same schedule with other parameters.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -27,7 +29,9 @@ from planner.masks import Full
 from planner.planning import TRIMS, Trim, find_schedule, plan
 from planner.plans import Passes, Plans
 from planner.schedules import comparable, further
+from planner.verify import ensure_verified
 from planner.workload import Workload
+from ringloom.pricing import rebuild
 from ringloom.rows import Load, Refusal, Row, Unreached, shortage
 from runtimes.validation import check
 from simulator.confidence import interval, ratio_interval, spread
@@ -152,6 +156,34 @@ class Trials:
     def is_promising(self, split: Split) -> bool:
         """Returns False where the kernels alone take more than is worth a row."""
         return kernel_seconds(split.whole.plans, self.machine, self.scenario) <= split.worth
+
+    def added(self, plans: Plans, checked: bool) -> Case:
+        """Returns the case of plans that are given; executed where recipes say how to rebuild them.
+
+        Raises PlanError for plans of another workload and for those that do not fit.
+        """
+        if (plans.workload, plans.ranks, plans.pass_) != (self.work, self.ranks, self.pass_):
+            what = f"{plans.pass_} of {plans.workload} on {plans.ranks} ranks"
+            raise PlanError(f"the plans are {what}, not what is compared")
+        ensure_verified(plans)
+        name = " / ".join(dict.fromkeys(plan.name for plan in plans))
+        one = case(name, plans, simulate(plans, self.machine, self.scenario))
+        if lack := shortage(one.row.peak_bytes, self.room):
+            raise PlanError(f"the plan that is given {lack}")
+        one = replace(one, row=replace(one.row, added=True))
+        with suppress(PlanError):  # no recipe, or one that does not go with so few tokens
+            if checked and self.rebuilt(plans, self.work) == plans:
+                return self.executed(one, partial(self.rebuilt, plans))
+        return one
+
+    def rebuilt(self, plans: Plans, work: Workload) -> Plans:
+        """Returns the plans of some workload that the names of plans, as recipes, stand for."""
+        where = self.ranks, self.machine
+        made = [
+            rebuild(one.name, work, *where, pass_=one.pass_, scenario=self.scenario)
+            for one in plans
+        ]
+        return Plans(**{one.pass_: one for one in made})
 
     def executed(self, one: Case, made: Callable[[Workload], Plans] | None = None) -> Case:
         """Returns a case with what its execution on a smaller workload showed.

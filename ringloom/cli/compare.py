@@ -37,7 +37,7 @@ from simulator.confidence import basis
 @csv_option
 def command(checked: bool, searching: bool, room: float | None, **given: Any) -> int:
     result = searched({**given}, room) if searching else None
-    comparison = compared(given, checked=checked, memory=room, search=result)
+    comparison = compared(given, checked=checked, memory=room, plans=result and result.plans)
     rows, advice = comparison.rows, comparison.recommendation
     notes = [
         "* fastest, ~ too close to it to call",

@@ -238,9 +238,19 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
     return scenario
 
 
-def compared(given: dict[str, Any], most: int | None = None, **more: Any) -> Comparison:
-    """Compare schedules as the options of `comparison_options` say; `most`: if none are named."""
-    work, ranks = workload(given)
+def compared(
+    given: dict[str, Any], most: int | None = None, source: str | None = None, **more: Any
+) -> Comparison:
+    """Compare schedules as the options of `comparison_options` say; `most`: if none are named.
+
+    `source`: a plan file, whose workload it is and whose plans are compared, too.
+    """
+    if source:
+        plans = plans_of(source, {name: given[name] for name in WORKLOAD})
+        given["pass_"], more["plans"] = plans.pass_, plans
+        work, ranks = plans.workload, plans.ranks
+    else:
+        work, ranks = workload(given)
     chosen = {name: given[name] for name in ("hardware", "schedules", "pass_", "time_limit")}
     bar = partial(progress, verb="comparing")
     made = compare(work, ranks, **chosen, scenario=scenario_of(given), track=bar, **more)

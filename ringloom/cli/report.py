@@ -1,6 +1,7 @@
 """Compare schedules on one HTML page with all pictures.
 
-Timelines, load, memory and traffic, step by step; the page needs no network.
+Timelines, load, memory and traffic, step by step; the page needs no network. A plan file, such as
+search writes, is drawn beside schedules for its workload.
 
 Example:
   ringloom report --ranks 8 --seq 256k --heads 32 --kv-heads 8 -o report.html
@@ -20,18 +21,21 @@ MOST = 5  # schedules of a page for which none are named
 
 
 @click.command()
+@click.argument("source", metavar="[PLAN.json]", type=click.Path(exists=True), required=False)
 @comparison_options(MOST)
 @click.option(
     "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."
 )
 @click.option("--all-ranks", is_flag=True, help="Draw the timeline of every rank, not of 16.")
 @click.option("-o", "--output", type=FILE, default="report.html", help="File of the page.")
-def command(trace: str | None, all_ranks: bool, output: str, **given: Any) -> None:
+def command(
+    source: str | None, trace: str | None, all_ranks: bool, output: str, **given: Any
+) -> None:
     page = needing("report", "ringloom.report.page")
     run = import_module("ringloom.report.facts.recorded").recorded(trace) if trace else None
-    comparison = compared(given, MOST)
+    comparison = compared(given, MOST, source)
     with working("drawing"):
-        content = page.page(comparison, run, typed_command(), all_ranks)
+        content = page.page(comparison, run, typed_command(source or ""), all_ranks)
     write(output, content.encode())
     document = {
         "file": output,

@@ -14,7 +14,7 @@ from planner.analysis.balance import loads
 from planner.analysis.messages import message_bytes
 from planner.ir import Move, Plan
 from ringloom.advice import recommend
-from ringloom.rows import FOUND, LABELS, Refusal, Row, cells, notes
+from ringloom.rows import ADDED, LABELS, Refusal, Row, cells, notes
 from ringloom.views.units import in_lines, length, seconds, size, times
 from runtimes.validation import Check
 from simulator.prediction import Prediction
@@ -75,7 +75,7 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
     """The table of `ringloom compare`; `ran` adds a column of checks.
 
     The row of the fastest schedule is green and has a star before it, those that are too close to
-    it to call have a tilde, what a search found a plus. Schedules that cannot run come last, with
+    it to call have a tilde, a plan that was given a plus. Schedules that cannot run come last, with
     the reason.
     """
     heads = "", "schedule", *LABELS, *(["ran"] if ran else [])
@@ -84,8 +84,7 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
     for row in rows:
         best = row.schedule == advice.schedule
         texts = (
-            ("*" if best else "~" if row.schedule in advice.close_to else "")
-            + FOUND * row.from_search,
+            ("*" if best else "~" if row.schedule in advice.close_to else "") + ADDED * row.added,
             in_lines(row.schedule),
             *(cell.text for cell in cells(row)),
             *([RAN[row.exact].format(length(row.exact_seq or 0))] if ran else []),
