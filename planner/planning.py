@@ -111,6 +111,11 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
     """
     name, parameters = parse_schedule(text) if isinstance(text, str) else (str(text), {})
     parameters |= {key: own_name(value) for key, value in parameters.items() if key == "layout"}
+    if name == "found":  # of a search, whose recipes `planner.search` reads
+        raise PlanError(
+            "a found plan is made for a machine: read its file, or rebuild it by"
+            " rl.rebuild(recipe, work, ranks, hardware)"
+        )
     if name not in SCHEDULES:
         raise PlanError(unknown("schedule", name, SCHEDULES))
     SCHEDULES[name].check(parameters)
