@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.ir import ACCUMULATORS, TENSORS, Plan
-from planner.kernel_calls import Call, rectangle_calls
+from planner.kernel_calls import Call, Takes, rectangle_calls
+from planner.kernel_calls.runs import PLAIN
 from planner.partitions import Block, merge, shifted
 from planner.workload import DTYPES
 from simulator.hardware import Hardware
@@ -15,9 +16,7 @@ def up(n: float, to: float) -> float:
     return -(-n // to) * to
 
 
-def program_calls(
-    one: Plan, qs: list[Block], kvs: list[Block], windows: bool = False
-) -> list[Call]:
+def program_calls(one: Plan, qs: list[Block], kvs: list[Block], takes: Takes = PLAIN) -> list[Call]:
     """The kernel calls of a rectangle, blocks in the order of their first positions."""
     work, pieces = one.workload, one.workload.mask.region().pieces
     q, kv = ([b.positions for b in sorted(s, key=first) if b.size] for s in (qs, kvs))
@@ -26,7 +25,7 @@ def program_calls(
     if straight and work.allowed(rows, columns).all():
         return [Call(range(len(rows)), range(len(columns)), False)]
     aligned = [shifted(part, work.offset) for part in q]
-    return rectangle_calls(aligned, kv, pieces, windows=windows)
+    return rectangle_calls(aligned, kv, pieces, takes=takes)
 
 
 def first(block: Block) -> int:
@@ -118,8 +117,11 @@ class SlowPrices:
     def kernels(self, qs: list[Block], kvs: list[Block]) -> float:
         """The calls of an emitted program, and the merging of their results."""
         mask = self.machine.option("attention.mask", self.plan.pass_)
-        windows = not mask and DTYPES[self.plan.workload.dtype] == 2
-        calls = program_calls(self.plan, qs, kvs, windows)
+        half = DTYPES[self.plan.workload.dtype] == 2
+        takes = Takes(
+            half and not mask, half and self.machine.option("attention.bottom_right") == 1
+        )
+        calls = program_calls(self.plan, qs, kvs, takes)
         rows = [row for call in calls for row in call.rows]
         columns = [column for call in calls for column in call.columns]
         heads = self.heads(qs[0], kvs[0])
@@ -140,11 +142,18 @@ class SlowPrices:
         mask = self.machine.option("attention.mask", self.plan.pass_)
         if call.kind == "masked" or (call.kind == "window" and mask):
             return looked + looked * mask / (self.per_pair() * max(heads, 1))
-        if call.kind in ("causal", "window"):
-            lo, hi = (-rows, 0) if call.band is True else call.band  # type: ignore[misc]
+
+        def banded(lo: int, hi: int, width: int) -> float:
             ends = [(max(0, i + lo) // sk * sk, i + sq + hi, i) for i in range(0, rows, sq)]
-            looked = sum(
-                up(min(sq, rows - i), high) * up(min(columns, up(min(columns, last), sk)) - low, tk)
+            return sum(
+                up(min(sq, rows - i), high) * up(min(width, up(min(width, last), sk)) - low, tk)
                 for low, last, i in ends
             )
-        return looked * (self.machine["attention.causal"] if call.band is not False else 1.0)
+
+        dearer = self.machine["attention.causal"]
+        if call.band is True:  # the tiles before the diagonal are as those of a full call
+            late = columns - rows
+            return banded(-rows, late, columns) + (dearer - 1) * banded(-rows, 0, rows)
+        if call.band:
+            return banded(*call.band, columns) * dearer
+        return looked

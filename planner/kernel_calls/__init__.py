@@ -1,6 +1,6 @@
 """The kernel calls of a rectangle: the one place where rectangles are cut for kernels."""
 
 from planner.kernel_calls.calls import rectangle_calls
-from planner.kernel_calls.runs import Band, Call, band_calls
+from planner.kernel_calls.runs import Band, Call, Takes, band_calls
 
-__all__ = ["Band", "Call", "band_calls", "rectangle_calls"]
+__all__ = ["Band", "Call", "Takes", "band_calls", "rectangle_calls"]

@@ -1,7 +1,8 @@
 """rectangle_calls(q, kv, boxes)   cuts a rectangle of query and key blocks into kernel calls.
 
     full     every row sees every column
-    causal   as many rows as columns, row r sees the columns 0..r: what kernels call is_causal
+    causal   as many rows as columns, row r sees the columns 0..r: what kernels call is_causal;
+             where kernels count from the last row, which sees all columns, there may be more
     window   row r sees the columns r + lo..r + hi
     masked   rows under an explicit mask, at most 512 of them
 
@@ -16,7 +17,7 @@ from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
-from planner.kernel_calls.runs import Call, ascend, band_calls, runs
+from planner.kernel_calls.runs import PLAIN, Call, Takes, ascend, band_calls, runs
 from planner.kernel_calls.strips import strip_calls
 from planner.masks.regions import FAR, Ints
 from planner.partitions import Ranges, merge
@@ -30,31 +31,34 @@ def rectangle_calls(
     kv: Sequence[Ranges],
     boxes: Ints,
     masks: bool = True,
-    windows: bool = False,
+    takes: Takes = PLAIN,
 ) -> list[Call]:
     """Returns the calls of a rectangle of blocks under a mask.
 
     q, kv: positions of each block, queries aligned with the keys. boxes: [n, 6], the mask as
     disjoint boxes cut by bands. Rows and columns count the positions of the blocks in turn, each
-    block's ascending. `masks`: kernels take masks, so that there may be masked calls; `windows`:
-    they take a window as an argument, so that what it leaves of two runs is one call.
+    block's ascending. `masks`: kernels take masks, so that there may be masked calls; `takes`:
+    what else they take.
     """
     rows, columns = in_turn(q), in_turn(kv)
     few = len(rows) * len(columns) <= MOST or not masks
-    calls = _causal(rows, columns) if np.array_equal(boxes, CAUSAL) else []
+    calls = _causal(rows, columns, takes.bottom_right) if np.array_equal(boxes, CAUSAL) else []
     if calls and (few or len(calls) ** 2 <= MOST):
         return calls
     if few:
-        return band_calls(runs(rows), runs(columns), boxes, windows)
+        return band_calls(runs(rows), runs(columns), boxes, takes)
     q, kv = ([(*x,)] if ascend(x) else side for x, side in ((rows, q), (columns, kv)))
     return list(_strips(q, kv, boxes))
 
 
-def _causal(rows: Sequence[range], columns: Sequence[range]) -> list[Call]:
+def _causal(
+    rows: Sequence[range], columns: Sequence[range], bottom_right: bool = False
+) -> list[Call]:
     """Cuts ascending ranges, whole steps apart, under a causal mask; [] for others.
 
     Rows that see no column more than the row before, and then rows that see one more each, are a
-    full call for what all of them see, and a causal one. So do programs of loops.
+    full call for what all of them see, and a causal one; or one call, where a causal one counts
+    from the last row and the columns go on from the first. So do programs of loops.
     """
     step = max((x.step for x in (*rows, *columns) if len(x) > 1), default=1)
     apart = {n % step for x in (*rows, *columns) for n in x[:2]}
@@ -77,8 +81,11 @@ def _causal(rows: Sequence[range], columns: Sequence[range]) -> list[Call]:
             row += y - x
     calls = list[Call]()
     for first, end, full, last in groups:
+        many = last - full  # rows that see one column more each
+        if bottom_right and last <= before[1] and many == end - first:
+            full = 0
         calls += [Call(range(first, end), range(full), False)] * (full > 0)
-        calls += [Call(range(end + full - last, end), range(full, last), True)] * (full < last)
+        calls += [Call(range(end - many, end), range(full, last), True)] * (many > 0)
     return calls
 
 

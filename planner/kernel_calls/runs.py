@@ -4,11 +4,14 @@ Positions of one step that go on are a run. In a run of queries and a run of key
 box leaves a band: row r sees the columns r + lo..r + hi that there are.
 
         columns                    band  ::= False      every row sees every column
-      +-----------+                        | True       as many rows as columns, row r sees 0..r
- rows |\ hi       |                        | (lo, hi)   row r sees the columns r + lo..r + hi,
-      | \\\       |                                     and every row sees one at least
-      |  lo \     |
+      +-----------+                        | True       the last row sees all columns, each before
+ rows |\ hi       |                        |            it one less; there are as many rows
+      | \\\       |                        | (lo, hi)   row r sees the columns r + lo..r + hi,
+      |  lo \     |                                     and every row sees one at least
       +-----------+        a triangle is a full call for what all see, a causal one, a full one
+
+Kernels that count from the last row take causal calls of more columns than rows: the first two of a
+triangle are one.
 
 Emitted programs of loops cut in the same way when they run, as code.
 """
@@ -27,6 +30,16 @@ STRIP = 1024  # rows of a window at least, as a kernel may need it as a bias
 Band = bool | tuple[int, int]
 Kind = Literal["full", "causal", "window", "masked"]
 Box = Sequence[int]  # i0, i1, j0, j1, lo, hi: i0 <= i < i1, j0 <= j < j1, lo <= j - i <= hi
+
+
+class Takes(NamedTuple):
+    """Calls that kernels take besides full ones, and causal ones of as many rows as columns."""
+
+    windows: bool = False  # a window as an argument: what it leaves of two runs is one call
+    bottom_right: bool = False  # causal calls of more columns, whose last row sees all of them
+
+
+PLAIN = Takes()
 
 
 class Run(NamedTuple):
@@ -79,17 +92,16 @@ def ascend(parts: Iterable[range]) -> bool:
 
 
 def band_calls(
-    rows: Sequence[Run], columns: Sequence[Run], boxes: Ints, whole: bool = False
+    rows: Sequence[Run], columns: Sequence[Run], boxes: Ints, takes: Takes = PLAIN
 ) -> list[Call]:
     """Cuts a rectangle of runs under disjoint boxes [n, 6]; full calls that go on are one.
 
-    Queries are at positions aligned with those of keys. `whole`: kernels take a window as an
-    argument, so that what a window leaves of two runs is one call.
+    Queries are at positions aligned with those of keys.
     """
     calls = list[Call]()
     own, other = _within(rows, boxes[:, 0], boxes[:, 1]), _within(columns, boxes[:, 2], boxes[:, 3])
     for n in sorted(own.keys() & other.keys()):
-        calls += _halved(_half(own[n]), _half(other[n]), boxes[n].tolist(), whole)
+        calls += _halved(_half(own[n]), _half(other[n]), boxes[n].tolist(), takes)
     for side in (1, 0, 1):
         calls = _joined(calls, side)
     return calls
@@ -143,7 +155,7 @@ def _half(runs: Sequence[Run]) -> Half:
     return Half(runs, min(a.first, b.first), max(a.last, b.last), at, halves)
 
 
-def _halved(rows: Half, columns: Half, box: Box, whole: bool) -> Iterator[Call]:
+def _halved(rows: Half, columns: Half, box: Box, takes: Takes) -> Iterator[Call]:
     """Goes into halves of one box until their rows are full, or of one run each."""
     least, most = columns.first - rows.last, columns.last - rows.first
     if most < box[4] or least > box[5]:
@@ -152,15 +164,15 @@ def _halved(rows: Half, columns: Half, box: Box, whole: bool) -> Iterator[Call]:
         yield from (Call(run.at, columns.at, False) for run in rows.runs)
     elif rows.halves:
         for half in rows.halves:
-            yield from _halved(half, columns, box, whole)
+            yield from _halved(half, columns, box, takes)
     elif columns.halves:
         for half in columns.halves:
-            yield from _halved(rows, half, box, whole)
+            yield from _halved(rows, half, box, takes)
     else:
-        yield from box_calls(rows.runs[0], columns.runs[0], box, whole)
+        yield from box_calls(rows.runs[0], columns.runs[0], box, takes)
 
 
-def box_calls(rows: Run, columns: Run, box: Box, whole: bool = False) -> Iterator[Call]:
+def box_calls(rows: Run, columns: Run, box: Box, takes: Takes = PLAIN) -> Iterator[Call]:
     """Yields the calls of two runs within a box."""
     (*_, lo, hi), i, j = box, rows.positions, columns.positions
     if j[-1] - i[0] < lo or j[0] - i[-1] > hi:
@@ -171,14 +183,14 @@ def box_calls(rows: Run, columns: Run, box: Box, whole: bool = False) -> Iterato
         step = lcm(i.step, j.step)
         for one in rows.every(step):
             for other in columns.every(step):
-                yield from box_calls(one, other, box, whole)
+                yield from box_calls(one, other, box, takes)
     else:
         step, ahead = (i if len(i) > 1 else j).step, j[0] - i[0]
-        whole &= lo > -FAR
-        yield from banded(rows, columns, -((ahead - lo) // step), (hi - ahead) // step, whole)
+        takes = takes._replace(windows=takes.windows and lo > -FAR)
+        yield from banded(rows, columns, -((ahead - lo) // step), (hi - ahead) // step, takes)
 
 
-def banded(rows: Run, columns: Run, lo: int, hi: int, whole: bool = False) -> Iterator[Call]:
+def banded(rows: Run, columns: Run, lo: int, hi: int, takes: Takes) -> Iterator[Call]:
     """Yields the calls in which row r sees the columns r + lo..r + hi, as far as there are any."""
     height, width = len(rows.at), len(columns.at)
     top, left = max(0, -hi), max(0, lo)
@@ -187,11 +199,11 @@ def banded(rows: Run, columns: Run, lo: int, hi: int, whole: bool = False) -> It
     height, width, lo, hi = len(rows.at), len(columns.at), lo + top - left, hi + top - left
     if lo > hi or not height or not width:
         return
-    if whole and (lo > 1 - height or hi < width - 1):
+    if takes.windows and (lo > 1 - height or hi < width - 1):
         if height > width and hi >= min(width - 1, 2 * width - height):
             # Of more rows than columns kernels take no bound above that lies further.
             for i, j in pairwise(sorted({0, max(width - 1 - hi, 0), min(1 - lo, height), height})):
-                yield from banded(rows.part(i, j), columns, lo + i, hi + i, whole)
+                yield from banded(rows.part(i, j), columns, lo + i, hi + i, takes)
         else:
             yield Call(rows.at, columns.at, (lo, hi))
     elif lo > 1 - height:
@@ -199,7 +211,7 @@ def banded(rows: Run, columns: Run, lo: int, hi: int, whole: bool = False) -> It
     elif hi >= width - 1:
         yield Call(rows.at, columns.at, False)
     else:
-        yield from triangle(rows.at, columns.at, hi)
+        yield from triangle(rows.at, columns.at, hi, takes.bottom_right)
 
 
 def _strips(rows: range, columns: range, lo: int, hi: int) -> Iterator[Call]:
@@ -210,9 +222,11 @@ def _strips(rows: range, columns: range, lo: int, hi: int) -> Iterator[Call]:
         yield Call(part, columns[left : top + len(part) + hi], (lo + ahead, hi + ahead))
 
 
-def triangle(rows: range, columns: range, hi: int) -> Iterator[Call]:
+def triangle(rows: range, columns: range, hi: int, bottom_right: bool) -> Iterator[Call]:
     """Row 0 sees the columns 0..hi, each next row one more, until the rows see all of them."""
     square = len(columns) - hi
+    if bottom_right:
+        hi = 0
     if hi > 0:
         yield Call(rows, columns[:hi], False)
     yield Call(rows[:square], columns[hi:], True)

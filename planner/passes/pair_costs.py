@@ -62,5 +62,5 @@ def _pairs(call: Call) -> float:
     """Counts the pairs that a call computes; those under an explicit mask double."""
     rows, columns = len(call.rows), len(call.columns)
     if call.band is True:
-        return rows * (rows + 1) / 2
+        return rows * (2 * columns - rows + 1) / 2
     return rows * columns * (1 + (call.band is not False))

@@ -1,12 +1,14 @@
 """Prices of kernel calls: launch + (pairs x seconds per pair + traffic x seconds per byte) x idle.
 
     full     ceil(rows / tq) tq x ceil(columns / tk) tk pairs: tiles are computed whole
-    causal   per run of rows that is skipped together, the columns up to its last row, likewise
+    causal   per run of rows that is skipped together, the columns up to its last row, likewise;
+             where kernels count from the last row, of late queries, too
     window   the same, and none of the columns before its first row's first one
     masked   as full, and the mask, which is made once for all heads and batch rows; so are windows
              where making a mask has a price: kernels that need one do not know windows
 
-A pair of a causal or a window call may be dearer than one of a full call. The share of the traffic
+A pair of a causal or a window call may be dearer than one of a full call; one before the diagonal
+of late queries is not, as kernels mask the tiles on the diagonal alone. The share of the traffic
 to memory (inputs and results, once each) that no products hide is added. For a square full call of
 S tokens the rate is TF(S) = Tmax S / (S + S_half), the curve that measurements
 follow: S_half pairs take as long as what a token moves, less where query heads share KV heads. For
@@ -33,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from planner.ir import CARRIED, TENSORS, Pass
-from planner.kernel_calls import Call
+from planner.kernel_calls import Call, Takes
 from planner.workload import DTYPES, Workload
 from simulator.hardware import Hardware
 
@@ -75,8 +77,9 @@ class Kernels:
         )
         # Of one (query, key) pair, in pairs of one head.
         self._mask = hardware.option("attention.mask", pass_) / self.seconds_per_pair
-        # Kernels take a window as an argument: a rectangle's is one call, not strips under a mask.
-        self.windows = DTYPES[work.dtype] == 2 and not self._mask
+        narrow = DTYPES[work.dtype] == 2  # those of 16 bit, unless they are given a mask
+        from_end = bool(hardware.option("attention.bottom_right"))
+        self.takes = Takes(narrow and not self._mask, narrow and from_end)
         self._causal = hardware.option("attention.causal", pass_)
         self._at_once = hardware.option("attention.blocks")
         self._per_row, self._per_column = traffic_per_token(pass_, work)
@@ -89,7 +92,7 @@ class Kernels:
     def form(self) -> tuple[object, ...]:
         """Everything that the counts of calls depend on, beside the workload."""
         tiles = self.tile, self._short, self._flash
-        return *tiles, self._skips, self.windows, self._mask, self._causal
+        return *tiles, self._skips, self.takes, self._mask, self._causal
 
     def blocks(self, rows: Any, columns: Any, heads: Any) -> Any:
         """Count the blocks per head of calls for some query heads."""
@@ -148,9 +151,11 @@ class Kernels:
             return float(self.full(rows, columns, heads))
         if call.band is None or (self._mask and call.band is not True):
             return float(self.full(rows, columns, heads)) * (1 + self._mask / max(heads, 1))
-        band = (1 - rows, 0) if call.band is True else call.band
         tile = min(float(self.height(rows, heads)), self.tile[0]), self.tile[1]
-        return band_pairs((rows, columns), band, tile, self._skips) * self._causal
+        if call.band is True:
+            late = band_pairs((rows, columns), (1 - rows, columns - rows), tile, self._skips)
+            return late + causal_pairs(rows, tile, self._skips) * (self._causal - 1)
+        return band_pairs((rows, columns), call.band, tile, self._skips) * self._causal
 
     def seconds(self, call: Call, heads: int) -> float:
         """Return the seconds of one call for some query heads, all batch rows together."""
@@ -159,7 +164,7 @@ class Kernels:
         return float(self.total((1, pairs, blocks, *self.traffic(*size)), heads))
 
 
-def causal_pairs(n: int, tile: tuple[int, int], skip: tuple[int, int]) -> float:
+def causal_pairs(n: int, tile: tuple[float, int], skip: tuple[int, int]) -> float:
     """Count pairs that a causal call of n x n computes."""
     return band_pairs((n, n), (1 - n, 0), tile, skip)
 

@@ -89,7 +89,7 @@ class Rectangles:
         return self._calls(self._positions.rectangle(*self._positions.in_order(*chunks)))
 
     def _calls(self, rectangle: Rectangle) -> list[Call]:
-        return rectangle_calls(*rectangle, windows=self._kernels.windows)
+        return rectangle_calls(*rectangle, takes=self._kernels.takes)
 
     def _summary(self, heads: int, q: Ints, kv: Ints) -> Cut:
         rectangle = self._positions.rectangle(q, kv)

@@ -23,6 +23,8 @@ attention.narrow_tile_q       queries of a kernel tile for head_dim up to 64, wh
 attention.short_tile_q        queries of a kernel tile for calls of fewer than a tile, likewise
 attention.skip_q, skip_kv     kernel tiles that causal calls skip, where they differ from `tile`
 attention.causal              seconds per pair of a causal call, relative to a full one
+attention.bottom_right        1 where programs make causal calls of 16 bit that count from the last
+                              row and column: late queries are one; 0 where from the first
 attention.mask                seconds per pair to make an explicit mask, once for all heads; 0 where
                               kernels know windows
 attention.backward_launch ... what the backward pass has of its own
@@ -114,6 +116,7 @@ OWN: dict[str, tuple[Unit, float]] = {
 OPTIONAL = {
     **{f"attention.{name}": kind for name, kind in OWN.items()},
     **{f"attention.backward_{name}": kind for name, kind in OWN.items()},
+    "attention.bottom_right": (Unit("1 or 0", most=1, whole=True, zero=True), 0.0),
     "attention.blocks": (Unit("blocks", whole=True, zero=True), 0.0),
     "attention.narrow_tile_q": (TOKENS, 0.0),
     "attention.short_tile_q": (TOKENS, 0.0),

@@ -1,6 +1,6 @@
 """Kernel modules of torch programs: exact on CPUs, and of the right shapes on CUDA's branches."""
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -44,13 +44,15 @@ def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(part, "SCALE", SCALE)
 
 
-def cut(work: Workload, queries: range, keys: range, whole: bool = False) -> list[Any]:
+def cut(
+    work: Workload, queries: range, keys: range, late: bool = False, whole: bool = False
+) -> list[Any]:
     """The kernel calls of a rectangle, by the part with this workload's constants."""
     (aligned,) = shifted((queries,), work.offset)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(bands, "BOXES", tuple(map(tuple, work.mask.region().pieces.tolist())))
         bands.tiles.cache_clear()
-        return bands.tiles((aligned,), (keys,), whole)
+        return bands.tiles((aligned,), (keys,), late, whole)
 
 
 def dense(q: Any, k: Any, v: Any, allowed: Any) -> tuple[Any, Any]:
@@ -182,90 +184,6 @@ def test_bands_on_cuda_are_bounds_that_flash_keeps_or_masks(
     assert (mask is None) == (rows <= cols or hi < min(cols - 1, 2 * cols - rows))
 
 
-class OnGpu(torch.Tensor):  # type: ignore[misc]
-    """Numbers in float64 that are taken for those of a GPU in 16 bit."""
-
-    is_cpu = False
-
-    def element_size(self) -> int:
-        return 2
-
-
-def scores_of_flash(
-    q: Any, k: Any, causal: bool, scale: float, window_size_left: int, window_size_right: int
-) -> Any:
-    """Scores [batch, heads, rows, columns] of what flash operators get, of a causal mask or not."""
-    seen = flash_sees(q.shape[1], k.shape[1], window_size_left, 0 if causal else window_size_right)
-    return (q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * scale).masked_fill(~seen, -torch.inf)
-
-
-class Flash:
-    """The flash operators of GPUs as they are documented, and how often they were called."""
-
-    calls = 0
-
-    def _flash_attention_forward(self, q: Any, k: Any, v: Any, *rest: Any, **how: Any) -> Any:
-        assert rest[:5] == (None, None, q.shape[1], k.shape[1], 0.0)
-        self.calls += 1
-        k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-        scores = scores_of_flash(q, k, rest[5], **(NO_WINDOW | how))
-        out = scores.softmax(-1) @ v.transpose(1, 2)
-        return out.transpose(1, 2), scores.logsumexp(-1), None, None, None
-
-    def _flash_attention_backward(
-        self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *rest: Any, **how: Any
-    ) -> Any:
-        assert rest[:5] == (None, None, q.shape[1], k.shape[1], 0.0)
-        heads = k.shape[2]
-        k, v = (x.repeat_interleave(q.shape[2] // heads, 2) for x in (k, v))
-        p = (scores_of_flash(q, k, rest[5], **(NO_WINDOW | how)) - lse[..., None]).exp()
-        q, k, v, dout, out = (x.transpose(1, 2) for x in (q, k, v, dout, out))
-        ds = p * (dout @ v.mT - (dout * out).sum(-1, keepdim=True)) * how["scale"]
-        dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (ds.mT @ q, p.mT @ dout))
-        return tuple(x.transpose(1, 2) for x in (ds @ k, dk, dv))
-
-
-NO_WINDOW = {"window_size_left": -1, "window_size_right": -1}
-
-
-@given(
-    st.integers(1, 3),
-    st.integers(0, 30),
-    st.none() | st.integers(0, 30),
-    st.lists(st.integers(0, 60), min_size=4, max_size=4),
-)
-def test_a_window_is_one_call_of_flash_and_exact(
-    step: int, left: int, right: int | None, ends: list[int]
-) -> None:
-    work = Workload(seq=60, heads=4, kv_heads=2, head_dim=8, mask=Window(left, right))
-    queries, keys = (range(*sorted(x), step) for x in (ends[:2], ends[2:]))
-    random = torch.Generator().manual_seed(0)
-    sizes = (4, len(queries)), (2, len(keys)), (2, len(keys)), (4, len(queries))
-    whole = [torch.randn(2, *x, 8, dtype=torch.float64, generator=random) for x in sizes]
-    q, k, v = (x.clone().requires_grad_() for x in whole[:3])
-    out, lse = dense(q, k, v, work.allowed(np.array(queries, int), np.array(keys, int)))
-    out.backward(whole[3])
-    truth = out.detach(), lse.detach(), *(x.grad for x in (q, k, v))
-    calls, flash = cut(work, queries, keys, whole=True), Flash()
-    assert len(calls) <= 1 + 2 * (len(queries) > len(keys))
-    result = torch.zeros_like(whole[0]), torch.full_like(whole[0][..., :1], -torch.inf)
-    grads = [torch.zeros_like(x) for x in whole[:3]]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(windows, "aten", flash)
-        q, k, v, dout = (x.as_subclass(OnGpu) for x in whole)
-        for rows, cols, band in calls:
-            part = windows.attend(q[:, :, rows], k[:, :, cols], v[:, :, cols], band)
-            merge(*(x[:, :, rows] for x in result), *(x.as_subclass(torch.Tensor) for x in part))
-        for rows, cols, band in calls:
-            ours = [x[:, :, rows] for x in (dout, q, *(x.as_subclass(OnGpu) for x in result))]
-            shares = windows.attend_backward(*ours, k[:, :, cols], v[:, :, cols], band)
-            for grad, share, at in zip(grads, shares, (rows, cols, cols), strict=True):
-                grad[:, :, at] += share.as_subclass(torch.Tensor)
-    assert flash.calls == len(calls)
-    for own, wanted in zip((*result, *grads), truth, strict=True):
-        torch.testing.assert_close(own, wanted, rtol=0, atol=EXACT)
-
-
 def test_a_long_window_is_cut_into_strips() -> None:
     work = Workload(seq=2500, heads=1, mask=Window(40, 7))
     calls = cut(work, range(2500), range(2500))
@@ -282,8 +200,10 @@ FORMS: list[tuple[Any, Any, int, int]] = [
     *((part, True, 100, 100) for part in ungrouped),
     (kernels, False, 100, 64),
     (kernels, True, 100, 100),
+    (kernels, True, 64, 100),
     (windows, False, 100, 64),
     (windows, True, 100, 100),
+    (windows, True, 64, 100),
     (windows, (-20, 0), 100, 100),
     (windows, (-600, 30), 1200, 700),
     (windows, (-600, 300), 1200, 700),
@@ -312,7 +232,25 @@ def test_kernels_of_gpus_in_16_bit_take_windows_as_an_argument() -> None:
     assert taken == [True, False, False]
 
 
-@pytest.mark.parametrize(("rows", "cols", "band"), [(100, 64, False), (100, 100, True)])
+@pytest.mark.parametrize("backend", ["CUDNN_ATTENTION", "FLASH_ATTENTION"])
+def test_flash_kernels_of_cuda_count_from_the_last_row(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = getattr(torch.nn.attention.SDPBackend, backend).value
+    monkeypatch.setattr(
+        of_any_length, "aten", SimpleNamespace(_fused_sdp_choice=lambda *_, **__: chosen)
+    )
+    kinds = ("meta", torch.bfloat16), ("meta", torch.float32), ("cpu", torch.bfloat16)
+    ours = [[torch.empty(1, 1, 1, 8, device=on, dtype=x)] * 3 for on, x in kinds]
+    assert [windows.counts_from_end(*x) for x in ours] == [True, False, False]
+    assert [of_any_length.counts_from_end(*x) for x in ours] == [backend[0] == "F", False, False]
+    monkeypatch.setattr(torch.version, "hip", "6.4")  # whose kernels count from the first
+    assert not any(windows.counts_from_end(*x) for x in ours)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "band"), [(100, 64, False), (100, 100, True), (64, 100, True)]
+)
 @pytest.mark.parametrize("backend", ["CUDNN_ATTENTION", "FLASH_ATTENTION"])
 def test_programs_of_any_length_attend_by_cudnn_where_torch_does(
     backend: str, rows: int, cols: int, band: bool, monkeypatch: pytest.MonkeyPatch
@@ -341,7 +279,8 @@ def test_programs_of_any_length_attend_by_cudnn_where_torch_does(
     grads = part.attend_backward(dout, q, out.float(), lse, k, v, band)
     assert [x.shape for x in grads] == [x.shape for x in (q, k, v)]
     assert len(called) == 2
-    assert (set(called) == {"cudnn"}) == (backend == "CUDNN_ATTENTION")
+    square = band is False or rows == cols  # cuDNN counts from the first row
+    assert (set(called) == {"cudnn"}) == (square and backend == "CUDNN_ATTENTION")
 
 
 def test_masked_kernels_read_the_output_one_row_of_all_heads_after_the_other(

@@ -80,6 +80,24 @@ def test_rectangles_are_cut_once_for_kernels_that_cut_alike() -> None:
     assert usual is not other
 
 
+def test_late_queries_are_one_call_where_kernels_count_from_the_last_row() -> None:
+    """Only tiles on the diagonal are dearer, and the results of two calls are not merged."""
+    one = plan("allgather:layout=contiguous", Workload(seq=4096, heads=2), 4)
+    (node,) = one.steps[-1].attends
+    (row,), cuts = np.flatnonzero(node.rank == 3), dict[str, Any]()
+    for name in ("a100-nvlink", "h100", "h100:fa2"):
+        cuts[name] = rectangles(one, hardware(name)).calls(node.q[row], node.kv[row])
+    assert sizes(cuts["a100-nvlink"]) == sizes(cuts["h100:fa2"]) == [(1024, 4096, "causal")]
+    full, causal = cuts["h100"]
+    assert sizes([full, causal]) == [(1024, 3072, "full"), (1024, 1024, "causal")]
+    kernels = Kernels(hardware("a100-nvlink"), one.workload, "forward")
+    pairs = [kernels.pairs(call, 2) for call in (*cuts["a100-nvlink"], full, causal)]
+    assert pairs[0] == pytest.approx(sum(pairs[1:]))
+    wide = replace(one.workload, dtype="float32")
+    cut = rectangles(plan(one.name, wide, 4), hardware("a100-nvlink"))
+    assert len(cut.calls(node.q[row], node.kv[row])) == 2
+
+
 def test_a_window_is_one_call_or_strips_as_high_as_it_is_wide() -> None:
     """Strips, where a kernel takes the window as a bias: on CPUs, and in 32 bit."""
     one = plan("ring", Workload(seq=2**14, heads=2, mask=Window(1024)), 4)

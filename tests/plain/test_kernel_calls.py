@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from codegen.frame.assemble import Part
 from codegen.torch.parts import bands
-from planner.kernel_calls import Call, band_calls, rectangle_calls
+from planner.kernel_calls import Call, Takes, band_calls, rectangle_calls
 from planner.kernel_calls.calls import in_turn
 from planner.kernel_calls.runs import Run, runs
 from planner.kernel_calls.strips import strip_calls
@@ -29,8 +29,13 @@ def order(blocks: list[Ranges]) -> Counts:
     return np.concatenate([*map(merge, blocks), np.zeros(0, np.int64)])
 
 
-def covered(calls: list[Call], shape: tuple[int, int], allowed: NDArray[np.bool_]) -> Counts:
-    """Count how often each pair of a rectangle is computed; no row of a call may see nothing."""
+def covered(
+    calls: list[Call], shape: tuple[int, int], allowed: NDArray[np.bool_], late: bool = False
+) -> Counts:
+    """Count how often each pair of a rectangle is computed; no row of a call may see nothing.
+
+    late: causal calls may have more columns than rows.
+    """
     count = np.zeros(shape, np.int64)
     for call in calls:
         place = np.ix_(np.array(call.rows), np.array(call.columns))
@@ -38,10 +43,13 @@ def covered(calls: list[Call], shape: tuple[int, int], allowed: NDArray[np.bool_
         if call.band is None:
             count[place] += allowed[place]
             continue
-        lo, hi = (-(10**6), 0 if call.band else 10**6) if call.band in (True, False) else call.band
+        more = len(call.columns) - len(call.rows)
+        assert call.kind != "causal" or not more or (late and more > 0)
+        lo, hi = (
+            (-(10**6), more if call.band else 10**6) if call.band in (True, False) else call.band
+        )
         seen = (lo <= ahead) & (ahead <= hi)
         assert seen.any(axis=1).all()
-        assert call.kind != "causal" or len(call.rows) == len(call.columns)
         count[place] += seen
     return count
 
@@ -54,19 +62,20 @@ def cases(draw: st.DrawFn) -> tuple[Workload, list[Ranges], list[Ranges]]:
     return work, q, kv
 
 
-@given(cases(), st.sampled_from([0, 4, 64, 1000]), st.sampled_from([4, 8, 512]))
+@given(cases(), st.sampled_from([0, 4, 64, 1000]), st.sampled_from([4, 8, 512]), st.booleans())
 def test_calls_cover_what_the_mask_allows_once(
-    case: tuple[Workload, list[Ranges], list[Ranges]], most: int, tile: int
+    case: tuple[Workload, list[Ranges], list[Ranges]], most: int, tile: int, late: bool
 ) -> None:
     work, q, kv = case
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("planner.kernel_calls.calls.MOST", most)
         patched.setattr("planner.kernel_calls.strips.TILE", tile)
         aligned = [shifted(block, work.offset) for block in q]
-        calls = rectangle_calls(aligned, kv, work.mask.region().pieces)
+        takes = Takes(bottom_right=late)
+        calls = rectangle_calls(aligned, kv, work.mask.region().pieces, takes=takes)
     rows, columns = order(q), order(kv)
     allowed = work.allowed(rows, columns)
-    count = covered(calls, (len(rows), len(columns)), allowed)
+    count = covered(calls, (len(rows), len(columns)), allowed, late)
     np.testing.assert_array_equal(count, allowed)
 
 
@@ -74,6 +83,22 @@ def test_pages_that_every_query_sees_are_one_call() -> None:
     queries, pages = [range(4096, 4352), range(7936, 8192)], [range(n, n + 16) for n in (0, 64, 99)]
     sides, boxes = (runs(queries), runs(pages)), Causal().region().pieces
     assert band_calls(*sides, boxes) == [Call(range(512), range(48), False)]
+
+
+@pytest.mark.parametrize("mask", [Causal(), Causal() & Documents((4, 56))])
+@pytest.mark.parametrize(("keys", "more"), [(range(60), 0), (range(50), 1), (range(20, 60), 0)])
+def test_late_queries_are_one_call_where_kernels_count_from_the_last_row(
+    mask: Mask, keys: range, more: int
+) -> None:
+    """Rows after the last key are a full call."""
+    queries, boxes, takes = range(40, 60), mask.region().pieces, Takes(bottom_right=True)
+    first, last = (
+        rectangle_calls([(queries,)], [(keys,)], boxes, takes=t) for t in (Takes(), takes)
+    )
+    assert [call.kind for call in last] == ["causal"] + ["full"] * more
+    assert len(first) == len(last) + 1
+    allowed = mask.allowed(queries, keys)
+    np.testing.assert_array_equal(covered(last, allowed.shape, allowed, True), allowed)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.data())
@@ -125,28 +150,34 @@ def test_one_token_of_a_stripe_is_one_row(kv: range) -> None:
     np.testing.assert_array_equal(covered(calls, allowed.shape, allowed), allowed)
 
 
-def assert_alike(mask: Mask, rows: Ranges, columns: Ranges, whole: bool = False) -> None:
+def assert_alike(
+    mask: Mask, rows: Ranges, columns: Ranges, whole: bool = False, late: bool = False
+) -> None:
     """Fails unless programs of loops make the calls that the planner does."""
     boxes = mask.region().pieces
-    ours = band_calls(runs(rows), runs(columns), boxes, whole)
+    ours = band_calls(runs(rows), runs(columns), boxes, Takes(whole, late))
     plain = [without_windows] * bool((boxes[:, 4] < -(2**30)).all())
     parts: list[Any] = [bands, *plain]
     for part in parts:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(part, "BOXES", tuple(map(tuple, boxes.tolist())))
             part.tiles.cache_clear()
-            theirs = part.tiles(rows, columns, whole)
+            theirs = part.tiles(rows, columns, late, whole)
         assert [(*map(written, call[:2]), call[2]) for call in theirs] == [
             (tuple(call.rows), tuple(call.columns), call.band) for call in ours
         ]
 
 
-@given(cases(), st.data(), st.integers(1, 4), st.booleans())
+@given(cases(), st.data(), st.integers(1, 4), st.booleans(), st.booleans())
 def test_programs_cut_as_the_planner_does(
-    case: tuple[Workload, list[Ranges], list[Ranges]], data: st.DataObject, step: int, whole: bool
+    case: tuple[Workload, list[Ranges], list[Ranges]],
+    data: st.DataObject,
+    step: int,
+    whole: bool,
+    late: bool,
 ) -> None:
     rows, columns = (tuple(data.draw(of_one_step(step))) for _ in range(2))
-    assert_alike(case[0].mask, shifted(rows, case[0].offset), columns, whole)
+    assert_alike(case[0].mask, shifted(rows, case[0].offset), columns, whole, late)
 
 
 @pytest.mark.parametrize("left", [0, 1, 3, 7, 40])
@@ -159,7 +190,9 @@ def test_programs_cut_windows_as_the_planner_does_where_kernels_take_them(
         queries = range(60, 60 + rows * step, step)
         keys = range(60 + ahead, 60 + ahead + columns * step, step)
         assert_alike(mask, (queries,), (keys,), whole=True)
-        calls = rectangle_calls([(queries,)], [(keys,)], mask.region().pieces, windows=True)
+        calls = rectangle_calls(
+            [(queries,)], [(keys,)], mask.region().pieces, takes=Takes(windows=True)
+        )
         assert len(calls) <= 1 + 2 * (rows > columns)
         count = covered(calls, (rows, columns), np.zeros((0, 0), bool))
         np.testing.assert_array_equal(count, mask.allowed(queries, keys))

@@ -41,6 +41,7 @@ SLOW = {  # a chip and links slow enough for small workloads to matter on all of
     **dict.fromkeys(("attention.traffic", "attention.backward_traffic"), st.sampled_from([0, 0.6])),
     "attention.causal": st.sampled_from([1.0, 1.5]),
     "attention.mask": st.sampled_from([0.0, 1e-6]),
+    "attention.bottom_right": st.sampled_from([0, 1]),
     "attention.merge": st.sampled_from([1.0, 4.0]),
     "attention.blocks": st.sampled_from([0, 1, 3]),
     "attention.host": st.sampled_from([0.0, 1e-3]),

@@ -10,9 +10,12 @@ WINDOWS = True
 
 
 @cache
-def tiles(q: tuple[range, ...], kv: tuple[range, ...], whole: bool = False) -> list[Any]:
-    """The kernel calls (rows, cols, band) of some tokens; band True: row r sees columns 0..r.
+def tiles(
+    q: tuple[range, ...], kv: tuple[range, ...], late: bool = False, whole: bool = False
+) -> list[Any]:
+    """The kernel calls (rows, cols, band) of some tokens; band True: causal, the last row sees all.
 
+    late: a causal call may have more columns than rows, else it has as many.
     whole: the kernel takes a window as an argument, else it is cut into strips.
     """
     calls = list[Any]()
@@ -27,6 +30,8 @@ def tiles(q: tuple[range, ...], kv: tuple[range, ...], whole: bool = False) -> l
         a, d = max(a, c - last), min(d, b + last)
         edge = a + last if a + last < d - 1 else d  # all rows see the columns before it
         end = a + d - edge  # the rows from here on see all columns
+        if late:
+            edge = c
         parts: Any = [(a, b, c, edge, False), (a, end, edge, d, True), (end, b, edge, d, False)]
         if WINDOWS:
             low, high = b - 1 + first > c, a + last < d - 1  # it has a bound on each side

@@ -1,7 +1,7 @@
 """Fused attention of a rectangle of queries and keys that is full, causal or, in windows, a band.
 
-A band is False where every row sees every column, True where row r sees the columns 0..r, and
-(lo, hi) where it sees the columns r + lo..r + hi.
+A band is False where every row sees every column, True where the last row sees all and each row
+before it one less, and (lo, hi) where row r sees the columns r + lo..r + hi.
 """
 
 from typing import Any
@@ -98,9 +98,23 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
 
 
 def by_cudnn(q: Tensor, k: Tensor, v: Tensor, band: bool) -> bool:
-    """True where PyTorch itself attends by cuDNN, as on Hopper GPUs in 16 bit."""
+    """True where PyTorch itself attends by cuDNN, as on Hopper GPUs in 16 bit.
+
+    It counts causal rows and columns from the first.
+    """
+    if band and q.shape[2] != k.shape[2]:
+        return False
     chosen: int = aten._fused_sdp_choice(q, k, v, None, 0.0, band, scale=SCALE, enable_gqa=True)
     return chosen == int(SDPBackend.CUDNN_ATTENTION.value)
+
+
+def counts_from_end(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """True where a causal call ends at the last row and column, as in flash kernels of CUDA."""
+    by_flash = not q.is_cpu and q.element_size() == 2 and not torch.version.hip
+    if ANY_LENGTH:
+        return by_flash and not by_cudnn(q, k, v, False)
+    else:
+        return by_flash
 
 
 def takes_windows(x: Tensor) -> bool:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from codegen.torch.parts.agree import agree
+from codegen.torch.parts.kernels import counts_from_end
 from codegen.torch.parts.merge import wide
 from codegen.torch.parts.operators import operator
 from codegen.torch.parts.sinks import sink_gradient, sunk
@@ -62,7 +63,7 @@ def attend_blocks(memory: Memory, queries: list[int], keys: list[int], calls: An
     q = joined([memory["Q", number] for number in queries])
     kv = joined([memory["KV", number] for number in keys])
     out = zero_output(q)
-    for band, rows, cols, heads, kv_heads in map(read, calls):
+    for band, rows, cols, heads, kv_heads in map(read, late(calls, q[0], *kv)):
         merge_attention(part(out, heads), part(q, heads), part(kv, kv_heads), band, rows, cols)
     memory.add_joined("OUT", queries, out)
 
@@ -72,11 +73,27 @@ def attend_blocks_backward(memory: Memory, queries: list[int], keys: list[int], 
     visiting = joined([memory.queries(number) for number in queries])
     kv = joined([memory["KV", number] for number in keys])
     dq, dkv = zeros(visiting[1:2]), zeros(kv)
-    for band, rows, cols, heads, kv_heads in map(read, calls):
+    for band, rows, cols, heads, kv_heads in map(read, late(calls, visiting[1], *kv)):
         inputs = part(visiting, heads), part(kv, kv_heads)
         add_gradients(part(dq, heads), part(dkv, kv_heads), *inputs, band, rows, cols)
     memory.add_joined("DQ", queries, dq)
     memory.add_joined("DKV", keys, dkv)
+
+
+def late(calls: list[Any], q: Tensor, k: Tensor, v: Tensor) -> list[Any]:
+    """Kernel calls, a full one and the causal one after it as one that ends at the last row."""
+    if not counts_from_end(q, k, v):
+        return calls
+    made = calls[:1]
+    for call in calls[1:]:
+        (full, *before), (band, *after) = made[-1], call
+        (rows, cols, *heads), (own, others, *theirs) = before, after
+        goes_on = len(others) == 2 and cols[1:] == others[:1] and (rows, heads) == (own, theirs)
+        if goes_on and band is True and full is False:
+            made[-1] = [True, rows, [cols[0], others[1]], *heads]
+        else:
+            made.append(call)
+    return made
 
 
 def read(call: Any) -> tuple[Any, ...]:

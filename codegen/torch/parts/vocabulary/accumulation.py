@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from codegen.torch.parts.bands import tiles
-from codegen.torch.parts.kernels import attend, attend_backward, takes_windows
+from codegen.torch.parts.kernels import attend, attend_backward, counts_from_end, takes_windows
 from codegen.torch.parts.merge import merge, wide
 
 STEP = 1  # between the tokens of a piece
@@ -56,7 +56,7 @@ def merge_tiles(
 ) -> None:
     """Attend what the mask leaves of tokens at these positions, by as many calls as it takes."""
     out, queries, kv = tokens(out, rows), tokens(queries, rows), tokens(kv, cols)
-    for own, others, band in cut(kv[0], at[rows], kv_at[cols]):
+    for own, others, band in cut(queries[0], kv, at[rows], kv_at[cols]):
         merge_attention(out, queries, kv, band, own, others)
 
 
@@ -73,16 +73,17 @@ def add_tile_gradients(
     """Add the gradients of what the mask leaves of tokens at these positions."""
     dq, queries = tokens(dq, rows), tokens(queries, rows)
     dkv, kv = tokens(dkv, cols), tokens(kv, cols)
-    for own, others, band in cut(kv[0], at[rows], kv_at[cols]):
+    for own, others, band in cut(queries[1], kv, at[rows], kv_at[cols]):
         add_gradients(dq, dkv, queries, kv, band, own, others)
 
 
-def cut(k: Tensor, at: Tensor, kv_at: Tensor) -> list[Any]:
+def cut(q: Tensor, kv: list[Tensor], at: Tensor, kv_at: Tensor) -> list[Any]:
     """The kernel calls of queries and keys at these positions."""
+    own, others, late = runs(at + (KV_SEQ - SEQ)), runs(kv_at), counts_from_end(q, *kv)
     if WINDOWS:
-        return tiles(runs(at + (KV_SEQ - SEQ)), runs(kv_at), takes_windows(k))
+        return tiles(own, others, late, takes_windows(q))
     else:
-        return tiles(runs(at + (KV_SEQ - SEQ)), runs(kv_at))
+        return tiles(own, others, late)
 
 
 def runs(at: Tensor) -> tuple[range, ...]:
