@@ -36,7 +36,7 @@ and loose where no plan reaches full rate (docs/predictions.md lists where).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -148,14 +148,24 @@ def _covered(low: Ints, high: Ints) -> int:
     return int(np.maximum(high - np.maximum(low, np.append(low[:1], high[:-1])), 0).sum())
 
 
+def least_bytes(work: Workload, ranks: int, pass_: Pass) -> int:
+    """Return the bytes that all messages of any plan of the class have together at least."""
+    return int(_least(work, ranks, pass_, _pairs(work), Counter({1: ranks})))
+
+
+def _least(work: Workload, ranks: int, pass_: Pass, pairs: int, counts: Mapping[int, int]) -> float:
+    """Return the bytes into groups for all pairs: of each number of ranks there are so many."""
+    hull = _sum([(_hull(work, ranks, size, pass_), count) for size, count in counts.items()])
+    most, sizes = np.array(hull).T  # pairs and bytes at the corners
+    return float(np.interp(pairs, most, sizes))
+
+
 def _transfer(work: Workload, ranks: int, pass_: Pass, pairs: int, groups: Counter[Group]) -> float:
     """Return the seconds in which the links into all groups carry what all pairs need."""
     counts = Counter[int]()
     for group, count in groups.items():
         counts[group.ranks] += count
-    hull = _sum([(_hull(work, ranks, size, pass_), count) for size, count in counts.items()])
-    most, sizes = np.array(hull).T  # pairs and bytes at the corners
-    size = float(np.interp(pairs, most, sizes))
+    size = _least(work, ranks, pass_, pairs, counts)
     rate = sum(group.into * count for group, count in groups.items())
     return size / rate if rate else size and float("inf")
 

@@ -1,4 +1,4 @@
-"""Bytes that a call sends, beside those of ring attention with the same layout."""
+"""Bytes that a call sends, beside those of ring attention with its layout and the lower bound."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
-from planner.ir import Pass
+from planner.ir import TENSORS, Pass
 from planner.planning import plan
 from ringloom.auditing.cases import partition_of
 from ringloom.views.units import size, times
 from runtimes.audit.case import Case
+from simulator.bounds import least_bytes, outside
 from simulator.facts import traffic_of
 
 Bytes = NDArray[np.int64]
@@ -23,13 +24,15 @@ EVEN = 0.02  # share by which messages of one size may differ
 class Sent:
     """Bytes of one call in one pass, from rank to rank: [ranks, ranks].
 
-    `planned`: bytes of ring attention with the same layout, all messages together; None where
-    there is no such plan. `shape`: what the messages look like.
+    `planned`: bytes of ring attention with the same layout, all messages together, and `bound`:
+    those that every plan sends at least; None where there is no such plan, and where the layout is
+    none that the bound holds for. `shape`: what the messages look like.
     """
 
     pass_: str
     table: Bytes
     planned: int | None
+    bound: int | None
     shape: str
 
     @property
@@ -48,10 +51,18 @@ class Sent:
         return self.total / self.planned if self.planned else None
 
     @property
+    def over_bound(self) -> float | None:
+        """Bytes over those of the lower bound; None without any."""
+        return self.total / self.bound if self.bound else None
+
+    @property
     def sentence(self) -> str:
         """The finding in words: 2.00x the bytes of ring; all-gather by shape."""
-        beside = f"{times(self.ratio)} the bytes of {SCHEDULE}; " if self.ratio else ""
-        return f"{size(self.busiest)} by the busiest rank; {beside}{self.shape}"
+        beside = [f"{times(self.ratio)} the bytes of {SCHEDULE}"] if self.ratio else []
+        if self.bound and self.over_bound:
+            beside.append(f"{times(self.over_bound)} the lower bound of {size(self.bound)}")
+        busiest = f"{size(self.busiest)} by the busiest rank"
+        return "; ".join([f"{size(self.total)} in all, {busiest}", *beside, self.shape])
 
     def as_dict(self) -> dict[str, object]:
         """The numbers for JSON."""
@@ -62,34 +73,48 @@ class Sent:
             "schedule": SCHEDULE,
             "schedule_bytes": self.planned,
             "ratio": self.ratio,
+            "bound_bytes": self.bound,
+            "bound_ratio": self.over_bound,
             "shape": self.shape,
             "table": self.table.tolist(),
         }
 
 
 def sent(case: Case, tables: dict[str, NDArray[np.generic]]) -> tuple[Sent, ...]:
-    """Returns what was counted, by pass, beside the plan of ring attention."""
+    """Returns what was counted, by pass, beside the plan of ring attention and the lower bound."""
+    counted = {name: np.asarray(table, np.int64) for name, table in tables.items()}
     return tuple(
-        Sent(pass_, table := np.asarray(counted, np.int64), planned(case, pass_), shape(table))
-        for pass_, counted in tables.items()
+        Sent(name, table, *planned(case, cast(Pass, name)), shape(table, shard_bytes(case, name)))
+        for name, table in counted.items()
         if case.ranks > 1
     )
 
 
-def planned(case: Case, pass_: str) -> int | None:
-    """Returns the bytes that ring attention sends with a case's layout, None without a plan."""
+def planned(case: Case, pass_: Pass) -> tuple[int | None, int | None]:
+    """Returns the bytes of ring attention with a case's layout, and of the lower bound.
+
+    Each is None where there is no such plan, or where the bound does not hold for its layout.
+    """
     partition = partition_of(case)
     if partition is None:
-        return None
+        return None, None
     try:
-        whole = plan(SCHEDULE, case.work, case.ranks, pass_=cast(Pass, pass_), layout=partition)
+        ring = plan(SCHEDULE, case.work, case.ranks, pass_=pass_, layout=partition)
     except PlanError:
-        return None
-    return int(traffic_of([whole]).sum())
+        return None, None
+    bound = None if outside(ring) else least_bytes(case.work, case.ranks, pass_)
+    return int(traffic_of([ring]).sum()), bound
 
 
-def shape(table: Bytes) -> str:
-    """Names the pattern of messages from rank to rank."""
+def shard_bytes(case: Case, pass_: str) -> Bytes:
+    """Returns the bytes of each rank's keys and values: what an all-gather sends to each rank."""
+    row = TENSORS["KV"].bytes_per_token(case.work, finished=True) * case.work.kv_heads
+    tokens = np.array([len(shard) for shard in case.in_slots().kv or ()])
+    return tokens * row * (pass_ == "forward")
+
+
+def shape(table: Bytes, shards: Bytes) -> str:
+    """Names the pattern of messages from rank to rank; `shards`: bytes of each rank's keys."""
     ranks = len(table)
     src, dst = np.nonzero(table)
     if not len(src):
@@ -100,8 +125,14 @@ def shape(table: Bytes) -> str:
         return "a ring by shape"
     if ranks > 2 and {*steps.tolist()} <= {1, ranks - 1}:
         return "neighbours on a ring by shape"
+    if apart.min() > 0 and ranks == 2:
+        return "ranks exchange directly"
+    if apart.min() > 0 and (np.abs(table - shards[:, None])[src, dst] <= EVEN * apart.max()).all():
+        return "all-gather by shape"
     if apart.min() > 0 and np.ptp(apart) <= EVEN * apart.max():
-        return "ranks exchange directly" if ranks == 2 else "all-gather or all-to-all by shape"
+        return "all-gather or all-to-all by shape"
     if len({*src.tolist()}) == 1 or len({*dst.tolist()}) == 1:
         return "one rank to the others by shape"
+    if apart.min() > 0:
+        return "every rank to every other, unevenly"
     return f"{len(src)} of {ranks * (ranks - 1)} pairs of ranks"

@@ -3,19 +3,26 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
 import pytest
 
 from planner.errors import RingloomError
+from planner.ir import Pass
+from planner.masks import Full
+from planner.planning import plan
 from planner.workload import Workload
 from ringloom.auditing.cases import case_of
 from ringloom.auditing.html import page, panels
 from ringloom.auditing.pictures import EXTRA, NONE, ONCE
+from ringloom.auditing.sent import sent
 from ringloom.auditing.verdict import Audit
 from runtimes.arrays import Array
 from runtimes.audit.report import Computed, Fault, Measured, Report, pooled
+from simulator.bounds import least_bytes, outside
+from simulator.facts import traffic_of
 
 RANKS, QUERY, KEY = 4, 40, 9
 ERRORS = {"out": Measured(1e-3, 3e-7, 64.0), "dv": Measured(2e-7, 3e-7, 64.0)}
@@ -29,12 +36,14 @@ def audit(tokens: int = 64, ranks: int = RANKS, wrong: bool = True, cells: int =
     twice[QUERY, KEY] += wrong
     said = f"query {QUERY} attends key {KEY} twice"
     fault = Fault("attended twice", said, query=QUERY, key=KEY, head=0, pairs=1)
-    sent = {"forward": np.ones((ranks, ranks), int) - np.eye(ranks, dtype=int)}
+    table = np.ones((ranks, ranks), int) - np.eye(ranks, dtype=int)
     computed = (
         Computed("out", 0, 0, 2, pooled(twice, cells)),
         Computed("dv", 0, 0, 1, pooled(wanted, cells)),
     )
-    report = Report((fault,) * wrong, pooled(wanted, cells), computed, ERRORS, sent=sent)
+    report = Report(
+        (fault,) * wrong, pooled(wanted, cells), computed, ERRORS, sent={"forward": table}
+    )
     return Audit(case_of(work, ranks, "zigzag"), report, "mine.py:attend")
 
 
@@ -117,6 +126,33 @@ def test_the_verdict_as_json_has_no_number_that_is_none_there() -> None:
     assert document["exact"] is False
     assert document["faults"][0]["query"] == QUERY
     assert sum(document["work"]) == 64 * 65 // 2
+
+
+def test_bytes_stand_beside_those_of_ring_and_the_lower_bound() -> None:
+    work = Workload(64, heads=2, head_dim=16, dtype="float32")
+    table = 4096 * (1 - np.eye(4, dtype=int))  # the bytes of a rank's keys and values, to each
+    uneven = table * np.array([[1], [2], [1], [1]])
+    ahead, behind = sent(case_of(work, 4, "zigzag"), {"forward": table, "backward": uneven})
+    assert ahead.sentence == (
+        "48 KiB in all, 12 KiB by the busiest rank; 1.00x the bytes of ring; "
+        "4.92x the lower bound of 9.75 KiB; all-gather by shape"
+    )
+    assert behind.shape == "every rank to every other, unevenly"
+    assert ahead.as_dict()["bound_bytes"] == least_bytes(work, 4, "forward")
+    lopsided = [range(40), range(40, 64)]  # of a layout outside of the bound's class
+    assert sent(case_of(work, 2, lopsided), {"forward": table[:2, :2]})[0].bound is None
+
+
+@pytest.mark.parametrize("name", ["ring", "zigzag", "striped", "allgather", "ulysses", "tree"])
+@pytest.mark.parametrize("pass_", ["forward", "backward"])
+def test_no_plan_sends_fewer_bytes_than_the_lower_bound(name: str, pass_: Pass) -> None:
+    for mask in ("causal", "full", "causal & window:20"):
+        work = Workload(128, heads=8, kv_heads=4, head_dim=16, mask=mask)
+        made = plan(name, work, 4, pass_=pass_)
+        if outside(made) is None:
+            assert traffic_of([made]).sum() >= least_bytes(work, 4, pass_)
+    assert least_bytes(work, 1, pass_) == 0
+    assert least_bytes(replace(work, mask=Full()), 4, pass_) > 0
 
 
 def test_what_could_not_run_says_why() -> None:
