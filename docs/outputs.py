@@ -1,7 +1,7 @@
 """Shows below the commands of a page what they print: run anew in every build, in the page's order.
 
 A block has a picture too: of its first comparison or timeline, of the tiles of its first plan, or
-the first figure that it writes.
+the first figure that it writes; of an audit, of its pairs.
 
 Blocks that already show what their commands print are left as they are: the tests compare them with
 what they do print. So are commands, and Python, that need a library which is not installed.
@@ -24,13 +24,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from audit_pairs import pairs
 from matplotlib.figure import Figure
-from pages import FENCE, Block, blocks, execute
+from pages import FENCE, STATUS, Block, blocks, execute
 from plan_tiles import tiles
 
 from planner.files.digest import digest
 from planner.plans import Plans
 from planner.version import VERSION
+from ringloom.auditing.verdict import Audit
 from ringloom.figures import sheet
 from ringloom.sweeps.grid import outcome, read_grid
 from ringloom.sweeps.results import profiles
@@ -49,7 +51,7 @@ WIDE, LONG = 80, 100  # columns of what a page shows, and those from which a lin
 NEEDS = {"audit": "torch", "check": "torch", "report": "bokeh", "sweep": "pyarrow"}
 DRAWN = (  # commands, and the function of each whose first result is drawn
     *(("compare", "compared"), ("report", "compared"), ("simulate", "simulate")),
-    *(("plan", "plans_of"), ("emit", "plans_of")),
+    *(("plan", "plans_of"), ("emit", "plans_of"), ("audit", "audited")),
 )
 
 
@@ -152,6 +154,8 @@ def picture(page: Path, block: Block, results: list[Any]) -> str:
 
 def drawing(one: Any) -> tuple[str, Callable[[], Figure]]:
     """Returns what the picture of a comparison, a prediction or of plans is, and draws it."""
+    if isinstance(one, Audit):
+        return "Pairs: wanted, computed, and the difference", partial(pairs, one)
     if hasattr(one, "plot_timeline"):
         return "Timeline of the ranks", partial(_plotted, one.plot_timeline, min(one.ranks, FEW))
     if hasattr(one, "plot"):
@@ -167,8 +171,7 @@ def _plotted(plot: Callable[..., Any], rows: int) -> Figure:
 
 def _outputs(block: Block) -> list[str]:
     """Returns what each command of a block prints; of several, below the command itself."""
-    commands = [shlex.split(command, comments=True) for command in block.commands]
-    outputs = [output(words) for words in commands]
+    outputs = [output(command) for command in block.commands]
     if sum(map(bool, outputs)) > 1:
         told = zip(block.commands, outputs, strict=True)
         return [f"$ {folded(line)}\n{text}" for line, text in told if text]
@@ -186,16 +189,20 @@ def _wrapped(line: str) -> list[str]:
     return [part.replace("\0", " ") for part in parts]
 
 
-def output(words: list[str]) -> str:
+def output(command: str) -> str:
     """Returns what a command prints, 80 columns wide and not too long; "" for one left alone."""
     from ringloom.cli import main
 
+    words = shlex.split(command.removesuffix(STATUS), comments=True)
     if words[0] != "ringloom" or not find_spec(NEEDS.get(words[1], "ringloom")):
         return ""
     said = io.StringIO()
     with patch.dict(os.environ, {"COLUMNS": str(WIDE)}), contextlib.redirect_stdout(said):
         status = main(words[1:])
-    assert status == 0, shlex.join(words)
+    if command.endswith(STATUS):
+        said.write(f"{status}\n")
+    else:
+        assert status == 0, shlex.join(words)
     lines = [line.rstrip() for line in said.getvalue().rstrip().splitlines()]
     lines = [part for line in lines for part in (_wrapped(line) if len(line) > LONG else [line])]
     left = len(lines) - LINES

@@ -19,6 +19,7 @@ from typing import Any
 
 FENCE = re.compile(r"^```(\S*)[^\n`]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"#+ ([\w/]+\.\w+)$")
+STATUS = "; echo $?"  # behind a command whose exit status its page shows
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.MULTILINE)
 
 

@@ -1,10 +1,11 @@
 """The verdict of an audit on one HTML page that needs neither a network nor scripts."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
+from PIL.Image import Image
 
 from planner.errors import RingloomError
 from planner.version import VERSION
@@ -14,6 +15,7 @@ from ringloom.auditing.pictures import (
     Cell,
     Cells,
     Ints,
+    address,
     counts,
     difference,
     owners_of,
@@ -28,7 +30,14 @@ from runtimes.audit.report import Computed
 
 EACH = "rank", "head"
 MOST = 16  # ranks with pictures, or in the legend
-Panel = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Pictures of a matrix: what each of them is, and a mark in percent from the left and top."""
+
+    title: str
+    pictures: tuple[tuple[str, Image, tuple[float, float] | None], ...]
 
 
 def page(audit: Audit, each: str = "", command: str = "") -> str:
@@ -47,7 +56,9 @@ def page(audit: Audit, each: str = "", command: str = "") -> str:
         errors=audit.report.errors,
         facts=[*facts_of(audit)],
         invisible=audit.report.invisible,
-        panels=[*panels(audit, each)],
+        pairs=audit.report.wanted is not None,
+        panels=panels(audit, each),
+        address=address,
         pooling=_pooling(audit),
         left=f"Pictures show the first {MOST} of {ranks} ranks."
         * (each == "rank" and ranks > MOST),
@@ -93,14 +104,12 @@ def _panel(
     differs = f"difference: {counted(wrong, 'cell')}" if wrong else "no difference"
     mark = place_of(first, wanted.shape, owners is not None) if first else None
     differs += ", the first in the ring" * (mark is not None)
-    return {
-        "title": title,
-        "pictures": [
-            ("wanted", counts(wanted, owners), None),
-            ("computed", counts(computed, owners), None),
-            (differs, difference(computed, wanted, owners), mark),
-        ],
-    }
+    pictures = (
+        ("wanted", counts(wanted, owners), None),
+        ("computed", counts(computed, owners), None),
+        (differs, difference(computed, wanted, owners), mark),
+    )
+    return Panel(title, pictures)
 
 
 def _title(audit: Audit, computed: Computed) -> str:

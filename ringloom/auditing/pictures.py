@@ -9,8 +9,9 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
+import PIL.Image
 from numpy.typing import NDArray
-from PIL import Image
+from PIL.Image import Image
 
 from ringloom.report.pictures.palette import rank_colours
 
@@ -33,13 +34,13 @@ LEGEND = (
 )
 
 
-def counts(matrix: Cells, owners: Ints | None = None) -> str:
-    """Draws multiplicities: an image as the address of its data."""
+def counts(matrix: Cells, owners: Ints | None = None) -> Image:
+    """Draws multiplicities, and the strip of ranks before them."""
     shades = np.rint(np.clip(matrix.astype(np.float32), 0, 2) * SHADES)
-    return _address(shades, (NONE, ONCE, MORE), owners)
+    return _drawn(shades, (NONE, ONCE, MORE), owners)
 
 
-def difference(computed: Cells, wanted: Cells, owners: Ints | None = None) -> str:
+def difference(computed: Cells, wanted: Cells, owners: Ints | None = None) -> Image:
     """Draws where more, and where less was attended than wanted.
 
     Of a large matrix, cells that differ are drawn larger than they are, so that one of them shows.
@@ -47,7 +48,14 @@ def difference(computed: Cells, wanted: Cells, owners: Ints | None = None) -> st
     apart = computed.astype(np.float32) - wanted.astype(np.float32)
     less, more = (_grown(_shades_apart(x)) for x in (-apart, apart))
     shades = np.where(more >= less, SHADES + more, SHADES - less)
-    return _address(shades, (LOST, NONE, EXTRA), owners)
+    return _drawn(shades, (LOST, NONE, EXTRA), owners)
+
+
+def address(image: Image) -> str:
+    """Returns an image as the address of its data."""
+    file = BytesIO()
+    image.save(file, "png")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def owners_of(queries: int, shards: Any) -> Ints | None:
@@ -88,11 +96,8 @@ def _strip(columns: int) -> tuple[int, int]:
     return wide, max(1, wide // 2)
 
 
-def _address(shades: Cells, ramp: tuple[str, ...], owners: Ints | None) -> str:
-    """Returns an image of shades on a ramp of colours, and the strip, as the address of its data.
-
-    A colour of each cell is an entry of a palette, which keeps images small.
-    """
+def _drawn(shades: Cells, ramp: tuple[str, ...], owners: Ints | None) -> Image:
+    """Draws shades on a ramp of colours, and the strip, in a palette: a byte per cell."""
     cells, palette = shades.astype(np.uint8), np.full((256, 3), 255.0)
     at = np.linspace(0, len(ramp) - 1, (len(ramp) - 1) * SHADES + 1)
     colours = np.array([_rgb(colour) for colour in ramp])
@@ -105,10 +110,9 @@ def _address(shades: Cells, ramp: tuple[str, ...], owners: Ints | None) -> str:
         strip = RANKS + np.repeat(owners[:, None] % ranks, wide, axis=1).astype(np.uint8)
         gap = np.full((len(cells), free), FREE, np.uint8)
         cells = np.concatenate([strip, gap, cells], axis=1)
-    image, file = Image.fromarray(cells), BytesIO()
+    image = PIL.Image.fromarray(cells)
     image.putpalette(np.rint(palette).astype(np.uint8).tobytes())
-    image.save(file, "png")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    return image
 
 
 def _rgb(colour: str) -> list[int]:

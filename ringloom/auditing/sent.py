@@ -59,10 +59,10 @@ class Sent:
     def sentence(self) -> str:
         """The finding in words: 2.00x the bytes of ring; all-gather by shape."""
         beside = [f"{times(self.ratio)} the bytes of {SCHEDULE}"] if self.ratio else []
-        if self.bound and self.over_bound:
-            beside.append(f"{times(self.over_bound)} the lower bound of {size(self.bound)}")
-        busiest = f"{size(self.busiest)} by the busiest rank"
-        return "; ".join([f"{size(self.total)} in all, {busiest}", *beside, self.shape])
+        if self.over_bound:
+            beside.append(f"{times(self.over_bound)} the lower bound")
+        busiest = f"at most {size(self.busiest)} by a rank"
+        return "; ".join([f"{size(self.total)}, {busiest}", *beside, self.shape])
 
     def as_dict(self) -> dict[str, object]:
         """The numbers for JSON."""

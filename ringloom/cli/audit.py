@@ -23,6 +23,7 @@ from ringloom.auditing.page import page
 from ringloom.auditing.verdict import Audit
 from ringloom.cli.options import FILE, workload, workload_options
 from ringloom.cli.output import Number, Whole, show, typed_command, working
+from runtimes.audit.case import Case
 
 EACH = "rank", "head"
 USUAL = {"heads": "2", "head_dim": "16", "dtype": "float32"}
@@ -77,17 +78,21 @@ def command(
     require(backend, backend)
     drawing = needing("report", "ringloom.auditing.html") if output else None
     case = case_of(work, ranks, layout_of(layout), passes=pass_, seed=seed, equal=backend == "jax")
-    from runtimes.audit import launch
-
     with working("auditing"):
-        report = launch(target, case, backend=backend, timeout=timeout)
-    audit = Audit(case, report, target)
+        audit = audited(target, case, backend, timeout)
     document = audit.as_dict()
     if output and drawing:
         content = drawing.page(audit, each or "", typed_command()).encode()
         write(output, content)
         document["html"] = output
     show(document, page(audit), text=f"{output}: open it in a browser" if output else None)
-    if report.could_not_run is not None:
+    if audit.report.could_not_run is not None:
         return 2
     return 0 if audit.exact else 1
+
+
+def audited(target: str, case: Case, backend: str, timeout: float) -> Audit:
+    """Audits a function on ranks that are started for it."""
+    from runtimes.audit import launch
+
+    return Audit(case, launch(target, case, backend=backend, timeout=timeout), target)

@@ -7,7 +7,9 @@ from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
+import PIL.Image
 import pytest
+from PIL.Image import Image
 
 from planner.errors import RingloomError
 from planner.ir import Pass
@@ -16,7 +18,7 @@ from planner.planning import plan
 from planner.workload import Workload
 from ringloom.auditing.cases import case_of
 from ringloom.auditing.html import page, panels
-from ringloom.auditing.pictures import EXTRA, NONE, ONCE
+from ringloom.auditing.pictures import EXTRA, NONE, ONCE, address
 from ringloom.auditing.sent import sent
 from ringloom.auditing.verdict import Audit
 from runtimes.arrays import Array
@@ -47,11 +49,9 @@ def audit(tokens: int = 64, ranks: int = RANKS, wrong: bool = True, cells: int =
     return Audit(case_of(work, ranks, "zigzag"), report, "mine.py:attend")
 
 
-def pixels(address: str) -> Array:
-    from PIL import Image
-
-    file = BytesIO(base64.b64decode(address.partition(",")[2]))
-    return np.asarray(Image.open(file).convert("RGB"))
+def pixels(image: Image) -> Array:
+    file = BytesIO(base64.b64decode(address(image).partition(",")[2]))
+    return np.asarray(PIL.Image.open(file).convert("RGB"))
 
 
 def rgb(colour: str) -> list[int]:
@@ -80,9 +80,9 @@ def test_the_verdict_comes_first_then_the_first_wrong_pair_then_counts_then_byte
 @pytest.mark.parametrize("tokens", [64, 300])
 def test_pictures_show_one_pair_that_is_attended_twice(tokens: int) -> None:
     (shown, other) = panels(audit(tokens), "")
-    assert "1 more that show the same" in shown["title"]
-    assert other["title"] == "dv of KV head 0"
-    (_, wanted, _), (_, computed, _), (said, difference, mark) = shown["pictures"]
+    assert "1 more that show the same" in shown.title
+    assert other.title == "dv of KV head 0"
+    (_, wanted, _), (_, computed, _), (said, difference, mark) = shown.pictures
     assert said == "difference: 1 cell, the first in the ring"
     before = pixels(wanted).shape[1] - tokens
     np.testing.assert_array_equal(pixels(wanted)[QUERY, before + KEY], rgb(ONCE))
@@ -100,9 +100,9 @@ def test_pictures_show_one_pair_that_is_attended_twice(tokens: int) -> None:
 def test_pictures_of_each_rank_have_its_rows_and_the_ring_on_one() -> None:
     drawn = [*panels(audit(), "rank")]
     assert len(drawn) == 2 * RANKS
-    marked = [panel["title"] for panel in drawn if panel["pictures"][2][2]]
+    marked = [panel.title for panel in drawn if panel.pictures[2][2]]
     assert marked == ["out of head 0, and 1 more that show the same: queries of rank 2"]
-    assert pixels(drawn[0]["pictures"][0][1]).shape[0] == 64 // RANKS
+    assert pixels(drawn[0].pictures[0][1]).shape[0] == 64 // RANKS
 
 
 def test_the_page_has_no_address_of_a_network_and_every_number() -> None:
@@ -134,8 +134,8 @@ def test_bytes_stand_beside_those_of_ring_and_the_lower_bound() -> None:
     uneven = table * np.array([[1], [2], [1], [1]])
     ahead, behind = sent(case_of(work, 4, "zigzag"), {"forward": table, "backward": uneven})
     assert ahead.sentence == (
-        "48 KiB in all, 12 KiB by the busiest rank; 1.00x the bytes of ring; "
-        "4.92x the lower bound of 9.75 KiB; all-gather by shape"
+        "48 KiB, at most 12 KiB by a rank; 1.00x the bytes of ring; 4.92x the lower bound;"
+        " all-gather by shape"
     )
     assert behind.shape == "every rank to every other, unevenly"
     assert ahead.as_dict()["bound_bytes"] == least_bytes(work, 4, "forward")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import Block, blocks, execute, same
+from pages import STATUS, Block, blocks, execute, same
 
 import ringloom as rl
 from assertions import Assertions
@@ -91,10 +91,13 @@ def command(block: Block, page: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def run(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Exit status, output and complaint of a command; ours runs in this process unless told."""
-    words = shlex.split(line, comments=True)
+    words = shlex.split(line.removesuffix(STATUS), comments=True)
     if words[0] == "ringloom" and not OUTSIDE:
         status = main(words[1:])
-        return status, *capsys.readouterr()
+        printed, complaint = capsys.readouterr()
+        if line.endswith(STATUS):
+            return 0, f"{printed}{status}\n", complaint
+        return status, printed, complaint
     shell = {**os.environ, "PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}"}
     if not OUTSIDE:
         shell |= {"PYTHONPATH": str(ROOT), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
