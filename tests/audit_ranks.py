@@ -48,7 +48,9 @@ def _rank(body: Body, ranks: int, folder: str, rank: int) -> None:
 def planted(name: str, every: int, rank: int) -> list[Row]:
     """Audits an implementation, first as it is, then with every so many-th of its faults."""
     import ringloom as rl
-    from planted import RANKS, SUBJECTS, faults_of
+    from planted import SUBJECTS, faults_of
+    from planted_subtle import SUBTLE, random_test
+    from planting import RANKS
 
     subject, rows = SUBJECTS[name](), list[Row]()
     how: Any = {"ranks": RANKS, "rank": rank, "layout": subject.layout, "pass_": subject.pass_}
@@ -57,6 +59,7 @@ def planted(name: str, every: int, rank: int) -> list[Row]:
     for fault in faults_of(name)[::every]:
         with fault.plant(subject) as attend:
             audit = rl.audit(attend, subject.work, **how)
+            assert fault not in SUBTLE or not random_test(attend, subject), fault.name
         rows.append((f"{name}: {fault.name}", fault.kinds, [f.kind for f in audit.faults]))
     return rows
 
@@ -96,4 +99,33 @@ def right(ranks: int, seeds: list[int], rank: int) -> list[Row]:
         audit = rl.audit(attend, work, ranks=ranks, rank=rank, layout=layout)
         answer = [f"{fault.kind}: {fault.sentence}" for fault in audit.faults]
         rows.append((f"{seed}: {schedule} on {ranks}, {work.python}", (), answer))
+    return rows
+
+
+def leaving(rank: int) -> list[Row]:
+    """Audits a ring on each half of the ranks, first as it is, then with messages to all ranks."""
+    import torch
+    import torch.distributed as dist
+
+    import ringloom as rl
+    from planted import WORK
+    from planting import emitted
+
+    half = len(ranks := range(dist.get_world_size())) // 2
+    groups = [dist.new_group([*ranks[:half]]), dist.new_group([*ranks[half:]])]
+    ring = emitted("ring", "contiguous", WORK, ranks=half)
+
+    def attend(q: Any, k: Any, v: Any, group: Any) -> Any:
+        return ring.attend(q, k, v, group=group)
+
+    def spoiled(q: Any, k: Any, v: Any, group: Any) -> Any:
+        dist.all_gather([torch.empty_like(k) for _ in ranks], k.detach().contiguous())
+        return attend(q, k, v, group)
+
+    rows = list[Row]()
+    for function, kinds in ((attend, ()), (spoiled, ("too many ranks",))):
+        given: Any = {"ranks": half, "rank": rank % half, "group": groups[rank // half]}
+        audit = rl.audit(function, WORK, **given)
+        assert audit.report.sent["forward"].sum() > 0
+        rows.append((function.__name__, kinds, [fault.kind for fault in audit.faults]))
     return rows

@@ -42,8 +42,10 @@ def audit_rank(
     """Audits a torch function on every rank of an initialised process group.
 
     `attend(q, k, v)` takes and returns local shards, [batch, heads, tokens, head_dim]; it is given
-    `group` if it has such a parameter. Every rank calls this, and gets the same report. One rank
-    needs no process group. Raises RankError where ranks wait longer than `timeout` seconds.
+    `group` if it has such a parameter. Of what it returns beside out nothing is looked at: a
+    log-sum-exp has another base and another shape in each library. Every rank calls this, and gets
+    the same report. One rank needs no process group. Raises RankError where ranks wait longer than
+    `timeout` seconds, and RingloomError for a group of another number of ranks.
     """
     from runtimes.audit.examining import examine
     from runtimes.audit.on_torch import Asker, lead

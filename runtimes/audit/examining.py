@@ -13,7 +13,7 @@ from runtimes.audit import levels
 from runtimes.audit.asking import EndedError
 from runtimes.audit.case import Case
 from runtimes.audit.detecting import detect
-from runtimes.audit.history import history, settled
+from runtimes.audit.history import history, later, settled
 from runtimes.audit.probing import probe
 from runtimes.audit.questions import Answer, Question
 from runtimes.audit.report import Fault, Report
@@ -75,10 +75,11 @@ def _examined(asker: Asks) -> Report:
     if scores := [] if ahead else leveled(case, asking, at):  # gradients are scaled with them
         probed = [*scores, *(x for x in probed if x.kind != "gradient scaled")]
     errors = measured(case, at, case.seed, past.answer)
-    known = bool(probed or past.faults)
+    calls = (*past.faults, *later(case, ask, at, past))
+    known = bool(probed or calls)
     random = tuple(sample_faults(case, at, case.seed, past.answer, errors, known))
     return Report(
-        (*said_faults(past.answer), *past.faults, *probed, *random),
+        (*said_faults(past.answer), *calls, *probed, *random),
         wanted,
         tuple(shown),
         errors,

@@ -1,16 +1,19 @@
 """Calls that must not depend on each other: stale keys, changes between runs, memory.
 
-    another sample, the sample, the sample again, once more, and after memory was filled with NaN
+    another sample, the sample, the sample again, once more, after memory was filled with NaN, and
+    when all other questions have been asked, the other sample again
 
 An answer that is another one the first time, and then stays, depends on the call before.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from runtimes.audit.case import Case
+from runtimes.arrays import Array
+from runtimes.audit.case import Case, Ints
+from runtimes.audit.levels import halves, leveled
 from runtimes.audit.questions import Answer, Bins, Question
 from runtimes.audit.report import KINDS, Fault
 from runtimes.audit.samples import same, sample
@@ -24,17 +27,19 @@ MOVED = 0.01  # of a row's weight
 class History:
     """Faults of calls in a row, and the answer to the sample that is to be judged.
 
-    `stale`: answers depend on the call before, and a second call of the same settles them.
+    `first`: the answer to the other sample. `stale`: answers depend on the call before, and a
+    second call of the same settles them.
     """
 
     faults: tuple[Fault, ...]
     answer: Answer
+    first: Answer
     stale: bool
 
 
 def history(case: Case, ask: Ask, at: Place) -> History:
     """Asks one sample several times, after others."""
-    ask(sample(case, case.seed + 1))
+    first = ask(sample(case, case.seed + 1))
     answers = [ask(sample(case, case.seed, watch=n == 1)) for n in range(3)]
     poisoned = ask(sample(case, case.seed, poison=True))
     one, two, three = answers
@@ -45,11 +50,19 @@ def history(case: Case, ask: Ask, at: Place) -> History:
         said = "the same inputs gave other results after freed memory was filled with NaN"
         faults += [Fault("depends on memory", f"{said}: {KINDS['depends on memory']}")]
     elif stale:
-        faults += _stale(case, ask, at)
+        faults += [_stale(case, ask, at)]
     elif not same(case, at, one, two) or not same(case, at, two, three):
         said = "the same inputs gave different results in two calls"
         faults += [Fault("changes between runs", f"{said}: {KINDS['changes between runs']}")]
-    return History(tuple(faults), two, stale and not spoiled)
+    return History(tuple(faults), two, first, stale and not spoiled)
+
+
+def later(case: Case, ask: Ask, at: Place, past: History) -> tuple[Fault, ...]:
+    """Returns the fault of an answer that calls before have changed, if no other fault has."""
+    if past.faults or same(case, at, past.first, ask(sample(case, case.seed + 1))):
+        return ()
+    said = "the same inputs gave other results in the first call and in the last"
+    return (Fault("depends on calls", f"{said}: {KINDS['depends on calls']}"),)
 
 
 def finite(at: Place, answer: Answer) -> bool:
@@ -68,27 +81,53 @@ def settled(ask: Ask, times: int) -> Ask:
     return asking
 
 
-def _stale(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
-    """Yields the fault, with the rank whose values are of another call where values show it."""
-    bins = at.key_ranks % case.work.v_head_dim
-    question = Question(v=(Bins(bins),))
-    ask(Question())
-    before, after = (ask(question).out[:, :, at.rows] for _ in range(2))
-    moved = np.argwhere(np.abs(after - before) > MOVED)
-    if not len(moved):
-        said = "the results of a call depend on the inputs of the one before"
-        yield Fault("stale keys", f"{said}: {KINDS['stale keys']}")
-        return
+def _stale(case: Case, ask: Ask, at: Place) -> Fault:
+    """Returns the fault of results that depend on the call before.
+
+    Keys and values of an earlier call show where nothing of this one does.
+    """
+    bins = halves(at, case.work.v_head_dim)
+    values = Question(v=(Bins(bins),))
+    for before, question in ((Question(), values), (values, leveled(case, bins % 2.0, bins))):
+        ask(before)
+        old, late, new = (_shares(ask(x), at) for x in (before, question, question))
+        if before is values:  # keys alone differ: by their scores, halves of a rank do
+            old, late, new = map(_halves, (old, late, new))
+        kept = (np.abs(late - new) > MOVED) & (np.abs(late - old) <= MOVED)
+        if kept.any():
+            return _kept(at, bins, kept)
+    said = "the results of a call depend on the one before"
+    return Fault("depends on calls", f"{said}: {KINDS['depends on calls']}")
+
+
+def _shares(answer: Answer, at: Place) -> Array:
+    return answer.out[:, :, at.rows].astype(np.float64)
+
+
+def _halves(shares: Array) -> Array:
+    """Returns the share of each pair of columns in itself, in the first of them."""
+    pairs = shares[..., : shares.shape[-1] // 2 * 2]
+    one, other = pairs[..., ::2], pairs[..., 1::2]
+    both = one + other
+    first = np.divide(one, both, out=np.zeros_like(one), where=both > MOVED)
+    return np.stack([first, np.zeros_like(first)], axis=-1).reshape(pairs.shape)
+
+
+def _kept(at: Place, bins: Ints, kept: Array) -> Fault:
+    """Returns the fault of keys and values of an earlier call; `kept`: [.., rows, bins]."""
+    moved = np.argwhere(kept)
     batch, head, row, part = moved[np.lexsort((moved[:, 3], moved[:, 2]))[0]].tolist()
-    key = int(np.flatnonzero((bins == part) & at.wanted[row])[0]) if at.wanted[row].any() else 0
+    key = int(np.argmax((bins == part) & at.wanted[row]))
+    rank = int(at.key_ranks[key])
     query = f"query {at.queries[row]} (rank {at.query_ranks[row]}, row {at.query_indices[row]})"
-    yield Fault(
+    return Fault(
         "stale keys",
-        f"{query} attends values of rank {part} that an earlier call had: {KINDS['stale keys']}",
+        f"{query} attends keys or values of rank {rank} that an earlier call had:"
+        f" {KINDS['stale keys']}",
         query=int(at.queries[row]),
         key=int(at.keys[key]),
         query_rank=int(at.query_ranks[row]),
-        key_rank=int(part),
+        key_rank=rank,
         query_index=int(at.query_indices[row]),
         key_index=int(at.key_indices[key]),
         batch=batch,

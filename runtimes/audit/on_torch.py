@@ -16,11 +16,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from planner.errors import RingloomError
 from runtimes.arrays import Array
 from runtimes.audit.asking import misfits, nothing, takes
 from runtimes.audit.case import Case
 from runtimes.audit.questions import Answer, Question, inputs
-from runtimes.audit.traffic import Traffic
+from runtimes.audit.traffic import Key, Traffic
 from runtimes.machine import RankError
 from runtimes.torch.rank import to_numpy, to_torch
 
@@ -50,11 +51,12 @@ class Asker:
         self.given = {"group": group} if takes(attend, "group") else {}
         self.device = _device(group)
         self.control: Any = None
+        self.ranks = _ranks(case, group)
         if case.ranks > 1:
-            ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
             wait = timedelta(seconds=timeout)
-            self.control = dist.new_group(ranks, backend="gloo", timeout=wait)
-            self.first = ranks[0]
+            self.control = dist.new_group(
+                self.ranks, backend="gloo", timeout=wait, use_local_synchronization=True
+            )
 
     def ask(self, question: Question) -> Answer:
         """Asks every rank; called on rank 0."""
@@ -83,7 +85,7 @@ class Asker:
         if self.control is None:
             return told
         box = [told]
-        dist.broadcast_object_list(box, src=self.first, group=self.control)
+        dist.broadcast_object_list(box, src=self.ranks[0], group=self.control)
         return box[0]
 
     def _ask(self, question: Question) -> Answer:
@@ -95,7 +97,7 @@ class Asker:
             self._meet()
             parts = [None] * self.case.ranks
             box = parts if self.rank == 0 else None
-            dist.gather_object(pickle.dumps(part), box, dst=self.first, group=self.control)
+            dist.gather_object(pickle.dumps(part), box, dst=self.ranks[0], group=self.control)
             if self.rank:
                 return part
             parts = [pickle.loads(one) for one in parts]
@@ -138,8 +140,13 @@ class Asker:
                 if traffic:
                     traffic.pass_ = "backward"
                 results = self._gradients(out, leaves, dout)
-        bytes_ = traffic.bytes_from(dist.get_rank()) if traffic and dist.is_initialized() else None
-        return Answer(_wide(out), **results, said=said, traffic=bytes_)
+        sent: dict[Key, int] | None = None
+        if traffic and dist.is_initialized():
+            sent = traffic.bytes_from(self.rank, self.ranks)
+            if others := traffic.strangers(self.ranks):
+                text = f"rank {self.rank} sends to rank {others[0]} of the world, not of the audit"
+                said = *said, (self.rank, "too many ranks", text)
+        return Answer(_wide(out), **results, said=said, traffic=sent)
 
     def _gradients(self, out: Any, leaves: list[Any], dout: Any) -> dict[str, Array]:
         """Returns the gradients of this rank's inputs; zeros for inputs that got none."""
@@ -192,6 +199,22 @@ def _tensor(result: Any) -> Any:
 def _wide(tensor: Any) -> Array:
     array = to_numpy(tensor)
     return array if array.dtype == np.float64 else array.astype(np.float32)
+
+
+def _ranks(case: Case, group: Any) -> list[int]:
+    """Returns the ranks of a group in the world; raises RingloomError for another number of them.
+
+    One rank may be audited in a world of many, by itself.
+    """
+    if not dist.is_initialized():
+        ranks = [0]
+    elif case.ranks == 1 and group is None:
+        ranks = [dist.get_rank()]
+    else:
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+    if len(ranks) != case.ranks:
+        raise RingloomError(f"the group has {len(ranks)} ranks, not the {case.ranks} of the case")
+    return ranks
 
 
 def _device(group: Any) -> Any:

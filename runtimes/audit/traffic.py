@@ -38,9 +38,18 @@ class Traffic(TorchDispatchMode):  # type: ignore[misc]
                 return own(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
-    def bytes_from(self, rank: int) -> dict[Key, int]:
-        """Returns the bytes by (pass, this rank, peer)."""
-        return {(pass_, rank, peer): size for (pass_, peer), size in self.sent.items()}
+    def bytes_from(self, rank: int, ranks: list[int]) -> dict[Key, int]:
+        """Returns the bytes by (pass, this rank, peer) to ranks of a group, numbered in it."""
+        number = {peer: n for n, peer in enumerate(ranks)}
+        return {
+            (pass_, rank, number[peer]): size
+            for (pass_, peer), size in self.sent.items()
+            if peer in number
+        }
+
+    def strangers(self, ranks: list[int]) -> list[int]:
+        """Lists the ranks outside a group to which something was sent."""
+        return sorted({peer for _, peer in self.sent} - {*ranks})
 
     def _note(self, name: str, args: tuple[Any, ...]) -> None:
         ranks = _ranks(args)

@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from audit_ranks import Row, on_ranks, planted, right  # noqa: E402  only where torch is
+from audit_ranks import Row, leaving, on_ranks, planted, right  # noqa: E402  only where torch is
 from sampling import NIGHTLY  # noqa: E402
 
-NAMES = ["zigzag", "head-tail", "ring", "striped", "all-to-all", "package"]
+NAMES = ["zigzag", "head-tail", "ring", "striped", "all-to-all", "package", "long"]
 EVERY = 1 if NIGHTLY else 4  # of how many faults one is planted
 SEEDS = {1: 20, 2: 40, 3: 40, 4: 40, 5: 30, 7: 30} if NIGHTLY else {3: 5}
 
@@ -31,6 +31,11 @@ def test_planted_faults_are_found_and_named(name: str) -> None:
     if name == "package":
         pytest.importorskip("ring_attention_pytorch")
     judged(on_ranks(partial(planted, name, EVERY), 4))
+
+
+def test_messages_to_ranks_outside_a_group_are_seen() -> None:
+    """Ranks are in two groups, and each of them audits its own."""
+    assert [answer for _, _, answer in on_ranks(leaving, 4)] == [[], ["too many ranks"]]
 
 
 @pytest.mark.parametrize("ranks", SEEDS)
