@@ -207,9 +207,9 @@ def lowered(
 def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Program:
     """The program of verified plans, as loops where all passes are regular.
 
-    Raises PlanError for an unknown target or platform, for a lone backward plan, for a pair that
-    does not belong together, and for options that change nothing beside the others; ProgramError
-    where loops are lowered to something else than their plan.
+    Raises PlanError for an unknown target or platform, for a lone backward plan, and for options
+    that change nothing beside the others; ProgramError where loops are lowered to something else
+    than their plan.
     """
     plans, target = Plans.of(given), _one_of(target, "target", TARGETS)
     dynamic = options.get("dynamic")
@@ -219,8 +219,6 @@ def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Prog
     forward, backward = plans.forward, plans.backward
     if forward is None:
         raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
-    if backward and forward.partition != backward.partition:
-        raise PlanError("the forward and the backward plan differ in their partitions")
     layout = layout_of(forward)
     passes, ops, reason = None, None, "its tables are an argument"
     try:

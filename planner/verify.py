@@ -80,11 +80,11 @@ def verify_pair(forward: Plan, backward: Plan) -> Plans:
 
     Copies of Q and KV that ever come to the rank or are there from its start, and OUT of blocks
     whose finished result the rank sends to its owner. Raises PlanError, also for different
-    partitions.
+    partitions: nothing moves tokens between the passes.
     """
     pair = Plans(forward, backward)
-    if backward.start and forward.partition != backward.partition:
-        raise PlanError("a backward pass that starts from copies needs the forward's partition")
+    if forward.partition != backward.partition:
+        raise PlanError("a backward pass has the partition of its forward pass: it differs here")
     for tensor in dict.fromkeys(t for held in backward.start for t in held.tensors):
         copies = [held.flat() for held in backward.start if tensor in held.tensors]
         block, rank = map(np.concatenate, zip(*copies, strict=True))

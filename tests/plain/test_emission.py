@@ -118,7 +118,7 @@ def test_a_backward_plan_alone_and_pairs_of_strangers_are_refused() -> None:
     with pytest.raises(rl.PlanError, match="needs a forward plan"):
         rl.emit(backward, "torch")
     other = rl.plan("ring", WORK, 4, pass_="backward")
-    with pytest.raises(rl.PlanError, match="differ in their partitions"):
+    with pytest.raises(rl.PlanError, match="has the partition of its forward pass"):
         rl.emit((forward, other), "torch")
 
 

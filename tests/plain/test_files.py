@@ -249,7 +249,7 @@ def test_a_pair_whose_backward_pass_starts_from_what_was_not_left_is_refused() -
         with pytest.raises(PlanError, match=r"does not leave there|a second time"):
             files.loads(files.dumps((forward, replace(backward, start=start))))
     contiguous = rl.plan("ring", WORK, 3)
-    with pytest.raises(PlanError, match="needs the forward's partition"):
+    with pytest.raises(PlanError, match="has the partition of its forward pass"):
         files.loads(files.dumps((contiguous, backward)))
 
 

@@ -220,6 +220,13 @@ def test_a_fixed_layout_is_the_layout_of_every_candidate(layout: str) -> None:
     assert {t.family for t in tried if t.plan} & {"found", "offload"}
 
 
+def test_a_schedule_with_a_layout_of_its_own_is_refused_where_the_layout_is_fixed() -> None:
+    given = {"seeds": (Recipe.parse("balanced"),), "layout": "zigzag", "budget": 0}
+    (tried,) = search(workload("full"), 4, "forward", prices(4, slow=0.5), **given)
+    assert tried.score is None
+    assert tried.refused == "it lays tokens out in another way than zigzag"
+
+
 def test_stripes_are_not_cut_into_found_plans() -> None:
     with pytest.raises(PlanError, match="runs of tokens"):
         build(Recipe(Found("striped")), workload("full"), 4, "forward", prices(4))

@@ -206,8 +206,9 @@ def test_a_pair_is_verified_pass_by_pass_and_together() -> None:
     for given in ((wrong, BACKWARD), rl.Plans(forward=wrong)):
         with pytest.raises(PlanError, match="live tiles of 9 are missing"):
             verify(given)
-    with pytest.raises(PlanError, match="starts from copies needs the forward's partition"):
-        verify((forward, LEFT))
+    for other in (LEFT, rl.plan("zigzag", WORK, 3, pass_="backward")):  # one of them has copies
+        with pytest.raises(PlanError, match="has the partition of its forward pass"):
+            verify((forward, other))
     with pytest.raises(PlanError, match="expected a plan or a"):
         verify("ring")
 
