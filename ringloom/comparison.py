@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
 from importlib import import_module
@@ -10,16 +9,24 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
-from planner.errors import Reasons, RingloomError, brief
+from planner.errors import Reasons, RingloomError
 from planner.one_line import both_ends
 from planner.plans import AnyPlans, Passes, Plans
 from planner.workload import Workload, check_request
 from ringloom.advice import Recommendation, recommend, why
 from ringloom.rows import LABELS, Refusal, Row, cells, flat, notes
-from ringloom.trials import Case, Track, Trials, against, asked_for, best_of_each, feasible
+from ringloom.trials import (
+    Case,
+    Track,
+    Trials,
+    against,
+    amount,
+    asked_for,
+    best_of_each,
+    feasible,
+)
 from ringloom.views.units import counted, in_lines, length, seconds
 from simulator.confidence import unvalidated
 from simulator.hardware import Hardware
@@ -221,16 +228,14 @@ def compare(
     PlanError for unknown schedules, for plans of something else, and where none can run.
     """
     check_request(work, ranks, "compare(work, ranks, hardware)")
-    limit = math.inf if time_limit is None else _number(time_limit, "time_limit", "seconds")
+    limit = amount(time_limit, "time_limit", "seconds", math.inf)
     machine = find_hardware(hardware)
     what_if = scenario_of(scenario or ORDINARY)
     what_if = replace(what_if, overlap=what_if.overlap and overlap)
     names = asked_for(schedules, work, ranks, machine, variants=False)
     more = asked_for(None, work, ranks, machine)[len(names) :] if variants and not schedules else []
-    room = machine["memory.capacity"] if memory is None else _number(memory, "memory", "bytes")
-    trials = Trials(
-        work, ranks, pass_, machine, what_if, room, math.inf if limit is None else limit
-    )
+    room = amount(memory, "memory", "bytes", machine["memory.capacity"])
+    trials = Trials(work, ranks, pass_, machine, what_if, room, limit)
     ring = trials.case("ring")
 
     def outcome(name: str) -> Case | Refusal:
@@ -259,11 +264,3 @@ def compare(
     counts = beyond.tried, beyond.pruned, len(split), len(splits) - len(split)
     told = unvalidated(machine)
     return Comparison(work, ranks, *shown, tuple(sure), tuple(refused), (), *counts, told)
-
-
-def _number(value: object, name: str, unit: str) -> float:
-    """Returns an argument; raises RingloomError for what is no number."""
-    if isinstance(value, int | float | np.number):
-        with suppress(OverflowError):
-            return float(value)
-    raise RingloomError(f"{name} must be a number of {unit}, not {brief(value)}")

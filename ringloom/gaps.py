@@ -1,4 +1,4 @@
-"""gap_of(plan, prediction, ...)   what the time over the lower bound goes to, in parts that add up.
+"""gaps_of(runs, ...)   what the time over the lower bound goes to, in parts that add up.
 
 The parts are those of the critical rank, the one whose work ends last:
 
@@ -10,6 +10,7 @@ imbalance    it has more pairs to compute than the mean, over its speed
 other bound  the bound is one of memory or links: the mean time of all pairs, less the bound
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +25,10 @@ from simulator.scenario import Scenario
 WORDS = {
     "waiting": "waiting for transfers",
     "merges": "merging partial results",
-    "launches": "kernel launches",
+    "launches": "launching kernels",
     "kernels": "half-empty tiles and kernels below full rate",
     "imbalance": "more work than the mean of all ranks",
-    "other_bound": "a bound that is not of compute",
+    "other_bound": "a bound of links or memory, above compute",
 }
 
 
@@ -55,8 +56,22 @@ class Gap:
         return {"pass": self.pass_, "rank": self.rank, "gap_s": self.seconds, **parts}
 
 
-def gap_of(plan: Plan, run: Prediction, machine: Hardware, scenario: Scenario) -> Gap:
-    """Splits the time of a plan over its bound; `run` is its prediction in that scenario."""
+def gaps_of(
+    runs: Sequence[tuple[Plan, Prediction]], machine: Hardware, scenario: Scenario
+) -> list[Gap]:
+    """Splits the time of one plan, or of both of a pair, over the bound that holds for all.
+
+    Each is given with its prediction in that scenario.
+    """
+    outside = any(run.outside for _, run in runs)
+    bounds = [run.compute_bound if outside else run.bound for _, run in runs]
+    return [
+        _gap(plan, run, bound.seconds, machine, scenario)
+        for (plan, run), bound in zip(runs, bounds, strict=True)
+    ]
+
+
+def _gap(plan: Plan, run: Prediction, bound: float, machine: Hardware, scenario: Scenario) -> Gap:
     assert run.timeline is not None
     rank = int(run.timeline.finish.argmax())
     costs = Costs(plan, scenario.machine(machine))
@@ -65,7 +80,6 @@ def gap_of(plan: Plan, run: Prediction, machine: Hardware, scenario: Scenario) -
     speed, busy = float(speeds[rank]), float(run.busy[rank])
     launches = min(kernels, costs.kernels.launch * calls) / speed
     own, mean = float(pairs[rank]) / speed, float(pairs.sum() / speeds.sum())
-    bound = run.compute_bound.seconds if run.outside else run.bound.seconds
     parts = {
         "waiting": run.makespan - busy,
         "merges": busy - kernels / speed,
@@ -90,7 +104,10 @@ def _kernel_time(costs: Costs, rank: int) -> tuple[float, float]:
     return calls, seconds
 
 
-def lost_by(loser: Gap, winner: Gap) -> str:
-    """Returns in words the part by which a plan loses most to another one."""
-    more = {name: loser.parts[name] - winner.parts[name] for name in WORDS}
+def lost_by(loser: Sequence[Gap], winner: Sequence[Gap]) -> str:
+    """Returns in words the part by which a plan, or both of a pair, loses most to another one."""
+    more = {
+        name: sum(gap.parts[name] for gap in loser) - sum(gap.parts[name] for gap in winner)
+        for name in WORDS
+    }
     return WORDS[max(more, key=more.__getitem__)]

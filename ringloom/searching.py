@@ -7,15 +7,16 @@ both       a forward and a backward plan that fit together, of the least sum
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import numpy as np
 
-from planner.errors import PlanError, RingloomError
+from planner.errors import PlanError, Reasons, RingloomError, brief
+from planner.given import whole
 from planner.ir import Pass, Plan
 from planner.layouts import own_name
 from planner.masks import Full
@@ -23,11 +24,11 @@ from planner.plans import Passes, Plans
 from planner.search import BUDGET, Prices, Recipe, Score, Tried, explore
 from planner.verify import verify_pair
 from planner.workload import Workload, check_request
-from ringloom.gaps import Gap, gap_of, lost_by
+from ringloom.gaps import Gap, gaps_of, lost_by
 from ringloom.pricing import prices_in
 from ringloom.rows import shortage
-from ringloom.trials import SPLIT, asked_for
-from ringloom.views.units import seconds
+from ringloom.trials import SPLIT, amount, asked_for
+from ringloom.views.units import seconds, size
 from simulator.bounds import Bounds
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find_hardware
@@ -40,12 +41,16 @@ PASSES: dict[Passes, tuple[Pass, ...]] = {
     "both": ("forward", "backward"),
 }
 SHOWN = 6  # runner-ups
+REASONS = 3  # for which no plan can run, that an error lists
 Told = Callable[[str, float, float], None]  # what is tried, the best seconds so far, and their gap
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """The best plan of another family: its recipe, its seconds, and what made it lose."""
+    """The best plan of another family: its recipe, its seconds, and what made it lose.
+
+    Of both passes these are two recipes that fit together, and the sum of their seconds.
+    """
 
     family: str
     recipe: str
@@ -125,6 +130,17 @@ class SearchResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Lack:
+    """The bytes that a plan needs on a rank, where that is more than there are."""
+
+    bytes: int
+    recipe: str
+
+    def __str__(self) -> str:
+        return f"{self.recipe}: {size(self.bytes)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Predicted(Score):
     """A score, with the prediction that it comes from."""
 
@@ -144,6 +160,7 @@ class Search:
     limit: float
     start: float
     told: Told
+    lacking: list["Lack"] = field(default_factory=list)  # of plans that need more than `room`
 
     def stop(self) -> bool:
         """True once the time limit has passed."""
@@ -153,6 +170,7 @@ class Search:
         """Predicts a plan; raises PlanError where a rank has too little memory for it."""
         run = simulate(made, self.machine, self.scenario, record=False)
         if lack := shortage(run.peak_bytes, self.room):
+            self.lacking.append(Lack(run.peak_bytes, made.name))
             raise PlanError(lack)
         return Predicted(run.makespan, tuple(run.busy.tolist()), run.peak_bytes, run)
 
@@ -184,7 +202,7 @@ class Search:
             floor=self.floor,
             budget=budget,
             layout=self.layout,
-            stop=lambda: self.stop() and any(x.score for x in every),
+            stop=lambda: bool(every) and self.stop(),
         ):
             every.append(one)
             if one.score and one.score.seconds < best:
@@ -205,28 +223,33 @@ def search(
     time_limit: float | None = None,
     scenario: Scenario | Mapping[str, Any] | None = None,
     layout: str | None = None,
+    seed: int = 0,
     budget: int = BUDGET,
     told: Told = lambda *_: None,
 ) -> SearchResult:
     """Search the fastest plan of a workload on a machine: compare's schedules, then found plans.
 
     `memory`: bytes that a rank has for attention, by default the chip's. `time_limit`: seconds
-    after which no other candidate is tried, once one fits; without it the result depends on counts
-    alone, and is the same on any machine. `layout`: the layout that tokens already have, by its
-    name; without it the search chooses. `budget`: found candidates per pass. `told` is called with
-    each candidate, the best seconds so far, and their gap to the bound, to show progress.
-    Raises RingloomError for unknown hardware and a wrong scenario, PlanError where no plan fits.
+    after which no other candidate of a pass is tried, but its first one; without it the result
+    depends on counts alone, and is the same on any machine. `layout`: the layout that tokens
+    already have, by its name; without it the search chooses. `seed`: a whole number; as nothing is
+    drawn at random, all seeds give the same plan. `budget`: found candidates per pass. `told` is
+    called with each candidate, the best seconds so far, and their gap to the bound, to show
+    progress. Raises RingloomError for unknown hardware, a wrong scenario and wrong limits,
+    PlanError where no plan fits.
     """
     check_request(work, ranks, "search(work, ranks, hardware)")
     if pass_ not in PASSES:
-        raise RingloomError(f"a pass is forward, backward or both, not {pass_!r}")
+        raise RingloomError(f"a pass is forward, backward or both, not {brief(pass_)}")
+    whole("seed", seed)
+    budget = whole("budget", budget)
     machine, what_if = find_hardware(hardware), scenario_of(scenario or {})
-    room = machine["memory.capacity"] if memory is None else float(memory)
-    limit = math.inf if time_limit is None else float(time_limit)
+    room = amount(memory, "memory", "bytes", machine["memory.capacity"])
+    limit = amount(time_limit, "time_limit", "seconds", math.inf)
     where = layout and own_name(layout)
     one = Search(work, ranks, machine, what_if, room, where, limit, monotonic(), told)
     every = [one.tried(each, budget) for each in PASSES[pass_]]
-    chosen = _fitting(every)
+    chosen = _fitting(every, one)
     plans = Plans(**{_plan(x).pass_: _plan(x) for x in chosen})
     prediction = simulate(plans, machine, what_if)
     flat = [*chain(*every)]
@@ -234,8 +257,8 @@ def search(
         plans,
         tuple(str(x.recipe) for x in chosen),
         prediction,
-        tuple(gap_of(_plan(x), _prediction(x), machine, what_if) for x in chosen),
-        _runner_ups(every[0], chosen[0], machine, what_if),
+        tuple(gaps_of(_runs(chosen), machine, what_if)),
+        _runner_ups(every, chosen, machine, what_if),
         tried=sum(x.score is not None for x in flat),
         pruned=sum(x.pruned for x in flat),
         refused=sum(x.refused is not None for x in flat),
@@ -243,51 +266,89 @@ def search(
     )
 
 
-def _fitting(every: Sequence[list[Tried]]) -> list[Tried]:
+def _fitting(every: Sequence[list[Tried]], search: Search) -> list[Tried]:
     """Returns the fastest candidate, or of two passes the two of the least sum that fit together.
 
     Raises PlanError where there is none.
     """
-    scored = [sorted((x for x in tried if x.score), key=_time) for tried in every]
-    if not all(scored):
-        reasons = dict.fromkeys(f"{x.recipe}: {x.refused}" for t in every for x in t if x.refused)
-        raise PlanError("\n".join(["no plan that was tried can run", *reasons]))
-    if len(scored) == 1:
-        return scored[0][:1]
-    for pair in _by_sum(*scored):
-        forward, backward = map(_plan, pair)
-        if forward.partition != backward.partition:  # nothing moves tokens between the passes
-            continue
-        try:
-            verify_pair(forward, backward)
-        except PlanError:
-            continue
-        return pair
+    if not all(any(x.score for x in tried) for tried in every):
+        raise Reasons("\n".join(_refusals(every, search)))
+    for pair in _by_sum(every):
+        if _fit(pair):
+            return pair
     raise PlanError("no backward plan that was tried fits a forward plan: leave out the time limit")
 
 
-def _by_sum(forward: list[Tried], backward: list[Tried]) -> Iterator[list[Tried]]:
-    """Yields all pairs, those of the least sum first."""
-    sums = np.add.outer([_time(x) for x in forward], [_time(x) for x in backward])
+def _refusals(every: Sequence[list[Tried]], search: Search) -> Iterator[str]:
+    """Yields why no candidate of a pass can run, and the reasons of the best ones."""
+    early = f" within {search.limit:g} s" * search.stop()
+    if search.lacking:
+        least = sorted(search.lacking, key=lambda lack: lack.bytes)[:REASONS]
+        room = size(int(search.room))
+        yield (
+            f"no plan that was tried{early} fits: a rank has {room}, and the smallest plan needs"
+            f" {size(least[0].bytes)}"
+        )
+        yield from map(str, least)
+    else:
+        yield f"no plan that was tried{early} can run"
+        refused = (x for tried in every for x in tried if x.refused)
+        yield from islice((f"{x.recipe}: {x.refused}" for x in refused), REASONS)
+
+
+def _fit(pair: Sequence[Tried]) -> bool:
+    """True for one candidate, and for two of which the backward plan takes what is left to it."""
+    if len(pair) == 1:
+        return True
+    forward, backward = map(_plan, pair)
+    if forward.partition != backward.partition:  # nothing moves tokens between the passes
+        return False
+    try:
+        verify_pair(forward, backward)
+    except PlanError:
+        return False
+    return True
+
+
+def _by_sum(every: Sequence[list[Tried]]) -> Iterator[list[Tried]]:
+    """Yields the scored candidates of one pass, or all pairs of two, those of the least sum first.
+
+    They are sorted by sums that are made as a table: [forward, backward].
+    """
+    scored = [sorted((x for x in tried if x.score), key=_time) for tried in every]
+    sums = np.zeros(())
+    for tried in scored:
+        sums = np.add.outer(sums, [_time(x) for x in tried])
     for at in np.argsort(sums, axis=None, kind="stable").tolist():
-        first, second = divmod(at, len(backward))
-        yield [forward[first], backward[second]]
+        places = np.unravel_index(at, sums.shape)
+        yield [tried[place] for tried, place in zip(scored, places, strict=True)]
 
 
 def _runner_ups(
-    tried: list[Tried], winner: Tried, machine: Hardware, scenario: Scenario
+    every: Sequence[list[Tried]], winner: list[Tried], machine: Hardware, scenario: Scenario
 ) -> tuple[RunnerUp, ...]:
-    """Returns the best of other families, the fastest first."""
-    best = dict[str, Tried]()
-    for one in sorted((x for x in tried if x.score), key=_time):
-        best.setdefault(one.family, one)
-    won = gap_of(_plan(winner), _prediction(winner), machine, scenario)
-    others = [x for x in best.values() if x.family != winner.family][:SHOWN]
-    gaps = [gap_of(_plan(x), _prediction(x), machine, scenario) for x in others]
+    """Returns the best of other families, the fastest first; of two passes those that fit."""
+    best = {winner[0].family: winner}
+    for pair in _by_sum(every):
+        if len(best) > SHOWN:
+            break
+        if pair[0].family not in best and _fit(pair):
+            best[pair[0].family] = pair
+    won, *others = (gaps_of(_runs(pair), machine, scenario) for pair in best.values())
+    listed = zip([*best.values()][1:], others, strict=True)
     return tuple(
-        RunnerUp(x.family, str(x.recipe), _time(x), lost_by(gap, won))
-        for x, gap in zip(others, gaps, strict=True)
+        RunnerUp(pair[0].family, _name(pair), sum(map(_time, pair)), lost_by(gaps, won))
+        for pair, gaps in listed
     )
+
+
+def _name(chosen: Sequence[Tried]) -> str:
+    """The recipe of a candidate, or those of two where they differ."""
+    return " / ".join(dict.fromkeys(str(x.recipe) for x in chosen))
+
+
+def _runs(chosen: Sequence[Tried]) -> list[tuple[Plan, Prediction]]:
+    return [(_plan(x), _prediction(x)) for x in chosen]
 
 
 def _time(one: Tried) -> float:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.balance import imbalance
-from planner.errors import PlanError, unknown
+from planner.errors import PlanError, RingloomError, brief, unknown
 from planner.masks import Full
 from planner.planning import TRIMS, Trim, find_schedule, plan
 from planner.plans import Passes, Plans
@@ -329,3 +329,18 @@ def smaller(work: Workload, ranks: int) -> Workload | None:
         return replace(short, batch=1, **narrow)
     except PlanError:
         return None
+
+
+def amount(value: object, name: str, unit: str, without: float) -> float:
+    """Returns the value of an argument, or what holds `without` one.
+
+    Raises RingloomError for what is no number, NaN, and numbers below 0.
+    """
+    if value is None:
+        return without
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            if (number := float(value)) >= 0:
+                return number
+            raise RingloomError(f"{name} must be from 0 {unit} up, not {brief(value)}")
+    raise RingloomError(f"{name} must be a number of {unit}, not {brief(value)}")

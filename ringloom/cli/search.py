@@ -36,6 +36,8 @@ from ringloom.views.tables import faint, plain_table, titled
 from ringloom.views.units import counted, in_lines, seconds, size
 from simulator.hardware import hardware as find_hardware
 
+ROUNDING = 1e-12  # seconds, below which a part of a gap is none
+
 
 @click.command()
 @workload_options()
@@ -43,14 +45,20 @@ from simulator.hardware import hardware as find_hardware
 @memory_option
 @time_limit_option
 @click.option("--layout", help="The layout that tokens already have.  [default: any]")
+@click.option("--seed", type=Whole(0), default=0, help="Nothing is drawn: any finds the same.")
 @click.option("--budget", type=Whole(0), help="Most plans that are made for this mask, per pass.")
 @scenario_options
 @click.option("-o", "--output", type=FILE, help="Write the plans that were found to a file.")
 def command(
-    room: float | None, layout: str | None, budget: int | None, output: str | None, **given: Any
+    room: float | None,
+    layout: str | None,
+    seed: int,
+    budget: int | None,
+    output: str | None,
+    **given: Any,
 ) -> None:
     more = {} if budget is None else {"budget": budget}
-    result = searched({**given}, room, layout=layout and own_name(layout), **more)
+    result = searched({**given}, room, layout=layout and own_name(layout), seed=seed, **more)
     document = result.as_dict()
     if output:
         save(result.plans, output)
@@ -104,8 +112,7 @@ def page(result: SearchResult) -> Iterator[Any]:
     for gap in result.why:
         yield gap_table(gap)
     if result.runner_ups:
-        others = "the best of other schedules" + ", forward" * (len(result.recipes) > 1)
-        table = plain_table(others, "time", "loses most by")
+        table = plain_table("the best of other schedules", "time", "loses most by")
         table.columns[0].overflow = "fold"  # names are to be typed: none is cut off
         for one in result.runner_ups:
             table.add_row(in_lines(one.recipe), seconds(one.makespan), one.lost_by)
@@ -117,7 +124,10 @@ def gap_table(gap: Gap) -> Any:
     """Where the time over the bound goes on the critical rank, the largest part first."""
     parts = sorted(gap.parts.items(), key=lambda part: -abs(part[1]))
     rows = [
-        (WORDS[name], f"{'-' * (time < 0)}{seconds(abs(time))}") for name, time in parts if time
+        (WORDS[name], f"{'-' * (time < 0)}{seconds(abs(time))}")
+        for name, time in parts
+        if abs(time) > ROUNDING
     ]
-    heads = f"{gap.pass_}: rank {gap.rank} ends {seconds(gap.seconds)} over the bound", "time"
+    over = seconds(gap.seconds)
+    heads = f"{gap.pass_}: why rank {gap.rank}, the last, ends {over} over the bound", "time"
     return plain_table(*heads, rows=rows, numbers=slice(1, None))
