@@ -97,8 +97,40 @@ def right(ranks: int, seeds: list[int], rank: int) -> list[Row]:
         }
         attend = load(emit(plans, "torch")).attention
         audit = rl.audit(attend, work, ranks=ranks, rank=rank, layout=layout)
+        assert audit.report.could_not_run is None
         answer = [f"{fault.kind}: {fault.sentence}" for fault in audit.faults]
         rows.append((f"{seed}: {schedule} on {ranks}, {work.python}", (), answer))
+    return rows
+
+
+def right_peers(ranks: int, package: bool, rank: int) -> list[Row]:
+    """Audits other libraries that are right: PyTorch's ring template, and the package."""
+    from itertools import product
+
+    import ringloom as rl
+    from ringloom.auditing.adapters import pytorch_ring, ring_attention_pytorch
+
+    cases = list[tuple[Any, str, str, str, int]]()  # attend, mask, layout, pass, tokens
+    for exchange in ("all-gather", "all-to-all"):
+        for causal in (True, False):
+            ring = pytorch_ring(balanced=False, causal=causal, exchange=exchange)
+            cases.append((ring, "causal" if causal else "full", "contiguous", "both", 5 * ranks))
+        cases.append((pytorch_ring(exchange=exchange), "causal", "head-tail", "both", 6 * ranks))
+    for striped, causal in product((True, False), repeat=2) if package else ():
+        ring = ring_attention_pytorch(striped=striped, causal=causal, bucket=8)
+        mask, layout = "causal" if causal else "full", "striped" if striped else "contiguous"
+        cases.append((ring, mask, layout, "forward", 8 * ranks))
+    rows = list[Row]()
+    for (attend, mask, layout, pass_, seq), dtype in product(cases, ("float32", "bfloat16")):
+        if pass_ == "forward" and dtype != "float32":  # on CPUs the package computes in no other
+            continue
+        work = rl.Workload(seq, heads=2, head_dim=8, dtype=dtype, mask=mask)
+        given: Any = {"ranks": ranks, "rank": rank, "layout": layout, "pass_": pass_}
+        audit = rl.audit(attend, work, **given)
+        answer = [f"{fault.kind}: {fault.sentence}" for fault in audit.faults]
+        if audit.report.could_not_run:
+            answer.append(audit.report.could_not_run)
+        rows.append((f"{attend.__qualname__} {layout} on {ranks}, {work.python}", (), answer))
     return rows
 
 

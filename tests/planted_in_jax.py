@@ -4,8 +4,12 @@ Of a program that we emit, and of the public ring of a checkout of haoliuhl/ring
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
+
+import numpy as np
 
 import ringloom as rl
 from codegen import emit
@@ -35,26 +39,63 @@ class Edit:
         return source.replace(self.old, self.new)
 
 
-def audited(attend: Any, work: rl.Workload) -> Report:
-    return examine(Asker.on_devices(attend, case_of(work, RANKS)))
+def audited(attend: Any, work: rl.Workload, ranks: int = RANKS, layout: Any = None) -> Report:
+    case = case_of(work, ranks, layout or "contiguous")
+    return examine(Asker.on_devices(attend, case))
 
 
-def audited_program(edit: Edit | None = None) -> Report:
-    """Audits our ring, with a fault or as it is."""
+def audited_program(edit: Edit) -> Report:
+    """Audits our ring with a fault."""
     work = rl.Workload(64, heads=4, kv_heads=2, head_dim=16, dtype="float32")
     source = emit(rl.plan("ring", work, RANKS, pass_="both"), "jax")
-    program = load(edit.of(source) if edit else source)
-    return audited(lambda q, k, v, mesh: program.attention(q, k, v, mesh=mesh), work)
+    program = load(edit.of(source))
+    return audited(partial(call, program), work)
 
 
-def audited_checkout(checkout: Path, folder: Path, edit: Edit | None = None) -> Report:
-    """Audits the public ring of a checkout, with a fault or as it is, in a folder of its own."""
-    source = (checkout / FILE).read_text(encoding="utf-8")
+def audited_checkout(checkout: Path, folder: Path, edit: Edit) -> Report:
+    """Audits the public ring of a checkout with a fault, in a folder of its own."""
     place = folder / FILE
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(edit.of(source) if edit else source, encoding="utf-8")
+    place.write_text(edit.of((checkout / FILE).read_text("utf-8")), encoding="utf-8")
     work = rl.Workload(64, heads=4, head_dim=16, batch=2, dtype="float32")
     return audited(jax_ring(str(folder)), work)
+
+
+def right_program(seed: int) -> tuple[str, Report]:
+    """Audits a program that is right: a drawn schedule, mask, length, heads and dtype."""
+    draw = Random(seed)
+    ranks = draw.choice([1, 2, 3, 4, 5, 7])
+    heads, kv_heads = draw.choice([(1, 1), (2, 2), (4, 2), (3, 1)])
+    seq = draw.randrange(4 * ranks, 12 * ranks)
+    first = draw.randrange(1, seq)
+    masks = [
+        "causal",
+        "full",
+        f"causal & window:{first}",
+        f"causal & documents:{first},{seq - first}",
+    ]
+    dtype = draw.choice(["float32", "float32", "bfloat16", "float64"])
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": 8}
+    work = rl.Workload(seq, **sizes, dtype=dtype, mask=draw.choice(masks))
+    schedule = draw.choice(["ring", "zigzag", "striped", "allgather"])
+    program = load(emit(rl.plan(schedule, work, ranks, pass_="both"), "jax"))
+    layout = {
+        side: [program.shard(np.arange(1, seq + 1), rank, 0, side) - 1 for rank in range(ranks)]
+        for side in ("q", "kv")
+    }
+    attend = partial(call, program)
+    return f"{schedule} on {ranks}, {work.python}", audited(attend, work, ranks, layout)
+
+
+def call(program: Any, q: Any, k: Any, v: Any, mesh: Any) -> Any:
+    return program.attention(q, k, v, mesh=mesh)
+
+
+def right_ring(checkout: Path, ranks: int, block: int | None, dtype: str) -> Report:
+    """Audits the public ring as it is, which cuts each shard into pieces of three tokens."""
+    mask = {None: "full", 1: "causal"}.get(block, f"block-causal:{block}")
+    work = rl.Workload(9 * ranks, heads=2, head_dim=8, dtype=dtype, mask=mask)
+    return audited(jax_ring(str(checkout), block=block, chunk=3), work, ranks)
 
 
 AHEAD = "lax.cond(rank >= 3, lambda: merge_attention(output, [q], kv),"

@@ -14,12 +14,20 @@ from jax_devices import Mesh
 from planner.layouts import by_tokens
 from planner.planning import plan
 from planner.workload import Workload
-from planted_in_jax import OURS, PUBLIC, Edit, audited_checkout, audited_program
+from planted_in_jax import (
+    OURS,
+    PUBLIC,
+    Edit,
+    audited_checkout,
+    audited_program,
+    right_program,
+    right_ring,
+)
 from runtimes.audit import Case, Report
 from runtimes.audit.examining import examine
 from runtimes.audit.on_jax import Asker
 from runtimes.emitted import load, source_of
-from sampling import NIGHTLY
+from sampling import NIGHTLY, square
 
 CHECKOUT = "RINGLOOM_HAOLIUHL"
 EVERY = 1 if NIGHTLY else 4  # of how many faults one is planted
@@ -55,16 +63,37 @@ def test_a_fault_of_a_program_is_named(edit: Edit) -> None:
     assert report.faults[0].kind in edit.kinds
 
 
-def test_faults_of_the_public_ring_are_found_and_named(tmp_path: Path) -> None:
-    checkout = os.environ.get(CHECKOUT)
-    if not checkout:
+@pytest.mark.parametrize("seed", range(20 if NIGHTLY else 1))
+def test_a_right_program_raises_no_alarm(seed: int) -> None:
+    name, report = right_program(seed)
+    assert report.exact, (name, report, report.faults)
+
+
+@pytest.fixture
+def checkout() -> Path:
+    """The checkout of the public ring."""
+    if not (path := os.environ.get(CHECKOUT)):
         pytest.skip(f"{CHECKOUT} names no checkout of https://github.com/haoliuhl/ringattention")
     pytest.importorskip("flax")
     pytest.importorskip("einops")
-    assert audited_checkout(Path(checkout), tmp_path / "right").exact
+    return Path(path)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "block", "dtype"),
+    square((1, 2, 3, 4, 5, 7), (None, 1, 3), ("float32", "bfloat16"), every=6),
+)
+def test_the_public_ring_raises_no_alarm(
+    checkout: Path, ranks: int, block: int | None, dtype: str
+) -> None:
+    report = right_ring(checkout, ranks, block, dtype)
+    assert report.exact, report.faults
+
+
+def test_faults_of_the_public_ring_are_found_and_named(checkout: Path, tmp_path: Path) -> None:
     named = []
     for edit in PUBLIC[::EVERY]:
-        report = audited_checkout(Path(checkout), tmp_path / edit.name, edit)
+        report = audited_checkout(checkout, tmp_path / edit.name, edit)
         assert report.faults, edit.name
         named.append(report.faults[0].kind in edit.kinds)
     assert np.mean(named) >= 0.8

@@ -4,12 +4,13 @@ RINGLOOM_PROFILE=nightly pytest tests/on_torch/test_audit_faults.py    all of th
 """
 
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from audit_ranks import Row, leaving, on_ranks, planted, right  # noqa: E402  only where torch is
+from audit_ranks import Row, leaving, on_ranks, planted, right, right_peers  # noqa: E402  only where torch is
 from sampling import NIGHTLY  # noqa: E402
 
 NAMES = ["zigzag", "head-tail", "ring", "striped", "all-to-all", "package", "long"]
@@ -43,4 +44,12 @@ def test_right_programs_raise_no_alarm(ranks: int) -> None:
     seeds = [1000 * ranks + number for number in range(SEEDS[ranks])]
     rows = on_ranks(partial(right, ranks, seeds), ranks)
     assert len(rows) == len(seeds)
+    assert [row for row in rows if row[2]] == []
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7] if NIGHTLY else [3])
+def test_right_peers_raise_no_alarm(ranks: int) -> None:
+    package = NIGHTLY and find_spec("ring_attention_pytorch") is not None
+    rows = on_ranks(partial(right_peers, ranks, package), ranks)
+    assert len(rows) == (16 if package else 12)
     assert [row for row in rows if row[2]] == []
