@@ -31,7 +31,7 @@ test-nightly: $(VENV)/.test $(VENV)/.ray $(VENV)/.peers ## 3,000 random plans, 2
 	RINGLOOM_PROFILE=nightly $(BIN)/pytest -n 2 --dist worksteal tests/on_torch/test_programs.py tests/on_jax/test_programs.py \
 	  tests/plain/test_every_schedule.py tests/plain/test_readme.py tests/plain/test_emitted_files.py tests/plain/test_formulas.py \
 	  tests/plain/test_sweeps.py tests/plain/test_loops.py tests/plain/test_bounds.py tests/plain/test_laws.py tests/plain/test_program_mutants.py tests/plain/test_drawn_programs.py tests/on_jax/test_tables.py \
-	  tests/plain/test_search_space.py tests/plain/test_found_plans.py tests/on_jax/test_found_plans.py tests/on_torch/test_audit_probing.py tests/on_torch/test_audit_faults.py tests/on_torch/test_peer_package.py tests/on_jax/test_peer.py
+	  tests/plain/test_search_space.py tests/plain/test_found_plans.py tests/plain/test_search_promises.py tests/on_jax/test_found_plans.py tests/on_torch/test_audit_probing.py tests/on_torch/test_audit_faults.py tests/on_torch/test_peer_package.py tests/on_jax/test_peer.py
 	$(BIN)/python tests/source_mutants.py build/mutants.json
 
 # A minute; hours at night: make fuzz FUZZ_SECONDS=28800 FUZZ_SEED=$$(date +%s)

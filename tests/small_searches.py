@@ -25,6 +25,7 @@ SMALL = {
     "DRAWN": 1,
     "COLUMNS": 1,
 }
+LENGTHS = "WINDOW", "CHUNK", "MEDIAN", "SHORTEST"  # of those, in tokens
 FAMILIES = [*corpus.MASKS]
 PRESETS = "h100", "a100-pcie", "tpu-v5p", "mi300x"
 HEADS = (4, 4), (4, 2), (6, 3), (5, 1), (8, 2)  # query heads, KV heads
@@ -51,19 +52,23 @@ def slow(preset: str, node: int = 8) -> rl.Hardware:
     return fast.changed(less | tiles | {"node.ranks": node})
 
 
-def mask_of(family: str, total: int, seed: int = 0) -> rl.Mask:
-    """A mask of the corpus whose windows, chunks, documents and cells are small."""
-    cells = SMALL["CELLS"]
+def mask_of(family: str, total: int, seed: int = 0, times: int = 1) -> rl.Mask:
+    """A mask of the corpus with small windows, chunks and documents, or `times` as long ones."""
+    cells, longer = SMALL["CELLS"], {name: times * SMALL[name] for name in LENGTHS}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**SMALL, "SEED": seed}.items():
+        for name, value in {**SMALL, **longer, "SEED": seed}.items():
             patch.setattr(corpus, name, value)
         return corpus.MASKS[family](-(-total // cells) * cells if family == "blocks" else total)
 
 
-def drawn(number: int) -> Searched:
-    """One of endlessly many: families in turn, any length, heads, ranks, machine and speeds."""
+def drawn(number: int, times: int = 1) -> Searched:
+    """One of endlessly many: families in turn, any length, heads, ranks, machine and speeds.
+
+    With `times` it has that many times as many tokens, and machines are as quick as presets say.
+    """
     draw = random.Random(number)
-    family, ranks, total = FAMILIES[number % 9], draw.randint(2, 9), draw.randint(90, 250)
+    family, ranks = FAMILIES[number % 9], draw.randint(2, 9)
+    total = draw.randint(90 * times, 250 * times)
     heads, kv_heads = draw.choice(HEADS)
     work = rl.Workload(
         seq=total // corpus.QUERIES.get(family, 1),
@@ -71,11 +76,14 @@ def drawn(number: int) -> Searched:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=draw.choice([8, 16]),
-        mask=mask_of(family, total, number),
+        mask=mask_of(family, total, number, times),
     )
     speeds = {draw.randrange(ranks): 0.4} if draw.random() < 0.4 else None
     nodes = [n for n in (2, 3, 4) if ranks % n == 0] + [16]
-    machine = slow(draw.choice(PRESETS), draw.choice(nodes))
+    preset, node = draw.choice(PRESETS), draw.choice(nodes)
+    machine = (
+        slow(preset, node) if times == 1 else rl.hardware(preset).changed({"node.ranks": node})
+    )
     return Searched(family, work, ranks, machine, rl.Scenario(speeds=speeds))
 
 
