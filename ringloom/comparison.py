@@ -219,13 +219,14 @@ def compare(
     `overlap=False` that transfers do not run beside compute. `variants`: where none is named,
     further settings of schedules are tried, such as layouts, stages and gathers, and the fastest of
     each schedule is listed; and a schedule is also listed with messages split block by block
-    ("usp --trim blocks"), where that takes at least a tenth less time than the schedule does. With
-    `checked`, each schedule is also executed on `ranks` x 64 tokens in float64 and compared with
-    dense attention. `memory`: bytes that a rank has for attention, by default the chip's; schedules
-    that need more, or whose ranks or heads do not divide, are `refused`, and so are those that are
-    not reached within `time_limit` seconds. `plans`: verified plans of this workload, such as those
-    of a search, a row among the others. `track` may wrap the names, to show progress. Raises
-    PlanError for unknown schedules, for plans of something else, and where none can run.
+    ("usp --trim blocks"), or with rows that see the same keys as one call ("ulysses --by-rows"),
+    where that takes at least a tenth less time than the schedule does. With `checked`, each
+    schedule is also executed on `ranks` x 64 tokens in float64 and compared with dense attention.
+    `memory`: bytes that a rank has for attention, by default the chip's; schedules that need more,
+    or whose ranks or heads do not divide, are `refused`, and so are those that are not reached
+    within `time_limit` seconds. `plans`: verified plans of this workload, such as those of a
+    search, a row among the others. `track` may wrap the names, to show progress. Raises PlanError
+    for unknown schedules, for plans of something else, and where none can run.
     """
     check_request(work, ranks, "compare(work, ranks, hardware)")
     limit = amount(time_limit, "time_limit", "seconds", math.inf)
@@ -254,6 +255,7 @@ def compare(
     promising = {one.name: one.worth for one in splits if trials.is_promising(one)}
     split = [one for one in map(trials.outcome, track(list(promising))) if isinstance(one, Case)]
     cases += [one for one in split if one.row.makespan_s <= promising[one.row.schedule]]
+    cases += [*trials.grouped(cases, track)] if variants else []
     cases = [trials.executed(one) for one in cases] if checked else cases
     if plans is not None:
         one = trials.added(Plans.of(plans), checked)

@@ -22,12 +22,13 @@ from planner.layouts import own_name
 from planner.masks import Full
 from planner.plans import Passes, Plans
 from planner.search import BUDGET, Prices, Recipe, Score, Tried, explore
+from planner.search.recipe import TRIM
 from planner.verify import verify_pair
 from planner.workload import Workload, check_request
 from ringloom.gaps import Gap, gaps_of, lost_by
 from ringloom.pricing import prices_in
 from ringloom.rows import shortage
-from ringloom.trials import SPLIT, amount, asked_for
+from ringloom.trials import amount, asked_for
 from ringloom.views.units import seconds, size
 from simulator.bounds import Bounds
 from simulator.hardware import Hardware
@@ -185,8 +186,8 @@ class Search:
     def seeds(self) -> list[Recipe]:
         """Returns what compare tries: its schedules, then the same block by block."""
         names = asked_for(None, self.work, self.ranks, self.machine)
-        whole = [] if self.work.mask == Full() else [n for n in names if SPLIT not in n]
-        split = [f"{name}{SPLIT}blocks" for name in whole]
+        whole = [] if self.work.mask == Full() else [n for n in names if TRIM not in n]
+        split = [f"{name}{TRIM}blocks" for name in whole]
         return [Recipe.parse(name) for name in dict.fromkeys(["ring", *names, *split])]
 
     def tried(self, pass_: Pass, budget: int) -> list[Tried]:

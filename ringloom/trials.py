@@ -3,6 +3,7 @@
     named    the schedules that were asked for, or those that matter on the machine
     further  where none was asked for, other settings of these and of other schedules
     split    those to be shown with messages split block by block, where that may save a tenth
+    grouped  the same with rows that see the same keys as one call, for masks with such rows
 
 Of a further setting only the plan is made where the kernels of its busiest rank alone take longer
 than the fastest schedule so far: it cannot be the fastest. Of each schedule, the best is shown.
@@ -24,17 +25,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.analysis.balance import imbalance
-from planner.errors import PlanError, RingloomError, brief, unknown
+from planner.errors import PlanError, RingloomError, brief
 from planner.masks import Full
-from planner.planning import TRIMS, Trim, find_schedule, plan
+from planner.passes.by_rows import by_rows
+from planner.passes.edges import shares_keys
+from planner.planning import find_schedule, plan
 from planner.plans import Passes, Plans
 from planner.schedules import comparable, further
+from planner.search import Recipe
+from planner.search.recipe import ROWS, TRIM
 from planner.verify import ensure_verified
 from planner.workload import Workload
 from ringloom.pricing import rebuild
 from ringloom.rows import Load, Refusal, Row, Unreached, shortage
 from runtimes.validation import check
 from simulator.confidence import interval, ratio_interval, spread
+from simulator.costs.prices import attend_price
 from simulator.facts import over_average, work_of
 from simulator.hardware import Hardware
 from simulator.prediction import Prediction, kernel_seconds, ratio, simulate
@@ -46,7 +52,6 @@ RUNNABLE = 4096  # tokens up to which a workload runs at its own length
 WORTH = 0.9  # of the best of a family: a split schedule that takes less than that is listed, too
 NEAR = 1.3  # times the fastest: what takes longer is never too close to call
 NARROW = 16  # head_dim of the smaller workload: plans do not depend on it
-SPLIT = " --trim "  # what precedes the trim in a name
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +109,14 @@ class Trials:
 
     def plans(self, name: str, work: Workload | None = None) -> Plans:
         """The verified plans of a schedule, which may name its trim."""
-        schedule, trim = with_trim(name)
-        made = plan(schedule, work or self.work, self.ranks, pass_=self.pass_, trim=trim)
-        return Plans.of(made)
+        recipe = recipe_of(name)
+        schedule, trim, where = str(recipe.schedule), recipe.trim, work or self.work
+        made = Plans.of(plan(schedule, where, self.ranks, pass_=self.pass_, trim=trim))
+        return self.with_rows(made) if recipe.by_rows else made
+
+    def with_rows(self, plans: Plans) -> Plans:
+        """Plans with rows that see the same keys as one call, where the machine gains by it."""
+        return by_rows(plans, attend_price(self.scenario.machine(self.machine)))
 
     def improved(self, cases: Sequence[Case], names: Iterable[str]) -> Further:
         """Try further settings, whose kernels may be faster than the fastest case so far."""
@@ -144,11 +154,9 @@ class Trials:
         for one in cases:
             took = one.row.makespan_s
             best[_family(one)] = min(took, best.get(_family(one), took))
-        whole = (
-            [] if self.work.mask == Full() else [c for c in cases if SPLIT not in c.row.schedule]
-        )
+        whole = [] if self.work.mask == Full() else [c for c in cases if TRIM not in c.row.schedule]
         splits = [
-            Split(f"{one.row.schedule}{SPLIT}blocks", one, WORTH * best[_family(one)])
+            Split(f"{one.row.schedule}{TRIM}blocks", one, WORTH * best[_family(one)])
             for one in whole
         ]
         return [one for one in splits if one.name not in names]
@@ -184,6 +192,22 @@ class Trials:
             for one in plans
         ]
         return Plans(**{one.pass_: one for one in made})
+
+    def grouped(self, cases: Sequence[Case], track: Track) -> Iterator[Case]:
+        """Yields cases with rows that see the same keys as one call, where that saves a tenth."""
+        names = {one.row.schedule for one in cases}
+        whole = {f"{one.row.schedule}{ROWS}": one for one in cases if ROWS not in one.row.schedule}
+        for name in track([x for x in whole if x not in names] if shares_keys(self.work) else []):
+            worth = WORTH * whole[name].row.makespan_s
+            plans, where = whole[name].plans, (self.machine, self.scenario)
+            if self.over or kernel_seconds(plans, *where, 0.0) > worth:  # those of all its pairs
+                continue
+            plans = self.with_rows(plans)
+            if kernel_seconds(plans, *where, worth) > worth:
+                continue
+            one = case(name, plans, simulate(plans, *where))
+            if one.row.makespan_s <= worth and not shortage(one.row.peak_bytes, self.room):
+                yield one
 
     def executed(self, one: Case, made: Callable[[Workload], Plans] | None = None) -> Case:
         """Returns a case with what its execution on a smaller workload showed.
@@ -228,20 +252,18 @@ def best_of_each(cases: Iterable[Case]) -> list[Case]:
 
 
 def _family(one: Case) -> str:
-    return find_schedule(with_trim(one.row.schedule)[0])[0].name
+    return recipe_of(one.row.schedule).family
 
 
-def with_trim(name: str) -> tuple[str, Trim]:
-    """Returns a schedule and its trim, which follows it as rows are printed: "usp --trim blocks".
+def recipe_of(name: str) -> Recipe:
+    """Returns a schedule with its trim and rows, as names of rows tell: "usp --trim blocks".
 
-    Raises PlanError for an unknown trim.
+    Raises PlanError for an unknown schedule, parameter or trim, and for a plan that was found.
     """
-    schedule, separator, text = name.partition(SPLIT)
-    asked = text.strip() if separator else "messages"
-    for trim in TRIMS:
-        if trim == asked:
-            return schedule.strip(), trim
-    raise PlanError(unknown("trim", asked, TRIMS))
+    recipe = Recipe.parse(name)
+    if not isinstance(recipe.schedule, str):
+        find_schedule(name)
+    return recipe
 
 
 def asked_for(
@@ -271,12 +293,12 @@ def on_machine(name: str, ranks: int, machine: Hardware) -> str:
 
     Raises PlanError for an unknown schedule, parameter or trim.
     """
-    schedule, trim = with_trim(name) if isinstance(name, str) else (name, "messages")
-    recipe, given = find_schedule(schedule)
+    recipe = recipe_of(name)
+    schedule, given = find_schedule(text := str(recipe.schedule))
     node = machine.ranks_per_node
-    if "node" in recipe.parameters and "node" not in given and 1 < node < ranks:
-        schedule += f":node={node}" * (ranks % node == 0)
-    return schedule if trim == "messages" else f"{schedule}{SPLIT}{trim}"
+    if "node" in schedule.parameters and "node" not in given and 1 < node < ranks:
+        text += f":node={node}" * (ranks % node == 0)
+    return str(replace(recipe, schedule=text))
 
 
 def feasible(name: str, make: Callable[[str], Case], room: float) -> Case | Refusal:

@@ -70,6 +70,24 @@ def edges(work: Workload) -> tuple[list[int], list[int]]:
     return queries.tolist(), keys.tolist()
 
 
+def shares_keys(work: Workload) -> bool:
+    """Returns True if keys between edges of the mask are seen by rows on two sides of an edge.
+
+    And also where rows between edges see keys on two sides of one. Documents do neither. False for
+    a mask of more edges than `cut_at_edges` looks at.
+    """
+    rows, columns = edges(work)
+    if len(rows) + len(columns) > EDGES:
+        return False
+    i0, i1, j0, j1, *_ = work.mask.region().pieces.T
+    queries = np.searchsorted(rows, np.stack([i0, i1]) - work.offset)
+    keys = np.searchsorted(columns, np.stack([j0, j1]))
+    seen = np.zeros((len(rows) - 1, len(columns) - 1), np.bool_)
+    for a, b, c, d in np.concatenate([queries, keys]).T.tolist():
+        seen[a:b, c:d] = True
+    return any(int(seen.sum(axis=axis).max(initial=0)) > 1 for axis in (0, 1))
+
+
 def _cut_side(side: Side, edges: list[int]) -> tuple[Side, Parts]:
     """Cuts the blocks of a side; the parts of a block follow each other."""
     cut = [_cut_chunk(chunk, edges) for chunk in side.chunks]

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from planner.search.recipe import ROWS
 from ringloom.cli.options import compared, comparison_options, memory_option
 from ringloom.cli.output import console, csv_option, show
 from ringloom.cli.search import searched, tally
@@ -51,6 +52,8 @@ def command(checked: bool, searching: bool, room: float | None, **given: Any) ->
     if tried:
         said = f"simulated for {tried} of {tried + skipped} schedules"
         notes.append(f"--trim blocks: {said}, listed where it saves 10% or more")
+    if any(ROWS in row.schedule for row in rows):
+        notes.append("--by-rows: rows that see the same keys are one call, listed likewise")
     if result:
         notes.append(f"search: {tally(result)}")
     if checked and any(row.exact is not None for row in rows):

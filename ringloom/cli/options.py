@@ -14,8 +14,10 @@ from planner.errors import PlanError, RingloomError, brief
 from planner.files import load
 from planner.given import tokens
 from planner.masks import forms as mask_forms
+from planner.passes.by_rows import Price, by_rows
 from planner.planning import TRIMS, plan
 from planner.plans import Plans
+from planner.verify import verify
 from planner.workload import DTYPES, Workload
 from ringloom.cli.output import TYPED, Number, Whole, progress, working
 from ringloom.comparison import PASSES, Comparison, compare
@@ -144,6 +146,11 @@ def source_options(**usual: str) -> Callable[[Function], Function]:
             default="messages",
             help="Drop unused messages whole, or block by block.",
         ),
+        click.option(
+            "--by-rows",
+            is_flag=True,
+            help="Attend rows that see the same keys by one call, where that is cheaper.",
+        ),
     )
 
 
@@ -262,16 +269,18 @@ def is_file(source: str) -> bool:
     return source.endswith((".json", ".json.gz")) or Path(source).is_file()
 
 
-def plans_of(source: str, given: dict[str, Any]) -> Plans:
-    """The plan of a plan file, or of a schedule; `given` are the workload's options and the trim.
+def plans_of(source: str, given: dict[str, Any], price: Price | None = None) -> Plans:
+    """The plan of a plan file, or of a schedule; `given` are the options of `source_options`.
 
+    Rows that see the same keys are one call where they cost less by `price`, as of `by_rows`.
     Raises click's UsageError where one of them is typed beside a plan file.
     """
     if not is_file(source):
         work, ranks = workload(given)
         trim = given.get("trim", "messages")
         with working("planning"):
-            return Plans.of(plan(source, work, ranks, pass_=given["pass_"], trim=trim))
+            plans = Plans.of(plan(source, work, ranks, pass_=given["pass_"], trim=trim))
+            return verify(by_rows(plans, price)) if given.get("by_rows") else plans
     refuse_typed(given, f"{source} holds its own workload")
     with working("reading and verifying"):
         return Plans.of(load(source))

@@ -27,6 +27,7 @@ from ringloom.views.tables import plain_table, prediction, titled
 from ringloom.views.units import SHOWN, both_ends, seconds
 from simulator.chrome_trace import save_trace, trace
 from simulator.confidence import basis, constants_of, interval, spread
+from simulator.costs.prices import attend_price
 from simulator.critical_path import Leg, critical_path
 from simulator.engines.choice import ENGINES, Engine
 from simulator.hardware import hardware as find_hardware
@@ -79,10 +80,10 @@ def command(
     source: str, hardware: str, engine: Engine, trace_file: str | None, **given: Any
 ) -> None:
     scenario = scenario_of(given)
-    plans, record = plans_of(source, given), True if trace_file else None
+    machine, record = find_hardware(hardware), True if trace_file else None
+    plans = plans_of(source, given, attend_price(scenario.machine(machine)))
     with working("simulating"):
-        result = simulate(plans, hardware, scenario, engine=engine, record=record)
-        machine = find_hardware(hardware)
+        result = simulate(plans, machine, scenario, engine=engine, record=record)
         own = spread(plans, machine, scenario, result.makespan, calibrated=False)
         low, high = interval(machine, plans.pass_, result.makespan, own)
         rows = basis(machine.name, plans.pass_)

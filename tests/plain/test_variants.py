@@ -1,15 +1,19 @@
 """Settings that compare tries: accepted as typed, pruned soundly, the best of each listed."""
 
+import json
 from collections import Counter
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ringloom as rl
 from command_line import CommandLine
-from planner.planning import find_schedule
+from planner.passes.edges import shares_keys
+from planner.plans import Passes
 from planner.schedules import comparable, further
 from planner.schedules.variants import FAMILIES
-from ringloom.trials import SPLIT, asked_for, with_trim
+from ringloom.trials import asked_for, recipe_of
 from simulator.hardware import hardware
 from simulator.prediction import kernel_seconds
 
@@ -19,7 +23,7 @@ MASKS = "full", "causal", "window:2048", "causal & documents:4000,4384,8000"
 
 
 def family(name: str) -> str:
-    return find_schedule(with_trim(name)[0])[0].name
+    return recipe_of(name).family
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -66,7 +70,7 @@ def test_no_setting_that_was_tried_or_pruned_is_faster_than_the_first_row(mask: 
 
 def test_the_best_of_each_schedule_is_listed_once() -> None:
     rows = rl.compare(WORK, 4, H100).rows
-    shown = Counter(family(row.schedule) for row in rows if SPLIT not in row.schedule)
+    shown = Counter(family(row.schedule) for row in rows if " --" not in row.schedule)
     assert set(shown.values()) == {1}
     assert "ring" in shown
     usual = rl.compare(WORK, 4, H100, variants=False).rows
@@ -74,6 +78,59 @@ def test_the_best_of_each_schedule_is_listed_once() -> None:
     for row in usual:
         least = min(r.makespan_s for r in rows if family(r.schedule) == family(row.schedule))
         assert least <= row.makespan_s
+
+
+GRID = np.random.default_rng(0).random((16, 16)) < 0.4
+GRIDS = rl.Blocks(GRID.tolist(), 4096)
+CUT = " --by-rows"
+
+
+@pytest.mark.parametrize("pass_", ["forward", "both"])
+def test_rows_that_see_the_same_keys_are_listed_as_one_call(pass_: Passes) -> None:
+    work = rl.Workload(seq=2**16, heads=8, kv_heads=4, mask=GRIDS)
+    rows = rl.compare(work, 4, H100, ["ulysses", "zigzag"], pass_=pass_).rows
+    times = {row.schedule: row.makespan_s for row in rows}
+    assert times[f"ulysses{CUT}"] <= 0.9 * times["ulysses"]
+    (again,) = rl.compare(work, 4, H100, [f"ulysses{CUT}"], pass_=pass_).rows
+    assert (again.schedule, again.makespan_s) == (f"ulysses{CUT}", times[f"ulysses{CUT}"])
+    plans = rl.compare(work, 4, H100, ["ulysses"], pass_=pass_, variants=False).rows
+    assert [row.schedule for row in plans] == ["ulysses"]
+
+
+def test_grouped_rows_are_executed_on_a_smaller_workload() -> None:
+    work = rl.Workload(seq=512, heads=4, mask=rl.Blocks(GRID.tolist(), 32))
+    (row,) = rl.compare(work, 4, H100, [f"ulysses{CUT}"], checked=True).rows
+    assert row.exact
+
+
+def test_commands_cut_by_rows_as_compare_does(ringloom: CommandLine, tmp_path: Path) -> None:
+    file = tmp_path / "grid.json"
+    file.write_text(json.dumps({"size": 4096, "grid": GRID.astype(int).tolist()}))
+    case = ["--ranks", "4", "--seq", "64k", "--heads", "8", "--mask", f"blocks@{file}"]
+    machine = ["--hardware", "h100"]
+    (row,) = ringloom.json("compare", *case, *machine, "--schedules", f"ulysses{CUT}")["rows"]
+    whole, cut = (
+        ringloom.json("simulate", "ulysses", *flag, *case, *machine)["makespan_s"]
+        for flag in ([], ["--by-rows"])
+    )
+    assert row["makespan_s"] == cut <= 0.9 * whole
+    plans = [ringloom("plan", "ulysses", *flag, *case) for flag in ([], ["--by-rows"])]
+    assert plans[0] != plans[1]
+
+
+ALONE = "full", "causal", "window:64", "causal & documents:1000,3096"
+SHARED = "prefix:100", "global:10", "causal & (window:64 | global:10)"
+
+
+@pytest.mark.parametrize("mask", [*ALONE, *SHARED])
+def test_rows_are_not_cut_where_no_others_see_their_keys(
+    mask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, asked = rl.Workload(seq=4096, heads=8, mask=mask), list[object]()
+    monkeypatch.setattr("ringloom.trials.by_rows", lambda plans, _: asked.append(plans) or plans)
+    rows = rl.compare(work, 4, H100, ["ring"]).rows
+    assert all(CUT not in row.schedule for row in rows)
+    assert shares_keys(work) == bool(asked) == (mask in SHARED)
 
 
 def test_the_command_says_how_many_settings_were_tried_and_pruned(ringloom: CommandLine) -> None:
