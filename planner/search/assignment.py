@@ -6,7 +6,7 @@ piece that fits nowhere is cut.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,14 @@ from numpy.typing import NDArray
 from planner.ir import Index
 from planner.layouts import Chunks, cut, sides
 from planner.layouts.pieces import gathered
-from planner.search.pieces import cut_pieces, load, seen
+from planner.search.evening import evened
+from planner.search.pieces import Owned, cut_pieces, load, seen
 from planner.search.prices import Floats, Prices
 from planner.workload import Workload
 
 HIDDEN = 0.5  # of the time of messages that attends hide, in what a rank is expected to take
 SWAPS = 200  # at most
 LOOKED_AT = 12  # swaps whose keys are counted, of those that even out work best
-
-
-@dataclass(frozen=True, eq=False)
-class Owned:
-    """Pieces of queries and their ranks."""
-
-    pieces: tuple[range, ...]
-    ranks: Index  # [pieces]
 
 
 class Ends:
@@ -165,6 +158,11 @@ def laid_out(
     """Both sides under a layout of pieces; keys of other lengths lie contiguously."""
     keys = sides(work, ranks, "contiguous")[1]
     pieces = cut_pieces(work, ranks, prices, layout, grain)
-    owned = swapped(work, ranks, prices, assigned(work, ranks, prices, pieces, keys), keys)
+    if layout == "pieces":  # of equal size, which swaps need not cut; rows of several are one call
+        prices = replace(prices, attend=None)
+    owned = assigned(work, ranks, prices, pieces, keys)
+    if layout == "work":
+        owned = evened(work, ranks, prices, owned)
+    owned = swapped(work, ranks, prices, owned, keys)
     queries = gathered(owned.pieces, owned.ranks.tolist(), ranks)
     return queries, queries if work.seq == work.kv_seq else keys

@@ -39,8 +39,7 @@ def build(recipe: Recipe, work: Workload, ranks: int, pass_: Pass, prices: Price
         name,
         counts=way.slices,
         relay=way.relay if ranks % max(1, way.relay) == 0 else 0,
-        mates=bool(way.mates),
-        own=bool(way.own),
+        own=way.own,
     )
     if pass_ == "forward":
         return verify(forward)

@@ -5,7 +5,7 @@ step 1   keys of slice 1 -> ...      slice 0 passed on inside of nodes
 step 2   slice 2 -> ...              slice 1 passed on                       slice 0 attended
 
 Queries that run elsewhere go along with the keys of their slice, and their results return when it
-is done. A rank whose keys go into many nodes may have its node mates send them: a step more.
+is done.
 """
 
 from collections import defaultdict
@@ -39,31 +39,27 @@ def slices(work: Workload, counts: Sequence[int]) -> list[range]:
     return [s for s in cut(work.kv_heads, min(max(len(counts), *counts), work.kv_heads)) if s]
 
 
-def routes(parts: Parts, relay: int, mates: bool) -> Routes:
+def routes(parts: Parts, relay: int) -> Routes:
     """Keys go once into each node of `relay` ranks, to the user there that got least so far."""
     node = relay or parts.ranks
-    rounds = [defaultdict[tuple[int, int], list[int]](list) for _ in range(3)]
-    got, sent = np.zeros(parts.ranks), np.zeros(parts.ranks)
+    rounds = [defaultdict[tuple[int, int], list[int]](list) for _ in range(2)]
+    got = np.zeros(parts.ranks)
     users, tokens = parts.users, parts.tokens
     for part in np.argsort(-tokens, kind="stable").tolist():
         home, size = int(parts.kv_home[part]), int(tokens[part])
         by_node = defaultdict[int, list[int]](list)
         for user in np.flatnonzero(users[part]).tolist():
             by_node[user // node].append(user)
-        own_ones = by_node.pop(home // node, [])
-        at_hand = [home, *(u for u in own_ones if u != home)]
-        for user in at_hand[1:]:
-            rounds[0][home, user].append(part)
+        for user in by_node.pop(home // node, []):
+            if user != home:
+                rounds[0][home, user].append(part)
         for members in by_node.values():
-            sender = min(at_hand, key=lambda r: sent[r]) if mates else home
             first = min(members, key=lambda u: (got[u], (u - home) % node))
-            late = int(sender != home)
-            rounds[late][sender, first].append(part)
+            rounds[0][home, first].append(part)
             got[first] += size
-            sent[sender] += size
             for user in members:
                 if user != first:
-                    rounds[late + 1][first, user].append(part)
+                    rounds[1][first, user].append(part)
     return Routes(tuple(_in_order(r, node, parts.ranks) for r in rounds))
 
 
@@ -107,17 +103,15 @@ def _columns(rows: Rows) -> tuple[Index, Index]:
     return ends[:, 0], ends[:, 1]
 
 
-def cast(
-    parts: Parts, name: str, *, counts: Sequence[int], relay: int, mates: bool, own: bool
-) -> Plan:
-    """The forward plan; `counts`: see `slices`; `own`: own keys of slice 0 are attended first."""
+def cast(parts: Parts, name: str, *, counts: Sequence[int], relay: int, own: int) -> Plan:
+    """The forward plan; `counts`: see `slices`; `own`: see `Found`, and it is of slice 0."""
     work, ranks, kv_slices = parts.work, parts.ranks, slices(parts.work, counts)
     q_slices = [range(s.start * work.group, s.stop * work.group) for s in kv_slices]
     partition = Partition(
         by_heads([((p,), int(h)) for p, h in zip(parts.q, parts.q_home, strict=True)], q_slices),
         by_heads([((p,), int(h)) for p, h in zip(parts.kv, parts.kv_home, strict=True)], kv_slices),
     )
-    rounds, queries = routes(parts, relay, mates).rounds, _away(parts)
+    rounds, queries = routes(parts, relay).rounds, _away(parts)
     used = max((n + 1 for n, rows in enumerate(rounds) if rows), default=int(bool(queries)))
     attends = [list[Attend]() for _ in range(used + len(kv_slices) + 1)]
     moves = [list[Move]() for _ in attends]
@@ -126,9 +120,9 @@ def cast(
         numbered, at = Sliced(len(kv_slices), i), used + i
         rectangles = whole
         if own and not i and used:
-            own_ones, rectangles = _own_first(parts, whole)
-            attends[0].append(numbered.attend(own_ones))
-        attends[at].append(numbered.attend(rectangles))
+            own_ones, rectangles = _own_first(parts, whole, own == 1)
+            attends[0] += [numbered.attend(own_ones)] * bool(own_ones)
+        attends[at] += [numbered.attend(rectangles)] * bool(rectangles)
         moves[i].append(numbered.move(("Q",), queries))
         for late, rows in enumerate(rounds[:used]):
             moves[i + late].append(numbered.move(("KV",), rows))
@@ -146,11 +140,18 @@ def _away(parts: Parts) -> Rows:
 
 
 def _own_first(
-    parts: Parts, rectangles: Sequence[Rectangle]
+    parts: Parts, rectangles: Sequence[Rectangle], split: bool
 ) -> tuple[list[Rectangle], list[Rectangle]]:
-    """Divides rectangles of own queries by who owns their keys, without what sees nothing there."""
+    """Divides rectangles of own queries by who owns their keys, without what sees nothing there.
+
+    Unless they are to be split, only those go first that see own keys alone.
+    """
     own_ones, others = list[Rectangle](), list[Rectangle]()
     for rank, q, kv in rectangles:
+        if not split:
+            here = (parts.q_home[q] == rank).all() and (parts.kv_home[kv] == rank).all()
+            (own_ones if here else others).append((rank, q, kv))
+            continue
         here = [row for row in q if parts.q_home[row] == rank]
         away = [row for row in q if parts.q_home[row] != rank]
         for rows, keys, kept in (

@@ -2,7 +2,7 @@
 
 seeds      what the caller names
 layouts    pieces of some grains, rows grouped or whole
-movement   of the best layouts: head slices, own keys first, node mates
+movement   of the best layouts: head slices, own keys first
 offload    of the best layouts where the busiest rank computes far more than the mean
 copies     of backward passes: what the forward pass leaves in place
 
@@ -29,7 +29,7 @@ from planner.workload import Workload, check_request
 BUDGET = 72  # candidates of found plans
 UNEVEN = 1.08  # busiest rank over the mean, beyond which rows run elsewhere
 BEST = 3  # layouts whose movement is varied
-SLICES = ((1,), (4,), (1, 3, 4), (1, 1, 2, 4))
+SLICES = ((1,), (2,), (4,), (1, 3, 4), (1, 1, 2, 4))
 KEEPS = (("Q", "KV", "OUT"), ("KV",), ("Q", "OUT"), ())
 SHORTEST = 128  # tokens of a piece: a tile of common kernels
 
@@ -160,13 +160,10 @@ class _Search:
         yield from self.grouped()
         for way in self.layouts():
             yield Recipe(way)
-        for way in self.ranked()[: 2 * BEST]:  # half of the calls may be worth more than overlap
-            for own in (0, 1):
-                yield Recipe(replace(way, slices=(1,), own=own))
-        best = self.ranked()[:BEST]
-        for way in best:
-            for varied in self.movements(way):
-                yield Recipe(varied)
+        for vary in (self.firsts, self.slices, self.firsts):
+            for way in self.fastest():
+                for varied in vary(way):
+                    yield Recipe(varied)
         for way in self.nearest()[:BEST]:
             for varied in self.offloads(way):
                 yield Recipe(varied)
@@ -190,20 +187,30 @@ class _Search:
             names += [("pieces", g) for g in grains if g]
             names += [("work", percent) for percent in (100, 50, 25)]
         keep = KEEPS[0] if self.pass_ == "backward" else None
-        two = (min(2, self.work.kv_heads),)
         for layout, grain in names:
             for rows in ROW_WAYS[1:]:
-                yield Found(layout or "", grain, rows, two, self.relay, keep=keep)
+                yield Found(layout or "", grain, rows, (1,), self.relay, own=2, keep=keep)
 
-    def movements(self, way: Found) -> Iterator[Found]:
-        """Yields other head slices, and own keys first."""
-        for own in (0, 1):
-            for counts in (way.slices, *SLICES):
-                if len(counts) == 1 or sum(counts) == self.work.kv_heads:
-                    yield replace(way, slices=counts, own=own)
+    def firsts(self, way: Found) -> Iterator[Found]:
+        """Yields other choices of what is attended while the first keys come, and no relays."""
+        for own in (0, 1, 2):
+            yield replace(way, own=own)
         if way.relay:
-            yield replace(way, mates=1)
             yield replace(way, relay=0)
+
+    def slices(self, way: Found) -> Iterator[Found]:
+        """Yields other head slices."""
+        heads = self.work.kv_heads
+        for counts in SLICES:
+            if counts[0] <= heads if len(counts) == 1 else sum(counts) == heads:
+                yield replace(way, slices=counts)
+
+    def fastest(self) -> list[Found]:
+        """Returns the fastest way of each of the best layouts."""
+        best = dict[tuple[str, int, str], Found]()
+        for way in self.ranked():
+            best.setdefault((way.layout, way.grain, way.rows), way)
+        return [*best.values()][:BEST]
 
     def offloads(self, way: Found) -> Iterator[Found]:
         """Yields offloads in several grains where ranks are not evenly busy."""

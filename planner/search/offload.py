@@ -10,7 +10,7 @@ import numpy as np
 from planner.layouts import Chunks, cut
 from planner.layouts.pieces import gathered
 from planner.search.parts import Placed
-from planner.search.pieces import load
+from planner.search.pieces import counted
 from planner.search.prices import Prices
 from planner.workload import Workload
 
@@ -33,7 +33,7 @@ def offloaded(
             pieces += [p[c.start : c.stop] for c in parts]
             home += [rank] * len(parts)
     owner = np.array(home, np.intp)
-    runs_on, seconds = owner.copy(), load(work, prices, pieces).seconds
+    runs_on, seconds = owner.copy(), counted(work, prices, pieces).seconds
     speeds, ends = prices.speed(ranks), np.bincount(owner, seconds, ranks)
     for _ in range(len(pieces)):
         times = ends / speeds

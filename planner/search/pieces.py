@@ -6,15 +6,18 @@ pieces   |....|...|....|..|...|..|     of so many tokens, or of so large a share
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import PlanError
+from planner.ir import Attend, Index, Plan, Step
 from planner.layouts import cut
 from planner.masks.areas import areas
-from planner.partitions import shifted
+from planner.partitions import Block, Partition, Side, shifted
+from planner.passes.by_rows import Price
 from planner.search.prices import Floats, Prices
 from planner.workload import Workload
 
@@ -29,6 +32,14 @@ class Load:
 
     seconds: Floats
     calls: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Owned:
+    """Pieces of queries and their ranks."""
+
+    pieces: tuple[range, ...]
+    ranks: Index  # [pieces]
 
 
 def edges(work: Workload) -> tuple[list[int], list[int]]:
@@ -78,7 +89,7 @@ def _by_work(
     """Cuts stretches so that no piece has more than a share of a rank's work, or of its tokens."""
     parts = [max(1, min(FINE, len(p) // 128)) for p in stretches]
     fine = [[_part(p, c) for c in cut(len(p), n)] for p, n in zip(stretches, parts, strict=True)]
-    seconds = load(work, prices, [p for row in fine for p in row]).seconds
+    seconds = counted(work, prices, [p for row in fine for p in row]).seconds
     fair, tokens = share * seconds.sum() / ranks, -(-work.seq // ranks)
     pieces, at = list[range](), 0
     for row, stretch in zip(fine, stretches, strict=True):
@@ -93,7 +104,33 @@ def _by_work(
 
 
 def load(work: Workload, prices: Prices, pieces: Sequence[range]) -> Load:
-    """Prices pieces of queries with all keys that they see: pairs, calls and merged rows."""
+    """Prices pieces of queries with all keys that they see, by their kernel calls where known."""
+    if prices.attend is None:
+        return counted(work, prices, pieces)
+    known = _known(work, prices)
+    if fresh := [n for n, p in enumerate(pieces) if p not in known]:
+        priced = _priced(work, prices.attend, pieces, fresh)
+        known |= {pieces[n]: seconds for n, seconds in zip(fresh, priced.tolist(), strict=True)}
+    return Load(np.array([known[p] for p in pieces]), np.zeros(len(pieces)))
+
+
+@lru_cache(maxsize=2)  # layouts of one search have many pieces in common
+def _known(work: Workload, prices: Prices) -> dict[range, float]:
+    return {}
+
+
+def _priced(work: Workload, price: Price, pieces: Sequence[range], which: Sequence[int]) -> Floats:
+    """Returns what some pieces, of all that there are, cost by themselves: [which]."""
+    q = Side(tuple(Block((p,), range(work.heads), 0) for p in pieces))
+    kv = Side((Block((range(work.kv_seq),), range(work.kv_heads), 0),))
+    rows = np.array(which, np.int32)[:, None]
+    each = Attend(np.zeros(len(rows), np.intp), rows, np.zeros_like(rows))
+    plan = Plan("pieces", work, 1, Partition(q, kv), "forward", (), (), (Step((each,), ()),))
+    return price(plan).attend(each)
+
+
+def counted(work: Workload, prices: Prices, pieces: Sequence[range]) -> Load:
+    """Prices pieces by pairs, calls and merged rows."""
     region, offset = work.mask.region(), work.offset
     queries = [shifted((p,), offset) for p in pieces]
     pairs = areas(region, queries, [(range(work.kv_seq),)])[:, 0]

@@ -4,7 +4,7 @@ The planner knows no hardware. Whoever searches says what pairs, calls, merges a
 is enough to share out work; the score of a whole plan comes from a function.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ class Prices:
     node: int = 0  # ranks per node, 0 for a single node
     near: float = 0.0  # of all heads of a key that comes to a rank from its own node
     far: float = 0.0  # the same from another node
-    attend: Price | None = field(default=None, compare=False)  # of whole plans, for `by_rows`
+    attend: Price | None = None  # of the attends of a plan
 
     def nodes(self, ranks: int) -> int:
         """Returns the ranks of each node, all of them unless nodes are filled evenly."""

@@ -35,8 +35,7 @@ class Found:
     rows: Rows = "packed"  # or "edges", or "whole": see `planner.search.parts`
     slices: tuple[int, ...] = (1,)  # KV heads of each slice, or one number of equal slices
     relay: int = 0  # ranks of a node into which keys go once, 0 for none
-    mates: int = 0  # 1: ranks beside a busy owner send its keys out of their node
-    own: int = 0  # 1: own keys are attended while the first ones come
+    own: int = 0  # while the first keys come, 1: own keys are attended, 2: where no others are seen
     offload: int = 0  # tokens of the pieces of queries that run elsewhere, 0 for none
     keep: tuple[str, ...] | None = None  # of a backward pass: what the forward pass leaves
 

@@ -37,11 +37,10 @@ def _intervals(work: Workload, ranks: int, queries: Chunks) -> tuple[list[int], 
     """Edges of intervals of keys that the same ranks see, and which these are."""
     region, spans = work.mask.region(), list[tuple[int, int, int]]()
     for positions, rank in queries:
-        for part in filter(None, positions):
-            first, last = part[0] + work.offset, part[-1] + work.offset
-            rows = Region.of([[first, last + 1, 0, work.kv_seq, -FAR, FAR]])
-            for low, high in rows.intersect(region).pieces[:, 2:4].tolist():
-                spans.append((rank, low, high))
+        hulls = [(p[0] + work.offset, p[-1] + 1 + work.offset) for p in positions if p]
+        rows = Region.of([[*hull, 0, work.kv_seq, -FAR, FAR] for hull in hulls])
+        pieces = rows.intersect(region).pieces if hulls else np.empty((0, 6), np.int64)
+        spans += [(rank, low, high) for low, high in pieces[:, 2:4].tolist()]
     ends = sorted({0, work.kv_seq} | {end for _, *both in spans for end in both})
     seen = np.zeros((len(ends) - 1, ranks), np.bool_)
     for rank, low, high in spans:
