@@ -50,6 +50,9 @@ LEFT_OUT = """
 * All parts of a model but attention, and overlap with them: a gather that a compiler runs beside
   the layer before is priced as if attention waited for it.
 * The copies that join what a gather brings, and that arrange what a reduce-scatter sends.
+* Waiting of programs that run a plan by tables. In torch a rank that passes a copy on waits for it
+  before it attends in that step, even to blocks that are there; in JAX a step ends when all that it
+  brings to a rank is there, even if it is read later.
 * Clocks that fall under load, caches, and kernels that choose another tile for another length.
 * Merging the results of keys that a kernel splits; how a backward kernel adds up gradients.
 * Other traffic on the links, retries, and noise of hosts. What is known of these beforehand, a slow
