@@ -1,8 +1,9 @@
 """Run an emitted file and compare it with dense attention.
 
 Inputs, dense attention and limits are ours. Outputs and gradients of all ranks are compared, in
-float64. The file's own check is a second opinion; the exit status is 1 unless both find the file
-exact. The file runs with your rights: this is no sandbox.
+float64; where they differ, the first pair that is attended wrongly is named. The file's own check
+is a second opinion; the exit status is 1 unless both find the file exact. The file runs with your
+rights: this is no sandbox.
 
 Example:
   ringloom check attention.py --seq 4096
@@ -130,6 +131,7 @@ def document(file: str, case: Case, verdict: Verdict, own: SelfCheck) -> dict[st
         "file": file,
         "exact": False,
         "reason": verdict.reason[-KEPT:],
+        "fault": verdict.fault,
         "target": case.target,
         "ranks": case.ranks,
         "seq": work.seq,

@@ -30,6 +30,8 @@ def judgement(case: Case, verdict: Verdict, own: bool | None) -> Group:
     lines: list[RenderableType] = [titled(case.target, head), table]
     if compared:
         lines.append(Text(f"compared: {compared} of {work.seq} queries", "dim"))
+    if verdict.fault:
+        lines.append(Text(printable(verdict.fault)))
     if verdict.reason:
         lines.append(Text(reason(verdict.reason)))
     return Group(*lines)

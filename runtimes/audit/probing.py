@@ -36,8 +36,11 @@ class Seen:
     blind: Array
 
 
-def probe(case: Case, ask: Ask, gradients: bool) -> Seen:
-    """Asks for all weights; raises RingloomError where heads are too narrow, or rows too many."""
+def probe(case: Case, ask: Ask, gradients: bool, screened: bool = True) -> Seen:
+    """Asks for all weights; raises RingloomError where heads are too narrow, or rows too many.
+
+    Unless they are `screened`, all are read off, and no question depends on an answer.
+    """
     work, q, kv = case.work, case.side("q"), case.side("kv")
     tensors = 4 if gradients else 1
     if (cells := tensors * len(q.ranks) * kv.width) > MOST:
@@ -49,12 +52,16 @@ def probe(case: Case, ask: Ask, gradients: bool) -> Seen:
         raise RingloomError("probing gradients takes head_dim 2 and v_head_dim 3 at least")
     out = Lanes(expected(case), (work.batch, work.heads), work.dtype)
     blind = np.zeros((len(q.ranks), kv.width), bool)
-    _ahead(case, ask, out, screen_ahead(case, ask, out))
+    if screened or not gradients:
+        wrong = screen_ahead(case, ask, out) if screened else np.ones(kv.width, bool)
+        _ahead(case, ask, out, wrong)
     weights = {"out": out}
     if gradients:
         weights |= {"dq": _copied(out, work.dtype)}
         weights |= {name: _shared(case, out) for name in ("dk", "dv")}
-        _both(case, ask, weights, blind, *screen_both(case, ask, weights))
+        both_wrong = np.ones(q.width, bool), np.ones(kv.width, bool)
+        both_wrong = screen_both(case, ask, weights) if screened else both_wrong
+        _both(case, ask, weights, blind, *both_wrong)
         sign = signs(kv.width)
         for _, _, matrix in out.items():
             blind |= np.isinf(seen_apart(sign - (matrix @ sign)[:, None]))

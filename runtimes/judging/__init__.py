@@ -5,6 +5,7 @@
     on_torch    ranks that execute a torch program
     on_jax      a process that executes a JAX program
     verdict     results against dense attention
+    pairs       the first pair that is attended wrongly
     process     the process that does all this
 
 A file is executed in processes with limits of time and memory, which end as a whole. They answer

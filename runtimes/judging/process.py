@@ -9,7 +9,8 @@ import os
 import pickle
 import sys
 import tempfile
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from typing import Any
 from codegen import save_tables, tables
 from planner.errors import RingloomError
 from planner.planning import plan
+from runtimes.arrays import Array
 from runtimes.judging.case import Case
+from runtimes.judging.pairs import first_wrong_pair
 from runtimes.judging.verdict import Track, Verdict, compare
 from runtimes.machine import RankError, serve
 
@@ -53,8 +56,19 @@ def judged(case: Case, folder: Path, track: Track) -> Verdict:
         save_tables(tables(plans, "torch"), str(folder / "tables.npz"))
     inputs = case.inputs()
     track(f"attention of {case.work.seq} tokens on {case.ranks} ranks", 0, 0)
+
+    def run(inputs: Sequence[Array]) -> Sequence[Sequence[Array]]:
+        parts: Sequence[Sequence[Array]] = runtime.run(case, inputs, folder, case.until)
+        return parts
+
     try:
-        return compare(case, inputs, runtime.run(case, inputs, folder, case.until), track)
+        parts = run(inputs)
+        verdict = compare(case, inputs, parts, track)
+        if verdict.exact or not verdict.errors:
+            return verdict
+        track("probing which pair is wrong", 0, 0)
+        q, kv = ([one[at] for one in parts] for at in (-2, -1))
+        return replace(verdict, fault=first_wrong_pair(case, q, kv, run))
     except (RingloomError, MemoryError):
         raise
     except RankError as error:

@@ -22,7 +22,8 @@ class Verdict:
 
     `errors` and `tolerances` are largest absolute differences by name: "forward", and with
     gradients "dq", "dk", "dv" and "dsink". `reason` says why a program without errors is not
-    exact. `queries`: how many were compared.
+    exact. `queries`: how many were compared. `fault`: the first pair that is attended wrongly, in a
+    sentence, where probing found one.
     """
 
     exact: bool
@@ -30,6 +31,7 @@ class Verdict:
     errors: dict[str, float] = field(default_factory=dict)
     tolerances: dict[str, float] = field(default_factory=dict)
     queries: int = 0
+    fault: str = ""
 
 
 def compare(

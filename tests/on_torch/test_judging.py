@@ -148,6 +148,22 @@ STALLING = {
 }
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("merge_attention(output, [q], [k, v], True)", "pass", "block lost"),
+        ("attend_backward(*part)", "[x * 2 for x in attend_backward(*part)]", "gradient scaled"),
+    ],
+    ids=["forward", "backward"],
+)
+def test_the_first_wrong_pair_is_named(right: str, wrong: str, said: str, tmp_path: Path) -> None:
+    assert right in ZIGZAG
+    verdict = judge(case_of(ZIGZAG.replace(right, wrong)), tmp_path)
+    assert not verdict.exact
+    assert verdict.fault.startswith(f"{said}: "), verdict.fault
+    assert re.search(r"query \d+ \(rank \d, row \d+\)", verdict.fault)
+
+
 @pytest.mark.parametrize("body", STALLING)
 def test_a_program_that_never_ends_is_not_exact_and_its_ranks_are_named(
     body: str, tmp_path: Path
