@@ -23,7 +23,7 @@ from planted_in_jax import (
     right_program,
     right_ring,
 )
-from runtimes.audit import Case, Report
+from runtimes.audit import Case, Report, launch
 from runtimes.audit.examining import examine
 from runtimes.audit.on_jax import Asker
 from runtimes.emitted import load, source_of
@@ -54,6 +54,35 @@ def test_a_program_is_exact_and_its_layout_detected() -> None:
         report.layout or (), by_tokens(WORK, RANKS, "zigzag").q.shards(RANKS), strict=True
     ):
         np.testing.assert_array_equal(shard, right)
+
+
+def test_a_program_is_launched_from_its_file(tmp_path: Path) -> None:
+    (tmp_path / "ring.py").write_text(source_of(plan("ring", WORK, RANKS, pass_="both"), "jax"))
+    q = tuple(by_tokens(WORK, RANKS, "contiguous").q.shards(RANKS))
+    report = launch(f"{tmp_path}/ring.py:attention", Case(WORK, RANKS, q), backend="jax")
+    assert report.exact, report
+
+
+CLONE = """
+import jax.numpy as jnp
+from jax import lax, nn
+
+def ring_attention(q, k, v, bias, segments, cache, axis, wide, settings):
+    assert settings["query_chunk_size"] == 3 and settings["dtype"] == q.dtype
+    rows = lax.axis_index(axis) * q.shape[1] + jnp.arange(q.shape[1])
+    k, v = (lax.all_gather(x, axis, axis=1, tiled=True) for x in (k, v))
+    block, columns = settings["causal_block_size"] or k.shape[1], jnp.arange(k.shape[1])
+    seen = rows[:, None] // block >= columns // block
+    return nn.dot_product_attention(q, k, v, mask=seen[None, None])
+"""
+
+
+def test_the_adapter_of_the_public_ring_calls_it_as_it_is(tmp_path: Path) -> None:
+    """A clone that takes and returns what the public ring does."""
+    path = tmp_path / "ringattention" / "ringattention_jax.py"
+    path.parent.mkdir()
+    path.write_text(CLONE)
+    assert right_ring(tmp_path, 2, 1, "float32").exact
 
 
 @pytest.mark.parametrize("edit", OURS[::EVERY], ids=lambda edit: edit.name)

@@ -9,6 +9,7 @@ import pytest
 
 from planner.layouts import by_tokens
 from planner.workload import Workload
+from ringloom.auditing.adapters import flash_shaped
 from runtimes.arrays import Array
 from runtimes.audit import Case, Report, audit_rank, launch
 from runtimes.audit.detecting import detect
@@ -61,6 +62,17 @@ def test_a_right_attention_is_exact(dtype: str) -> None:
     for shown in report.computed:
         assert shown.lanes == (1 if shown.tensor in ("dk", "dv") else 2)
     np.testing.assert_array_equal(report.computed[0].matrix, report.wanted)
+
+
+def test_a_function_of_another_order_of_axes_is_audited() -> None:
+    def flash(q: Any, k: Any, v: Any, causal: bool) -> tuple[Any, Any]:
+        out = attending(allowed(work("float32", "causal" if causal else "full")))
+        return out(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2), None
+
+    assert audited(flash_shaped(flash, causal=True), work(mask="causal")).exact
+    assert kinds(audited(flash_shaped(flash, causal=False), work(mask="causal"))) == {
+        "mask ignored"
+    }
 
 
 def planted(change: str) -> Array:
