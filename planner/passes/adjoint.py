@@ -139,8 +139,9 @@ def _reversed(moves: Sequence[tuple[int, Move]], ready: Table) -> Back:
 def _leave(back: Back, ready: Table, blocks: Ints, src: Ints, dst: Ints) -> None:
     """Adds the messages of these shares, as soon as they are ready."""
     leaves = ready[src, blocks].max(axis=1, initial=0)
-    shares = ready.of(dst, blocks)
-    ready[shares] = np.maximum(ready[shares], ((leaves + 1) * (leaves > 0))[:, None])
+    arrived = ((leaves + 1) * (leaves > 0))[:, None]
+    shares, latest = ready.of(dst, blocks), np.where(blocks < 0, 0, arrived)
+    np.maximum.at(ready.flat, shares, latest)  # several may come to a rank, each in another step
     for step in np.unique(leaves[leaves > 0]).tolist():
         now = leaves == step
         back[step].append(Move(("DKV",), blocks[now], src[now], dst[now]))

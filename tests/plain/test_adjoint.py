@@ -84,6 +84,17 @@ def test_copies_that_are_never_used_bring_no_sums_back() -> None:
     assert sums == [Move(("DKV",), [[0]], [1], [0])]
 
 
+def test_sums_wait_for_the_last_of_several_that_come_to_a_rank() -> None:
+    """Keys go from rank 0 to 1, from there to 3 and 2, and from 3 to 4; sums of 4 come last."""
+    work = replace(WORK, seq=20, kv_seq=20, mask=rl.Keys(4))
+    ways = [([0], [1]), ([1, 1], [3, 2]), ([3], [4])]
+    steps = [Step((), (Move(("KV",), [[0]] * len(src), src, dst),)) for src, dst in ways]
+    every = Attend([*range(5)], [[rank] for rank in range(5)], [[0]] * 5)
+    forward = verify(hand_made(work, 5, "forward", *steps, Step((every,), ())))
+    for keep in ((), ("KV",)):
+        verify_pair(forward, verify(adjoint(forward, keep)))
+
+
 @given(st.data(), names, ranks)
 def test_the_adjoint_that_keeps_all_is_a_backward_plan_of_its_forward(
     data: st.DataObject, name: str, P: int
