@@ -11,6 +11,7 @@ import click
 import judged
 import model
 import questions
+import searched
 from markdown import Lines, table
 from support import support
 
@@ -130,4 +131,5 @@ PAGES: dict[str, Callable[[], Lines]] = {
     "validation": judged.page,
     "support": support,
     "questions": questions.page,
+    "searches": searched.page,
 }

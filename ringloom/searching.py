@@ -208,7 +208,8 @@ class Search:
             every.append(one)
             if one.score and one.score.seconds < best:
                 best = one.score.seconds
-                bound = _prediction(one).bound.seconds
+                run = _prediction(one)
+                bound = (run.compute_bound if run.outside else run.bound).seconds
             if best < math.inf:
                 self.told(str(one.recipe), best, best / bound - 1 if bound else math.inf)
         return every

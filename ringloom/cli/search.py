@@ -104,8 +104,9 @@ def page(result: SearchResult) -> Iterator[Any]:
     over, least = f"{result.gap:.0%}", result.least
     kind = "compute and memory" if result.prediction.outside else least.why
     memory = size(result.prediction.peak_bytes)
-    for recipe in dict.fromkeys(result.recipes):
-        yield Text(recipe, "bold green")
+    both = len({*result.recipes}) > 1
+    for plan, recipe in [*zip(result.plans, result.recipes, strict=True)][: 1 + both]:
+        yield Text(f"{plan.pass_}: " * both + recipe, "bold green")
     yield titled(
         seconds(result.makespan), f", {over} over the bound of {kind}; {memory} on a rank at most"
     )

@@ -1,0 +1,99 @@
+"""The page on what searches find over the corpus: written from benchmarks/results/search.csv."""
+
+import csv
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+from markdown import Lines, table
+
+from ringloom.views.units import counted, seconds, times
+
+FILE = Path(__file__).resolve().parents[1] / "benchmarks/results/search.csv"
+BASELINE = FILE.with_name("baseline.csv")
+KEY = "mask", "machine", "tokens_per_rank", "pass"
+FAR = 1.3  # times the bound: what compare's best row takes more than leaves room to gain
+Row = dict[str, str]
+
+
+def page(file: Path = FILE) -> Lines:
+    """Lists the plan of every mask, machine and pass of a file; none where there is no file."""
+    yield from ("# What searches find", "")
+    yield from (
+        "`benchmarks/search.py` searches the best plan for every case of a corpus, which",
+        "`benchmarks/corpus.py` draws from one seed: families of masks on several machines, of 8k",
+        "and of 32k tokens per rank, 32 query heads and 8 KV heads of 128 in bfloat16. It writes",
+        "`benchmarks/results/search.csv`, with the recipe of each plan, and this page is made of",
+        "that file. Times are predictions. *Over the bound* is the time over the [lower",
+        "bound](model.md), less 1; with a c, over the bound of compute and memory alone, where the",
+        "lower bound does not hold for the plan. *Gain*: how many times faster it is than the best",
+        "row that `ringloom compare` had before there was a search, saved in",
+        "`benchmarks/results/baseline.csv`. *Search*: seconds of one processor.",
+        "",
+    )
+    rows = list(_rows(file)) if file.exists() else []
+    if not rows:
+        yield from ("No search is saved: `python benchmarks/search.py` writes the file.", "")
+        return
+    yield from (_summary(rows), "")
+    yield from ("{download}`All rows as CSV <../../benchmarks/results/search.csv>`", "")
+    for heading, name in (("Masks", "mask"), ("Machines", "machine")):
+        yield from (f"## {heading}", "", "Medians over all cases; of *search*, the longest.", "")
+        kinds = dict.fromkeys((row[name], row["pass"]) for row in rows)
+        lines = (_medians(row for row in rows if (row[name], row["pass"]) == k) for k in kinds)
+        heads = name, "pass", "over the bound", "gain", "least gain", "search"
+        yield from table(heads, ((*k, *line) for k, line in zip(kinds, lines, strict=True)))
+    masks, machines, passes = (
+        dict.fromkeys(row[name] for row in rows) for name in ("mask", "machine", "pass")
+    )
+    for pass_ in passes:
+        yield from (f"## Every {pass_} pass", "", "A line for each number of tokens per rank.", "")
+        groups = (
+            [row for row in rows if (row["mask"], row["machine"], row["pass"]) == (*where, pass_)]
+            for where in product(masks, machines)
+        )
+        heads = "mask", "machine", "tokens", "time", "bound", "over the bound", "gain", "search"
+        yield from table(heads, (_case(group) for group in groups if group))
+
+
+def _rows(file: Path) -> Iterable[Row]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        yield from csv.DictReader(lines)
+
+
+def _summary(rows: list[Row]) -> str:
+    """Says in sentences how much is gained over the saved rows of compare."""
+    before = {tuple(row[k] for k in KEY): row for row in _rows(BASELINE)}
+    least = [float(row["gain"]) for row in rows]
+    far = [
+        float(row["gain"])
+        for row in rows
+        if (saved := before[tuple(row[k] for k in KEY)])
+        and float(saved["seconds"]) > FAR * float(saved["bound_s"])
+    ]
+    told = f"In {counted(len(rows), 'case')} the gain is {times(median(least))} in the median and"
+    told += f" {times(min(least))} at least, {times(max(least))} at most."
+    if far:
+        told += f" In the {len(far)} where compare's best row took more than {FAR} times the bound,"
+        told += f" it is {times(median(far))} in the median."
+    return told
+
+
+def _medians(rows: Iterable[Row]) -> tuple[str, ...]:
+    rows = list(rows)
+    gap, gain, took = ([float(row[k]) for row in rows] for k in ("gap", "gain", "processor_s"))
+    return f"{median(gap):.0%}", times(median(gain)), times(min(gain)), f"{max(took):.1f} s"
+
+
+def _case(rows: list[Row]) -> tuple[str, ...]:
+    """A mask on a machine in one pass; cells have a line per number of tokens."""
+    columns = (
+        [f"{int(row['tokens_per_rank']) >> 10}k" for row in rows],
+        [seconds(float(row["seconds"])) for row in rows],
+        [seconds(float(row["bound_s"])) for row in rows],
+        [f"{float(row['gap']):.0%}{'c' * bool(row['class'])}" for row in rows],
+        [times(float(row["gain"])) for row in rows],
+        [f"{float(row['processor_s']):.1f} s" for row in rows],
+    )
+    return rows[0]["mask"], rows[0]["machine"], *("<br>".join(column) for column in columns)
