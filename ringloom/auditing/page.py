@@ -33,9 +33,9 @@ def page(audit: Audit) -> Group:
         for name, one in report.errors.items():
             allowed = f"{one.tolerance * one.unit:.2g}"
             table.add_row(name, f"{one.error:.2g}", f"{one.unit:.2g}", allowed, mark(one.exact))
-        parts += [*([Text()] if audit.faults else []), table, Text()]
+        parts += [Text()] * bool(audit.faults) + [table]
     facts = plain_table("", "", rows=facts_of(audit))
-    return Group(*parts, facts, *(faint(f"not seen: {line}") for line in report.invisible))
+    return Group(*parts, Text(), facts, *(faint(f"not seen: {line}") for line in report.invisible))
 
 
 def asked(audit: Audit) -> str:

@@ -255,7 +255,7 @@ def test_processes_are_launched(name: str, tmp_path: Path, forked: None) -> None
     (tmp_path / "peer.py").write_text(PLANNED)
     attention = Workload(48, heads=2, kv_heads=1, head_dim=8, dtype="float32")
     case = Case(attention, 3, tuple(by_tokens(attention, 3, "zigzag").q.shards(3)))
-    report = launch(f"{tmp_path}/peer.py:{name}", case, timeout=30 if name == "stuck" else 60)
+    report = launch(f"{tmp_path}/peer.py:{name}", case, timeout=15 if name == "stuck" else 60)
     match name:
         case "attend":
             assert report.exact, report
