@@ -46,8 +46,9 @@ class Comparison:
     `fastest` were kept. `tried`: settings of schedules beyond the usual ones, of which the best of
     each schedule is a row; `pruned` of them were not simulated, as their kernels alone take longer
     than the fastest. Of schedules with messages split block by block, `split_tried` were
-    simulated and `split_skipped` were not, as they could not have saved a tenth. `unvalidated`: a
-    sentence where no measured times ever judged the order of schedules on such a machine.
+    simulated and `split_skipped` were not, as they could not have saved a tenth; `grouped_tried`
+    were tried with rows that see the same keys as one call. `unvalidated`: a sentence where no
+    measured times ever judged the order of schedules on such a machine.
     """
 
     work: Workload
@@ -62,6 +63,7 @@ class Comparison:
     pruned: int = 0
     split_tried: int = 0
     split_skipped: int = 0
+    grouped_tried: int = 0
     unvalidated: str = ""
 
     @property
@@ -255,7 +257,8 @@ def compare(
     promising = {one.name: one.worth for one in splits if trials.is_promising(one)}
     split = [one for one in map(trials.outcome, track(list(promising))) if isinstance(one, Case)]
     cases += [one for one in split if one.row.makespan_s <= promising[one.row.schedule]]
-    cases += [*trials.grouped(cases, track)] if variants else []
+    grouped = trials.grouped(cases if variants else [], track)
+    cases += grouped.cases
     cases = [trials.executed(one) for one in cases] if checked else cases
     if plans is not None:
         one = trials.added(Plans.of(plans), checked)
@@ -263,6 +266,6 @@ def compare(
     cases = sorted((against(ring, one) for one in cases), key=lambda one: one.row.makespan_s)
     sure = trials.with_intervals(cases, track)
     shown = machine.name, pass_, what_if
-    counts = beyond.tried, beyond.pruned, len(split), len(splits) - len(split)
+    counts = beyond.tried, beyond.pruned, len(split), len(splits) - len(split), grouped.tried
     told = unvalidated(machine)
     return Comparison(work, ranks, *shown, tuple(sure), tuple(refused), (), *counts, told)

@@ -193,21 +193,24 @@ class Trials:
         ]
         return Plans(**{one.pass_: one for one in made})
 
-    def grouped(self, cases: Sequence[Case], track: Track) -> Iterator[Case]:
-        """Yields cases with rows that see the same keys as one call, where that saves a tenth."""
-        names = {one.row.schedule for one in cases}
+    def grouped(self, cases: Sequence[Case], track: Track) -> Further:
+        """Try cases with rows that see the same keys as one call; kept where that saves a tenth."""
+        names, kept, tried, pruned = {one.row.schedule for one in cases}, list[Case](), 0, 0
         whole = {f"{one.row.schedule}{ROWS}": one for one in cases if ROWS not in one.row.schedule}
         for name in track([x for x in whole if x not in names] if shares_keys(self.work) else []):
-            worth = WORTH * whole[name].row.makespan_s
+            if self.over:
+                break
+            worth, tried = WORTH * whole[name].row.makespan_s, tried + 1
             plans, where = whole[name].plans, (self.machine, self.scenario)
-            if self.over or kernel_seconds(plans, *where, 0.0) > worth:  # those of all its pairs
-                continue
-            plans = self.with_rows(plans)
-            if kernel_seconds(plans, *where, worth) > worth:
-                continue
-            one = case(name, plans, simulate(plans, *where))
-            if one.row.makespan_s <= worth and not shortage(one.row.peak_bytes, self.room):
-                yield one
+            if kernel_seconds(plans, *where, 0.0) <= worth:  # those of all its pairs
+                plans = self.with_rows(plans)
+                if kernel_seconds(plans, *where, worth) <= worth:
+                    one = case(name, plans, simulate(plans, *where))
+                    fits = not shortage(one.row.peak_bytes, self.room)
+                    kept += [one] * (fits and one.row.makespan_s <= worth)
+                    continue
+            pruned += 1
+        return Further(kept, tried, pruned)
 
     def executed(self, one: Case, made: Callable[[Workload], Plans] | None = None) -> Case:
         """Returns a case with what its execution on a smaller workload showed.

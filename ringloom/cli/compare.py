@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from planner.search.recipe import ROWS
 from ringloom.cli.options import compared, comparison_options, memory_option
 from ringloom.cli.output import console, csv_option, show
 from ringloom.cli.search import searched, tally
 from ringloom.comparison import lengths
 from ringloom.views.tables import bars, comparison_table, faint
+from ringloom.views.units import counted
 from simulator.confidence import basis
 
 
@@ -52,8 +52,9 @@ def command(checked: bool, searching: bool, room: float | None, **given: Any) ->
     if tried:
         said = f"simulated for {tried} of {tried + skipped} schedules"
         notes.append(f"--trim blocks: {said}, listed where it saves 10% or more")
-    if any(ROWS in row.schedule for row in rows):
-        notes.append("--by-rows: rows that see the same keys are one call, listed likewise")
+    if comparison.grouped_tried:
+        said = f"--by-rows: tried for {counted(comparison.grouped_tried, 'schedule')}"
+        notes.append(f"{said}, listed where one call of alike rows saves 10% or more")
     if result:
         notes.append(f"search: {tally(result)}")
     if checked and any(row.exact is not None for row in rows):
@@ -67,6 +68,7 @@ def command(checked: bool, searching: bool, room: float | None, **given: Any) ->
         "interval_basis": basis(comparison.hardware, comparison.pass_).as_dict(),
         "why": comparison.why,
         "variants": {"tried": comparison.tried, "pruned": comparison.pruned},
+        "by_rows": {"tried": comparison.grouped_tried},
         "split": {"tried": tried, "skipped": skipped},
         "search": result and result.as_dict(),
     }

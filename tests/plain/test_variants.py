@@ -88,7 +88,9 @@ CUT = " --by-rows"
 @pytest.mark.parametrize("pass_", ["forward", "both"])
 def test_rows_that_see_the_same_keys_are_listed_as_one_call(pass_: Passes) -> None:
     work = rl.Workload(seq=2**16, heads=8, kv_heads=4, mask=GRIDS)
-    rows = rl.compare(work, 4, H100, ["ulysses", "zigzag"], pass_=pass_).rows
+    compared = rl.compare(work, 4, H100, ["ulysses", "zigzag"], pass_=pass_)
+    assert compared.grouped_tried == 2
+    rows = compared.rows
     times = {row.schedule: row.makespan_s for row in rows}
     assert times[f"ulysses{CUT}"] <= 0.9 * times["ulysses"]
     (again,) = rl.compare(work, 4, H100, [f"ulysses{CUT}"], pass_=pass_).rows
