@@ -17,7 +17,7 @@ from ringloom.auditing.adapters import jax_ring
 from ringloom.auditing.cases import case_of
 from runtimes.audit import Report
 from runtimes.audit.examining import examine
-from runtimes.audit.on_jax import Asker
+from runtimes.audit.running.on_jax import Asker
 from runtimes.emitted import load
 
 RANKS = 4

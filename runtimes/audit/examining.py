@@ -9,17 +9,17 @@ import numpy as np
 
 from planner.errors import RingloomError
 from runtimes.arrays import Array
-from runtimes.audit import levels
-from runtimes.audit.asking import EndedError
 from runtimes.audit.case import Case
-from runtimes.audit.detecting import detect
-from runtimes.audit.history import history, later, settled
-from runtimes.audit.probing import probe
-from runtimes.audit.questions import Answer, Question
+from runtimes.audit.faults.shapes import Place, place
+from runtimes.audit.faults.verdicts import judge
+from runtimes.audit.probes import levels
+from runtimes.audit.probes.detecting import detect
+from runtimes.audit.probes.history import history, later, settled
+from runtimes.audit.probes.probing import probe
+from runtimes.audit.probes.questions import Answer, Question
+from runtimes.audit.probes.samples import measured, said_faults, sample_faults
 from runtimes.audit.report import Fault, Report
-from runtimes.audit.samples import measured, said_faults, sample_faults
-from runtimes.audit.shapes import Place, place
-from runtimes.audit.verdicts import judge
+from runtimes.audit.running.asking import EndedError
 
 COMMON = "a factor common to all keys of a row: outputs show multiplicities in their ratio alone"
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from runtimes.arrays import Array
 from runtimes.audit.case import Case as Audited
-from runtimes.audit.probing import probe
-from runtimes.audit.questions import Answer, Question, inputs
-from runtimes.audit.verdicts import judge
+from runtimes.audit.faults.verdicts import judge
+from runtimes.audit.probes.probing import probe
+from runtimes.audit.probes.questions import Answer, Question, inputs
 from runtimes.judging.case import Case, Layout
 
 Run = Callable[[Sequence[Array]], Sequence[Sequence[Array]]]  # inputs to the parts of ranks

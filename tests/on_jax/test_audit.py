@@ -25,7 +25,7 @@ from planted_in_jax import (
 )
 from runtimes.audit import Case, Report, launch
 from runtimes.audit.examining import examine
-from runtimes.audit.on_jax import Asker
+from runtimes.audit.running.on_jax import Asker
 from runtimes.emitted import load, source_of
 from sampling import NIGHTLY, square
 

@@ -12,8 +12,8 @@ from planner.workload import Workload
 from ringloom.auditing.adapters import flash_shaped
 from runtimes.arrays import Array
 from runtimes.audit import Case, Report, audit_rank, launch
-from runtimes.audit.detecting import detect
-from runtimes.audit.questions import Answer, Question, inputs
+from runtimes.audit.probes.detecting import detect
+from runtimes.audit.probes.questions import Answer, Question, inputs
 from sampling import square
 
 torch = pytest.importorskip("torch")

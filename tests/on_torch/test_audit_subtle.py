@@ -8,9 +8,9 @@ import pytest
 
 from planner.workload import Workload
 from runtimes.audit import Case
-from runtimes.audit.probing import probe
-from runtimes.audit.questions import Answer, Question, inputs
-from runtimes.audit.verdicts import judge
+from runtimes.audit.faults.verdicts import judge
+from runtimes.audit.probes.probing import probe
+from runtimes.audit.probes.questions import Answer, Question, inputs
 
 torch = pytest.importorskip("torch")
 from runtimes.torch.rank import to_torch  # noqa: E402

@@ -8,9 +8,9 @@ import pytest
 from planner.workload import Workload
 from runtimes.arrays import Array
 from runtimes.audit import Case
-from runtimes.audit.probing import Seen, probe, slices
-from runtimes.audit.questions import Answer, Question, inputs
-from runtimes.audit.screening import packs_of
+from runtimes.audit.probes.probing import Seen, probe, slices
+from runtimes.audit.probes.questions import Answer, Question, inputs
+from runtimes.audit.probes.screening import packs_of
 
 TOKENS, HEADS, KV_HEADS = 300, 4, 2
 WORK = Workload(TOKENS, heads=HEADS, kv_heads=KV_HEADS, head_dim=16, dtype="float32")

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from runtimes.arrays import Array
 from runtimes.audit.case import Case
-from runtimes.audit.questions import Answer, Indicators, Question
-from runtimes.audit.shapes import place
-from runtimes.audit.slices import ahead, amount, both, by_column, half_of, signs
-from runtimes.audit.weights import ROUGH, Lanes
+from runtimes.audit.faults.shapes import place
+from runtimes.audit.probes.questions import Answer, Indicators, Question
+from runtimes.audit.probes.slices import ahead, amount, both, by_column, half_of, signs
+from runtimes.audit.probes.weights import ROUGH, Lanes
 
 Ask = Callable[[Question], Answer]
 Wrong = NDArray[np.bool_]  # of each column

@@ -18,10 +18,10 @@ import torch.distributed as dist
 
 from planner.errors import RingloomError
 from runtimes.arrays import Array
-from runtimes.audit.asking import misfits, nothing, takes
 from runtimes.audit.case import Case
-from runtimes.audit.questions import Answer, Question, inputs
-from runtimes.audit.traffic import Key, Traffic
+from runtimes.audit.probes.questions import Answer, Question, inputs
+from runtimes.audit.running.asking import misfits, nothing, takes
+from runtimes.audit.running.traffic import Key, Traffic
 from runtimes.machine import RankError
 from runtimes.torch.rank import to_numpy, to_torch
 

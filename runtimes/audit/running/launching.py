@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import RingloomError, unknown
-from runtimes.audit import watching
 from runtimes.audit.case import Case
 from runtimes.audit.report import Report
+from runtimes.audit.running import watching
 from runtimes.machine import end_with_parent, memory_bytes, serve
 from runtimes.torch.faults import GUARD, UNGUARDED, error_file, stack_file, text_of, watch
 
@@ -50,7 +50,7 @@ def launch(target: str, case: Case, backend: str = "torch", timeout: float = 60.
     ranks = case.ranks if backend == "torch" else 1
     if ranks * PROCESS > memory_bytes():
         raise RingloomError(f"{ranks} processes of torch take more memory than this machine has")
-    serve("torch", "torch.distributed", "runtimes.audit.on_torch", __name__)
+    serve("torch", "torch.distributed", "runtimes.audit.running.on_torch", __name__)
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory(prefix="ringloom-", ignore_cleanup_errors=True) as name:
         folder, body = Path(name), _torch_rank if backend == "torch" else _jax_rank
@@ -163,7 +163,7 @@ def _torch_rank(
     import torch.distributed as dist
 
     from runtimes.audit.examining import examine
-    from runtimes.audit.on_torch import Asker, lead
+    from runtimes.audit.running.on_torch import Asker, lead
 
     torch.set_num_threads(max(1, torch.get_num_threads() // case.ranks))
     wait = timedelta(seconds=timeout + SPARE)
@@ -180,7 +180,7 @@ def _jax_rank(
 ) -> Report:
     os.environ["JAX_PLATFORMS"] = "cpu"
     from runtimes.audit.examining import examine
-    from runtimes.audit.on_jax import Asker
+    from runtimes.audit.running.on_jax import Asker
 
     note("imports the function")
     asker = Asker.on_devices(load_function(target), case, note)

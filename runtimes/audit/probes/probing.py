@@ -14,10 +14,10 @@ import numpy as np
 from planner.errors import RingloomError
 from runtimes.arrays import Array
 from runtimes.audit.case import Case
-from runtimes.audit.questions import Answer, Indicators, Question
-from runtimes.audit.screening import Wrong, expected, screen_ahead, screen_both
-from runtimes.audit.slices import ahead, amount, both, by_column, half_of, signs
-from runtimes.audit.weights import Lanes
+from runtimes.audit.probes.questions import Answer, Indicators, Question
+from runtimes.audit.probes.screening import Wrong, expected, screen_ahead, screen_both
+from runtimes.audit.probes.slices import ahead, amount, both, by_column, half_of, signs
+from runtimes.audit.probes.weights import Lanes
 
 Ask = Callable[[Question], Answer]
 MOST = 1 << 28  # cells of the matrices that are held at a time, 4 bytes each

@@ -10,9 +10,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from planner.errors import RingloomError
 from runtimes.arrays import Array
-from runtimes.audit.asking import misfits, nothing, takes
 from runtimes.audit.case import Case
-from runtimes.audit.questions import Answer, Question, inputs
+from runtimes.audit.probes.questions import Answer, Question, inputs
+from runtimes.audit.running.asking import misfits, nothing, takes
 from runtimes.jax.mesh import devices
 
 AXIS = "sp"

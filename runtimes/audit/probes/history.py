@@ -13,11 +13,11 @@ import numpy as np
 
 from runtimes.arrays import Array
 from runtimes.audit.case import Case, Ints
-from runtimes.audit.levels import halves, leveled
-from runtimes.audit.questions import Answer, Bins, Question
+from runtimes.audit.faults.shapes import Place
+from runtimes.audit.probes.levels import halves, leveled
+from runtimes.audit.probes.questions import Answer, Bins, Question
+from runtimes.audit.probes.samples import same, sample
 from runtimes.audit.report import KINDS, Fault
-from runtimes.audit.samples import same, sample
-from runtimes.audit.shapes import Place
 
 Ask = Callable[[Question], Answer]
 MOVED = 0.01  # of a row's weight

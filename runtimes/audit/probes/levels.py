@@ -15,10 +15,10 @@ import numpy as np
 
 from runtimes.arrays import Array
 from runtimes.audit.case import Case, Ints
-from runtimes.audit.questions import Answer, Bins, Codes, Level, Question
+from runtimes.audit.faults.shapes import Place
+from runtimes.audit.probes.questions import Answer, Bins, Codes, Level, Question
+from runtimes.audit.probes.weights import ROUGH
 from runtimes.audit.report import KINDS, Fault
-from runtimes.audit.shapes import Place
-from runtimes.audit.weights import ROUGH
 
 Ask = Callable[[Question], Answer]
 LOUD = 64.0  # times the levels of merges: past 88, where exp overflows in float32

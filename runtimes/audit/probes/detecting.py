@@ -16,10 +16,10 @@ from planner.errors import PlanError, RingloomError
 from planner.layouts import BY_MASK, LAYOUTS, by_tokens
 from planner.workload import Workload
 from runtimes.arrays import Array
-from runtimes.audit.asking import EndedError
 from runtimes.audit.case import Case, Ints, Positions
-from runtimes.audit.probing import Ask, probe
-from runtimes.audit.weights import count, tolerance_of
+from runtimes.audit.probes.probing import Ask, probe
+from runtimes.audit.probes.weights import count, tolerance_of
+from runtimes.audit.running.asking import EndedError
 
 ROUNDS = 8  # of refining; each tells apart slots that are one pair further from a difference
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]  # tokens per rank, of queries and of keys

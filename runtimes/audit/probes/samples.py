@@ -10,11 +10,11 @@ import numpy as np
 
 from runtimes.arrays import Array, dtype_of
 from runtimes.audit.case import Case
-from runtimes.audit.questions import Answer, Noise, Question, inputs
+from runtimes.audit.faults.shapes import Place
+from runtimes.audit.probes.questions import Answer, Noise, Question, inputs
+from runtimes.audit.probes.slices import by_column
+from runtimes.audit.probes.weights import ROUGH
 from runtimes.audit.report import KINDS, Fault, Measured
-from runtimes.audit.shapes import Place
-from runtimes.audit.slices import by_column
-from runtimes.audit.weights import ROUGH
 from runtimes.reference import dense
 
 NAMES = "out", "dq", "dk", "dv"

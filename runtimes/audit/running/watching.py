@@ -20,7 +20,7 @@ from runtimes.torch.faults import ANSWER, ASK, FRAME, LOOK, error_file, stack_fi
 RAISED = "raised "
 LEFT = "waits for the other ranks"
 GRACE = 3.0  # seconds that ranks have to end after one of them raised an error
-FOREIGN = sysconfig.get_paths()["stdlib"], str(Path(__file__).parent), "<frozen"
+FOREIGN = sysconfig.get_paths()["stdlib"], str(Path(__file__).parents[1]), "<frozen"
 PACKAGES = "site-packages"
 WAITING = "distributed"  # in the path of what waits for other ranks
 

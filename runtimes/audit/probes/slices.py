@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from planner.workload import Workload
 from runtimes.arrays import Array
 from runtimes.audit.case import Case
-from runtimes.audit.questions import Indicators, Level, Question
+from runtimes.audit.probes.questions import Indicators, Level, Question
 
 Numbers = NDArray[np.float64]
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from runtimes.arrays import Array
 from runtimes.audit.case import Case
-from runtimes.audit.probing import Seen
+from runtimes.audit.faults.shapes import Place, kind_of, place, suspected
+from runtimes.audit.probes.probing import Seen
+from runtimes.audit.probes.weights import Counts, count, tolerance_of
 from runtimes.audit.report import KINDS, Computed, Fault, pooled
-from runtimes.audit.shapes import Place, kind_of, place, suspected
-from runtimes.audit.weights import Counts, count, tolerance_of
 
 SAME = 0.05  # spread of ratios that count as one factor
 GONE = 0.02  # of its weight: less of a gradient counts as lost

@@ -6,7 +6,7 @@ import numpy as np
 
 from runtimes.arrays import Array
 from runtimes.audit.case import Case, Ints
-from runtimes.audit.suspects import band, suspects
+from runtimes.audit.faults.suspects import band, suspects
 
 BLOCK = 4  # pairs
 MISSED = 0.05  # of the wrong pairs: a suspect explains a matrix that it differs from in fewer
