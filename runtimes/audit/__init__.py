@@ -1,6 +1,7 @@
 """Audits: what any attention on several ranks really computes, found by asking it alone.
 
     case         what to audit: the attention, the ranks, and their positions
+    place        rows and columns of a matrix, and what is wanted of it
     probes/      questions and answers: weights of pairs, layouts, scores, samples
     faults/      what is wrong with them, where it shows first, and its kind
     running/     functions on ranks, what they send, and where they wait

@@ -10,8 +10,8 @@ import numpy as np
 from planner.errors import RingloomError
 from runtimes.arrays import Array
 from runtimes.audit.case import Case
-from runtimes.audit.faults.shapes import Place, place
 from runtimes.audit.faults.verdicts import judge
+from runtimes.audit.place import Place, place
 from runtimes.audit.probes import levels
 from runtimes.audit.probes.detecting import detect
 from runtimes.audit.probes.history import history, later, settled

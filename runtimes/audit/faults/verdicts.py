@@ -7,7 +7,8 @@ import numpy as np
 
 from runtimes.arrays import Array
 from runtimes.audit.case import Case
-from runtimes.audit.faults.shapes import Place, kind_of, place, suspected
+from runtimes.audit.faults.shapes import kind_of, suspected
+from runtimes.audit.place import Place, place
 from runtimes.audit.probes.probing import Seen
 from runtimes.audit.probes.weights import Counts, count, tolerance_of
 from runtimes.audit.report import KINDS, Computed, Fault, pooled

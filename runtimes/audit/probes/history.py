@@ -13,7 +13,7 @@ import numpy as np
 
 from runtimes.arrays import Array
 from runtimes.audit.case import Case, Ints
-from runtimes.audit.faults.shapes import Place
+from runtimes.audit.place import Place
 from runtimes.audit.probes.levels import halves, leveled
 from runtimes.audit.probes.questions import Answer, Bins, Question
 from runtimes.audit.probes.samples import same, sample

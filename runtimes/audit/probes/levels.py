@@ -15,7 +15,7 @@ import numpy as np
 
 from runtimes.arrays import Array
 from runtimes.audit.case import Case, Ints
-from runtimes.audit.faults.shapes import Place
+from runtimes.audit.place import Place
 from runtimes.audit.probes.questions import Answer, Bins, Codes, Level, Question
 from runtimes.audit.probes.weights import ROUGH
 from runtimes.audit.report import KINDS, Fault

@@ -10,7 +10,7 @@ import numpy as np
 
 from runtimes.arrays import Array, dtype_of
 from runtimes.audit.case import Case
-from runtimes.audit.faults.shapes import Place
+from runtimes.audit.place import Place
 from runtimes.audit.probes.questions import Answer, Noise, Question, inputs
 from runtimes.audit.probes.slices import by_column
 from runtimes.audit.probes.weights import ROUGH

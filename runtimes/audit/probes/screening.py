@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from runtimes.arrays import Array
 from runtimes.audit.case import Case
-from runtimes.audit.faults.shapes import place
+from runtimes.audit.place import place
 from runtimes.audit.probes.questions import Answer, Indicators, Question
 from runtimes.audit.probes.slices import ahead, amount, both, by_column, half_of, signs
 from runtimes.audit.probes.weights import ROUGH, Lanes

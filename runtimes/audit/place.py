@@ -1,0 +1,46 @@
+"""The place of a matrix: which queries its rows are, which keys its columns, and what is wanted."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from runtimes.arrays import Array
+from runtimes.audit.case import Case, Ints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """The slots of queries, and the columns of keys, of a matrix: positions and ranks.
+
+    `rows`: slots that hold a query. Columns behind all positions are padding.
+    """
+
+    rows: Ints
+    queries: Ints
+    query_ranks: Ints
+    query_indices: Ints
+    keys: Ints
+    key_ranks: Ints
+    key_indices: Ints
+    tokens: int
+    wanted: Array
+
+    @property
+    def padding(self) -> Array:
+        """Columns of padding: bool [columns]."""
+        return np.asarray(self.keys >= self.tokens)
+
+
+def place(case: Case) -> Place:
+    """Returns where the rows and columns of the matrices of a case are, and what is wanted."""
+    q, kv, work = case.side("q"), case.side("kv"), case.work
+    rows = np.flatnonzero(q.positions >= 0)
+    rows = rows[np.argsort(q.positions[rows])]
+    first, keys = kv.first_slots(), np.arange(kv.width)
+    wanted = np.zeros((len(rows), kv.width), bool)
+    wanted[:, : work.kv_seq] = work.allowed(q.positions[rows], keys[: work.kv_seq])
+    own = q.locals()[rows], kv.locals()[first]
+    ranks = q.ranks[rows], kv.ranks[first]
+    return Place(
+        rows, q.positions[rows], ranks[0], own[0], keys, ranks[1], own[1], work.kv_seq, wanted
+    )
