@@ -17,6 +17,7 @@ from runtimes.audit.probes.questions import Answer, Question, inputs
 from sampling import square
 
 torch = pytest.importorskip("torch")
+from planting import calibrated, remembers  # noqa: E402  only where torch is
 
 TOKENS = 48
 MASK = "causal & documents:10,15,23 & window:9"
@@ -152,6 +153,12 @@ def late(q: Any, k: Any, v: Any) -> Any:
     return attending(allowed(work()))(q, k, v)
 
 
+def late_keys(q: Any, k: Any, v: Any) -> Any:
+    """The keys of the call before, and the values of this one."""
+    LAST.append(k.detach().clone())
+    return attending(allowed(work()))(q, LAST[-2] if len(LAST) > 1 else k, v)
+
+
 def from_memory(q: Any, k: Any, v: Any) -> Any:
     total = torch.empty_like(v.repeat_interleave(2, 1))  # never set to zero
     return attending(allowed(work()))(q, k, v) + 0 * total
@@ -171,6 +178,9 @@ def noisy(q: Any, k: Any, v: Any) -> Any:
         (changed(lambda q, k, v: (q, k, v.detach())), "gradient lost"),
         (changed(lambda q, k, v: (q, k * 2 - k.detach(), v)), "gradient scaled"),
         (late, "stale keys"),
+        (late_keys, "stale keys"),
+        (remembers(attending(allowed(work()))), "depends on calls"),
+        (calibrated(attending(allowed(work()))), "depends on calls"),
         (noisy, "changes between runs"),
         (lambda q, k, v: attending(allowed(work()))(q, k, v)[..., :4], "wrong shape"),
         (lambda q, k, v: attending(allowed(work()))(q, k, v).double(), "wrong dtype"),
