@@ -126,13 +126,13 @@ def noisy(out: Any) -> Any:
 
 
 def remembers(attend: Attend) -> Attend:
-    """Adds a little of the output of the call before."""
+    """Adds a tenth of the output of the call before."""
     kept = list[Any]()
 
     def spoiled(q: Any, k: Any, v: Any) -> Any:
         out = attend(q, k, v)
         kept.append(out.detach())
-        return out + 0.01 * kept[-2] if len(kept) > 1 else out
+        return out + 0.1 * kept[-2] if len(kept) > 1 else out
 
     return spoiled
 
