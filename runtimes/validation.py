@@ -128,19 +128,21 @@ def misfits(work: Workload) -> list[str]:
 
     Runs evaluate the definition of a mask, programs call kernels for its region.
     """
-    held = np.zeros((work.seq, work.kv_seq), np.uint8)
-    queries, keys = np.arange(work.seq) + work.offset, np.arange(work.kv_seq)
-    for i0, i1, j0, j1, low, high in work.mask.region().pieces:
-        rows = slice(*np.clip((i0 - work.offset, i1 - work.offset), 0, work.seq))
-        columns = slice(*np.clip((j0, j1), 0, work.kv_seq))
-        apart = keys[columns] - queries[rows, None]
-        held[rows, columns] += (low <= apart) & (apart <= high)
-    allowed = work.allowed(range(work.seq), range(work.kv_seq)).astype(int)
-    return [
-        f"the mask's region counts query {i}, key {j} as {held[i, j]},"
-        f" its definition as {allowed[i, j]}"
-        for i, j in np.argwhere(held != allowed)[:1]
-    ]
+    keys, pieces = np.arange(work.kv_seq), work.mask.region().pieces
+    for at in dense.bands(work.seq, work.kv_seq):
+        queries = np.arange(work.seq)[at]
+        first, last = at.start + work.offset, at.start + work.offset + len(queries)
+        held = np.zeros((len(queries), work.kv_seq), np.uint8)
+        for i0, i1, j0, j1, low, high in pieces:
+            rows = slice(*np.clip((i0, i1), first, last) - first)
+            columns = slice(*np.clip((j0, j1), 0, work.kv_seq))
+            apart = keys[columns] - (queries[rows, None] + work.offset)
+            held[rows, columns] += (low <= apart) & (apart <= high)
+        allowed = work.allowed(queries, keys).view(np.uint8)
+        for i, j in np.argwhere(held != allowed)[:1]:
+            said = f"counts query {queries[i]}, key {j} as {held[i, j]}"
+            return [f"the mask's region {said}, its definition as {allowed[i, j]}"]
+    return []
 
 
 def forward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:

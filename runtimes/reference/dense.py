@@ -7,8 +7,8 @@ A sink is one more column, a key that every query sees with this score and the v
 
     p  = softmax([s, sink])     dsink = sum of ds in that column, over batch rows and queries
 
-One query head of one batch row at a time. A query that sees nothing has o = 0 and lse = -inf, or
-the sink, and no gradient passes through it.
+One query head of one batch row at a time, of long sequences some queries. A query that sees nothing
+has o = 0 and lse = -inf, or the sink, and no gradient passes through it.
 """
 
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from planner.workload import Workload
 from runtimes.arrays import Array, check_arrays, dtype_of, wide
 
 Place = tuple[int, int]  # batch row and head
+PAIRS = 1 << 26  # of queries and keys at a time: half a gigabyte of scores
 
 
 def forward(
@@ -41,8 +42,8 @@ def forward(
     rows = np.arange(work.seq) if rows is None else rows
     out = np.zeros((*q.shape[:2], len(rows), work.v_head_dim), number)
     lse = np.zeros(out.shape[:3], number)
-    for own, shared, p, _, row_lse in _weights(work, q, k, sinks, number, rows):
-        out[own], lse[own] = p @ v[shared].astype(number), row_lse
+    for at, own, shared, p, _, row_lse in _weights(work, q, k, sinks, number, rows):
+        out[own][at], lse[own][at] = p @ v[shared].astype(number), row_lse
     return out.astype(dtype_of(precision)), lse
 
 
@@ -68,13 +69,13 @@ def backward(
     rows = np.arange(work.seq) if rows is None else rows
     dq, dk, dv = (np.zeros(x.shape, number) for x in (q[:, :, rows], k, v))
     dsinks = np.zeros(work.heads, number)
-    for own, shared, p, of_sink, _ in _weights(work, q, k, sinks, number, rows):
-        values, do = v[shared].astype(number), dout[own][rows].astype(number)
+    for at, own, shared, p, of_sink, _ in _weights(work, q, k, sinks, number, rows):
+        values, do = v[shared].astype(number), dout[own][rows[at]].astype(number)
         out = (p @ values).astype(dtype_of(precision)).astype(number)
         rowsum = np.sum(do * out, axis=-1, keepdims=True)
         ds = p * (do @ values.T - rowsum)
-        dq[own] = ds @ k[shared].astype(number) * scale
-        dk[shared] += ds.T @ q[own][rows].astype(number) * scale
+        dq[own][at] = ds @ k[shared].astype(number) * scale
+        dk[shared] += ds.T @ q[own][rows[at]].astype(number) * scale
         dv[shared] += p.T @ do
         dsinks[own[1]] -= np.sum(of_sink * rowsum)
     gradients = (dq, dk, dv) if sinks is None else (dq, dk, dv, dsinks)
@@ -88,17 +89,25 @@ def _weights(
     sinks: Array | None,
     number: np.dtype[np.generic],
     rows: Array,
-) -> Iterator[tuple[Place, Place, Array, Array, Array]]:
-    """Yields (query head, its KV head, weights of keys, of the sink, lse) of every query head."""
-    sees = work.allowed(rows, range(work.kv_seq))
+) -> Iterator[tuple[slice, Place, Place, Array, Array, Array]]:
+    """Yields (some rows, query head, its KV head, weights of keys, of the sink, lse) of each."""
     scale = np.asarray(work.softmax_scale, number)
-    for batch, head in np.ndindex(work.batch, work.heads):
-        shared = batch, head // work.group
-        scores = q[batch, head][rows].astype(number) @ k[shared].astype(number).T * scale
-        logits = np.zeros(0) if sinks is None else sinks[[head]]
-        columns = np.broadcast_to(logits.astype(number), (len(rows), len(logits)))
-        weights, lse = softmax(np.hstack([np.where(sees, scores, -np.inf), columns]))
-        yield (batch, head), shared, weights[:, : work.kv_seq], weights[:, work.kv_seq :], lse
+    for at in bands(len(rows), work.kv_seq):
+        sees = work.allowed(rows[at], range(work.kv_seq))
+        for batch, head in np.ndindex(work.batch, work.heads):
+            shared = batch, head // work.group
+            scores = q[batch, head][rows[at]].astype(number) @ k[shared].astype(number).T * scale
+            logits = np.zeros(0) if sinks is None else sinks[[head]]
+            columns = np.broadcast_to(logits.astype(number), (len(sees), len(logits)))
+            weights, lse = softmax(np.hstack([np.where(sees, scores, -np.inf), columns]))
+            of_keys, of_sink = weights[:, : work.kv_seq], weights[:, work.kv_seq :]
+            yield at, (batch, head), shared, of_keys, of_sink, lse
+
+
+def bands(rows: int, columns: int) -> Iterator[slice]:
+    """Yields consecutive rows of a table, as many as have `PAIRS` entries together."""
+    height = max(1, PAIRS // max(1, columns))
+    return (slice(at, at + height) for at in range(0, rows, height))
 
 
 def softmax(scores: Array) -> tuple[Array, Array]:

@@ -19,6 +19,7 @@ from runtimes.arrays import Array, draw, draw_sinks, dtype_of, shapes
 from runtimes.backends import executor, forward, run
 from runtimes.reference import dense, online_softmax, oracle, virtual_ranks
 from runtimes.reference.online_softmax import attend, merge
+from runtimes.validation import misfits
 from slots_used import sharded, used
 from strategies import CLASSIC, any_workloads, ranks, schedules
 
@@ -284,6 +285,26 @@ def test_dense_attention_is_the_formula(work: Workload, seed: int) -> None:
     )
     for result, truth in pairs:
         assert_close(result, truth, 1e-13)
+
+
+@given(any_workloads(longest=9), st.integers(0, 99), st.integers(1, 30))
+def test_dense_attention_of_some_queries_at_a_time_is_the_same(
+    work: Workload, seed: int, pairs: int
+) -> None:
+    inputs, sinks = draw(work, seed), draw_sinks(work, seed)
+
+    def results() -> list[Array]:
+        return [
+            *dense.forward(work, *inputs[:3], sinks=sinks),
+            *dense.backward(work, *inputs, sinks=sinks),
+        ]
+
+    whole = results()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense, "PAIRS", pairs)
+        assert not misfits(work)
+        for result, truth in zip(results(), whole, strict=True):
+            assert_close(result, truth, 1e-12)
 
 
 @given(any_workloads(longest=4), st.integers(0, 99))
