@@ -53,18 +53,23 @@ class _State:
         self.stop = np.array([p.stop for p in owned.pieces], np.int64)
         self.rank, self.cost = owned.ranks.copy(), seconds
         self.grid, self.before, self.prices = grid, before, prices
+        self.slope = np.append(np.diff(before) / np.diff(grid), 0.0)
 
     def owned(self) -> Owned:
         """Returns the pieces and their ranks."""
         pairs = zip(self.start.tolist(), self.stop.tolist(), strict=True)
         return Owned(tuple(range(a, b) for a, b in pairs), self.rank)
 
+    def done(self, at: Numbers) -> Floats:
+        """Returns the pairs of all queries before some, as if they were even within a tile."""
+        tile = at // TILE
+        pairs: Floats = self.slope[tile] * (at - self.grid[tile]) + self.before[tile]
+        return pairs
+
     def share(self, piece: Numbers, first: Numbers, last: Numbers) -> Floats:
         """Returns what some tokens of pieces cost, by their pairs."""
-        a, b, x, y = (
-            np.interp(at, self.grid, self.before)
-            for at in (self.start[piece], self.stop[piece], first, last)
-        )
+        begin, end = self.done(self.start), self.done(self.stop)
+        x, y, a, b = self.done(first), self.done(last), begin[piece], end[piece]
         return self.cost[piece] * (y - x) / (b - a)
 
     def swap(self, speeds: Floats) -> bool:
