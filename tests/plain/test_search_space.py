@@ -13,6 +13,8 @@ from planner.errors import PlanError
 from planner.ir import Pass, Plan
 from planner.layouts import owners_of_tokens, sides
 from planner.search import Found, Prices, Recipe, Score, Tried, build, explore
+from planner.search.evening import evened
+from planner.search.pieces import Owned
 from planner.verify import verify_pair
 from sampling import NIGHTLY
 from strategies import workloads
@@ -229,3 +231,14 @@ def test_a_schedule_with_a_layout_of_its_own_is_refused_where_the_layout_is_fixe
 def test_stripes_are_not_cut_into_found_plans() -> None:
     with pytest.raises(PlanError, match="runs of tokens"):
         build(Recipe(Found("striped")), workload("full"), 4, "forward", prices(4))
+
+
+def test_swaps_of_unlike_pieces_even_out_work_and_keep_tokens() -> None:
+    work = rl.Workload(seq=4096, heads=6, kv_heads=3, mask=rl.Causal())
+    late = Owned(tuple(range(1024 * n, 1024 * n + 1024) for n in range(4)), np.arange(4))
+    even = evened(work, 4, prices(4), late)
+    covered = sorted(token for piece in even.pieces for token in piece)
+    assert covered == [*range(4096)]
+    assert np.bincount(even.ranks, [*map(len, even.pieces)]).tolist() == [1024] * 4
+    busy = np.bincount(even.ranks, [sum(piece) for piece in even.pieces])
+    assert busy.max() < 1.2 * busy.mean()  # 1.75 as it was
