@@ -139,6 +139,9 @@ def test_bytes_stand_beside_those_of_ring_and_the_lower_bound() -> None:
     )
     assert behind.shape == "every rank to every other, unevenly"
     assert ahead.as_dict()["bound_bytes"] == least_bytes(work, 4, "forward")
+    ring = 8 + 65536 * np.roll(np.eye(4, dtype=int), 1, axis=1)  # and 8 bytes from each to each
+    (checked,) = sent(case_of(work, 4, "zigzag"), {"forward": ring})
+    assert checked.shape == "a ring by shape"
     lopsided = [range(40), range(40, 64)]  # of a layout outside of the bound's class
     assert sent(case_of(work, 2, lopsided), {"forward": table[:2, :2]})[0].bound is None
 
