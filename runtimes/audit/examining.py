@@ -18,6 +18,7 @@ from runtimes.audit.probes.history import history, later, settled
 from runtimes.audit.probes.probing import probe
 from runtimes.audit.probes.questions import Answer, Question
 from runtimes.audit.probes.samples import measured, said_faults, sample_faults
+from runtimes.audit.probes.variants import variants
 from runtimes.audit.report import Fault, Report
 from runtimes.audit.running.asking import EndedError
 
@@ -76,6 +77,7 @@ def _examined(asker: Asks) -> Report:
         probed = [*scores, *(x for x in probed if x.kind != "gradient scaled")]
     errors = measured(case, at, case.seed, past.answer)
     calls = (*past.faults, *later(case, ask, at, past))
+    calls = (*calls, *([] if calls or probed else variants(case, ask, at, past.answer)))
     known = bool(probed or calls)
     random = tuple(sample_faults(case, at, case.seed, past.answer, errors, known))
     return Report(

@@ -43,6 +43,8 @@ KINDS = {
     "changes between runs": "two runs on the same inputs differ",
     "depends on memory": "results depend on what freed memory held",
     "depends on calls": "results depend on the calls before",
+    "depends on strides": "results depend on how inputs lie in memory",
+    "inputs changed": "the function writes into the tensors that it is given",
     "too many ranks": "messages leave the stated ranks",
     "hang": "ranks wait for each other for ever",
     "crash": "a rank raised an error or ended",

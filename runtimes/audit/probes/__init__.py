@@ -9,4 +9,5 @@ detecting    positions of local rows that are not given
 levels       heads, the scale, and merging, from scores of a few levels
 samples      random inputs against dense attention
 history      calls that must not depend on each other
+variants     calls that differ from a sample, but not in their results
 """

@@ -95,13 +95,19 @@ class Noise:
 
 Fill = Indicators | Level | Bins | Codes | Noise
 Fills = tuple[Fill, ...]
+FORMS = {
+    "transposed": "with inputs that are transposes of [batch, tokens, heads, head_dim]",
+    "expanded": "with an expanded dout, whose strides are 0",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """The inputs of one call; no fill means zeros.
 
-    `poison`: ranks fill memory with NaN and free it before the call. `watch`: messages are counted.
+    `poison`: ranks fill memory with NaN and free it before the call. `watch`: messages are counted,
+    and inputs are compared with copies. `form`: how inputs lie in memory, a key of `FORMS`.
+    `between`: is asked after the forward pass and before the backward pass.
     """
 
     q: Fills = ()
@@ -110,6 +116,8 @@ class Question:
     dout: Fills | None = None
     poison: bool = False
     watch: bool = False
+    form: str = ""
+    between: "Question | None" = None
 
 
 @dataclass(frozen=True, slots=True)

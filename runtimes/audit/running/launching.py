@@ -171,7 +171,8 @@ def _torch_rank(
     dist.init_process_group("gloo", meeting, wait, case.ranks, rank)
     note("imports the function")
     attend = load_function(target)
-    report: Report = lead(Asker(attend, case, rank, None, timeout + SPARE, note), examine)
+    asker = Asker(attend, case, rank, dist.group.WORLD, timeout + SPARE, note)
+    report: Report = lead(asker, examine)
     return report
 
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from planner.errors import RingloomError
 from runtimes.arrays import Array
 from runtimes.audit.case import Case
-from runtimes.audit.probes.questions import Answer, Question, inputs
+from runtimes.audit.probes.questions import FORMS, Answer, Question, inputs
 from runtimes.audit.running.asking import misfits, nothing, takes
 from runtimes.audit.running.traffic import Key, Traffic
 from runtimes.machine import RankError
@@ -117,6 +117,7 @@ class Asker:
             text = f"{type(error).__name__}: {error}".splitlines()[0][:400]
             where = traceback.extract_tb(error.__traceback__)[-1]
             said = f"{text}, at line {where.lineno} of {Path(where.filename).name}"
+            said = f"{said}, {FORMS[question.form]}" if question.form else said
             self.note(f"call {self.calls}: raised {said}")
             crash = (self.rank, "crash", f"rank {self.rank} raised {said}")
             return Answer(np.zeros(0), said=(crash,))
@@ -124,6 +125,10 @@ class Asker:
     def _called(self, question: Question) -> Answer:
         arrays = inputs(self.case, question, self.rank)
         tensors = {name: to_torch(x).to(self.device) for name, x in arrays.items()}
+        if question.form:
+            tensors = {name: formed(x, name, question.form) for name, x in tensors.items()}
+        kept = {name: x.clone() for name, x in tensors.items()} if question.watch else {}
+        given = dict(tensors)
         dout = tensors.pop("dout", None)
         if question.poison:
             poison(self.device, list(tensors.values()))
@@ -135,11 +140,16 @@ class Asker:
             out = _tensor(self.attend(*leaves, **self.given))
             said = misfits(out, leaves[0], leaves[2], self.rank, str(out.dtype)[6:])
             results: dict[str, Array] = {}
+            if question.between:
+                said = *said, *self._called(question.between).said
             if dout is not None and not any(kind == "wrong shape" for _, kind, _ in said):
                 self.note(f"call {self.calls}: in the function, backward")
                 if traffic:
                     traffic.pass_ = "backward"
                 results = self._gradients(out, leaves, dout)
+        if wrong := [name for name, x in kept.items() if not torch.equal(x, given[name])]:
+            text = f"rank {self.rank} changes {', '.join(wrong)}, which the caller may still need"
+            said = *said, (self.rank, "inputs changed", text)
         sent: dict[Key, int] | None = None
         if traffic and dist.is_initialized():
             sent = traffic.bytes_from(self.rank, self.ranks)
@@ -172,6 +182,15 @@ def joined(parts: list[Answer]) -> Answer:
     tables = [part.traffic for part in parts if part.traffic is not None]
     traffic = {key: size for table in tables for key, size in table.items()} if tables else None
     return Answer(**arrays, said=said, traffic=traffic)
+
+
+def formed(tensor: Any, name: str, form: str) -> Any:
+    """Returns equal values that lie in memory in another order, as `FORMS` says."""
+    if form == "transposed":
+        return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+    if name != "dout" or not tensor.numel() or not (tensor == (one := tensor.flatten()[0])).all():
+        return tensor
+    return one.clone().expand(tensor.shape)
 
 
 def poison(device: Any, like: list[Any]) -> None:
