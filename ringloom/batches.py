@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codegen import tables
-from planner.errors import PlanError, RingloomError
+from planner.errors import PlanError, RingloomError, brief
 from planner.given import whole
 from planner.ir import Pass, Plan
 from planner.masks.packing import within
 from planner.plans import Plans
-from planner.search import Found, Prices, Recipe, Score, build, explore
+from planner.search import Found, Recipe, Score, build, explore
 from planner.workload import Workload, check_request
 from ringloom.pricing import search_prices
 from simulator.hardware import Hardware
@@ -78,9 +78,7 @@ class BatchPlanner:
     ) -> None:
         self.work, self.ranks, self.pass_ = work, ranks, pass_
         self._hardware = hardware
-        self._prices: dict[Pass, Prices] = {
-            x: search_prices(work, hardware, x) for x in ("forward", "backward")
-        }
+        self._prices = search_prices(work, hardware)
         self.ranked: tuple[tuple[Choice, float], ...] = ()
         self._made = lru_cache(maxsize=kept)(self._make)
 
@@ -127,8 +125,8 @@ class BatchPlanner:
         return Plans(forward, self.one(back, work, "backward"))
 
     def one(self, recipe: Recipe, work: Workload, pass_: Pass) -> Plan:
-        """The verified plan of a recipe; layouts are those of the forward pass in both."""
-        return build(recipe, work, self.ranks, pass_, self._prices["forward"])
+        """The verified plan of a recipe."""
+        return build(recipe, work, self.ranks, pass_, self._prices)
 
     def settle(self, samples: Sequence[Lengths]) -> None:
         """Rank recipes by sample batches."""
@@ -149,8 +147,8 @@ class BatchPlanner:
         names = [*NAMED, *([f"usp:ulysses={node}"] if 1 < node < self.ranks else [])]
         named = [Recipe.parse(name) for name in names]
         yield from (Choice(recipe, None) for recipe in named)
-        prices = self._prices["forward"]
-        tried = explore(work, self.ranks, "forward", prices, self.score, seeds=named, budget=TRIED)
+        ranks, prices = self.ranks, self._prices
+        tried = explore(work, ranks, "forward", prices, self.score, seeds=named, budget=TRIED)
         scored = [x for x in tried if x.score and isinstance(x.recipe.schedule, Found)]
         scored.sort(key=lambda x: x.score.seconds if x.score else 0.0)
         for x in scored[:RANKED]:
@@ -187,6 +185,7 @@ def batch_planner(
         raise RingloomError(f"batches are planned for the pass forward or both, not {pass_!r}")
     if work.seq != work.kv_seq:
         raise PlanError("packed documents attend to themselves: as many keys as queries are needed")
+    seed, kept = whole("seed", seed), whole("kept", kept)
     planner = BatchPlanner(work, ranks, hardware_named(hardware), pass_, kept)
     planner.settle([as_lengths(x) for x in samples] or drawn(work.seq, seed))
     return planner
@@ -194,6 +193,8 @@ def batch_planner(
 
 def as_lengths(lengths: Iterable[int]) -> Lengths:
     """The lengths of documents as plain numbers."""
+    if not isinstance(lengths, Iterable):
+        raise PlanError(f"a batch is a list of lengths of documents, not {brief(lengths)}")
     return tuple(whole("the length of a document,", x) for x in lengths)
 
 

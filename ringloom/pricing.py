@@ -1,4 +1,4 @@
-"""search_prices(work, hardware, pass_)   what a search is told of a machine.
+"""search_prices(work, hardware)   what a search is told of a machine.
 
 rebuild(recipe, work, ranks, hardware)    the plan that a recipe stands for there
 """
@@ -19,9 +19,13 @@ from simulator.hardware import hardware as find_hardware
 from simulator.scenario import Scenario, scenario_of
 
 
-def search_prices(work: Workload, hardware: Hardware, pass_: Pass) -> Prices:
-    """Returns the seconds of pairs, calls, merges and keys on a machine, for `planner.search`."""
-    kernels = Kernels(hardware, work, pass_)
+def search_prices(work: Workload, hardware: Hardware) -> Prices:
+    """Returns the seconds of pairs, calls, merges and keys on a machine, for `planner.search`.
+
+    They are those of the forward pass: tokens are laid out by them in both passes, which go
+    together only where their tokens lie alike.
+    """
+    kernels = Kernels(hardware, work, "forward")
     out, kv = (TENSORS[name].bytes_per_token(work, finished=False) for name in ("OUT", "KV"))
     near, far = (work.kv_heads * kv / link.bandwidth for link in hardware.links)
     return Prices(
@@ -37,12 +41,10 @@ def search_prices(work: Workload, hardware: Hardware, pass_: Pass) -> Prices:
     )
 
 
-def prices_in(
-    scenario: Scenario, work: Workload, ranks: int, hardware: Hardware, pass_: Pass
-) -> Prices:
+def prices_in(scenario: Scenario, work: Workload, ranks: int, hardware: Hardware) -> Prices:
     """Returns the prices of a machine, and the speeds of its ranks, in a scenario."""
     speeds = tuple(scenario.speed(ranks).tolist())
-    return replace(search_prices(work, scenario.machine(hardware), pass_), speeds=speeds)
+    return replace(search_prices(work, scenario.machine(hardware)), speeds=speeds)
 
 
 def rebuild(
@@ -65,5 +67,5 @@ def rebuild(
     if pass_ not in ("forward", "backward"):
         raise PlanError(f"a recipe is of a forward or a backward plan, not of {brief(pass_)}")
     what_if = scenario_of(scenario or {})
-    prices = prices_in(what_if, work, ranks, find_hardware(hardware), pass_)
+    prices = prices_in(what_if, work, ranks, find_hardware(hardware))
     return build(Recipe.parse(recipe), work, ranks, pass_, prices)

@@ -21,7 +21,7 @@ from planner.ir import Pass, Plan
 from planner.layouts import own_name
 from planner.masks import Full
 from planner.plans import Passes, Plans
-from planner.search import BUDGET, Prices, Recipe, Score, Tried, explore
+from planner.search import BUDGET, Prices, Recipe, Score, Tried, backwards, explore
 from planner.search.recipe import TRIM
 from planner.verify import verify_pair
 from planner.workload import Workload, check_request
@@ -31,6 +31,7 @@ from ringloom.rows import shortage
 from ringloom.trials import amount, asked_for
 from ringloom.views.units import seconds, size
 from simulator.bounds import Bounds
+from simulator.costs.kernels import Kernels
 from simulator.hardware import Hardware
 from simulator.hardware import hardware as find_hardware
 from simulator.prediction import Prediction, kernel_seconds, simulate
@@ -42,6 +43,7 @@ PASSES: dict[Passes, tuple[Pass, ...]] = {
     "both": ("forward", "backward"),
 }
 SHOWN = 6  # runner-ups
+PAIRED = 5  # of the best forward plans, whose backward passes are tried as well
 REASONS = 3  # for which no plan can run, that an error lists
 Told = Callable[[str, float, float], None]  # what is tried, the best seconds so far, and their gap
 
@@ -136,6 +138,7 @@ class Lack:
 
     bytes: int
     recipe: str
+    pass_: Pass
 
     def __str__(self) -> str:
         return f"{self.recipe}: {size(self.bytes)}"
@@ -161,6 +164,7 @@ class Search:
     limit: float
     start: float
     told: Told
+    prices: Prices
     lacking: list["Lack"] = field(default_factory=list)  # of plans that need more than `room`
 
     def stop(self) -> bool:
@@ -171,17 +175,13 @@ class Search:
         """Predicts a plan; raises PlanError where a rank has too little memory for it."""
         run = simulate(made, self.machine, self.scenario, record=False)
         if lack := shortage(run.peak_bytes, self.room):
-            self.lacking.append(Lack(run.peak_bytes, made.name))
+            self.lacking.append(Lack(run.peak_bytes, made.name, made.pass_))
             raise PlanError(lack)
         return Predicted(run.makespan, tuple(run.busy.tolist()), run.peak_bytes, run)
 
     def floor(self, made: Plan, enough: float) -> float:
         """Returns seconds that a plan is not below, from its kernels alone; `enough` end it."""
         return kernel_seconds(made, self.machine, self.scenario, enough)
-
-    def prices(self, pass_: Pass) -> Prices:
-        """Returns what the planner is told of the machine."""
-        return prices_in(self.scenario, self.work, self.ranks, self.machine, pass_)
 
     def seeds(self) -> list[Recipe]:
         """Returns what compare tries: its schedules, then the same block by block."""
@@ -193,13 +193,13 @@ class Search:
     def tried(self, pass_: Pass, budget: int) -> list[Tried]:
         """Tries seeds and found plans of one pass."""
         every, best = list[Tried](), math.inf
+        where = self.work, self.ranks, pass_, self.prices
+        kernels = Kernels(self.scenario.machine(self.machine), self.work, pass_)
         for one in explore(
-            self.work,
-            self.ranks,
-            pass_,
-            self.prices(pass_),
+            *where,
             self.score,
             seeds=self.seeds(),
+            pair=kernels.seconds_per_pair,
             floor=self.floor,
             budget=budget,
             layout=self.layout,
@@ -213,6 +213,27 @@ class Search:
             if best < math.inf:
                 self.told(str(one.recipe), best, best / bound - 1 if bound else math.inf)
         return every
+
+    def completed(self, forward: Sequence[Tried], backward: Sequence[Tried]) -> list[Tried]:
+        """Tries backward passes of the best forward plans that were too slow to be tried alone."""
+        known = {x.recipe for x in backward if not x.pruned}
+        best = sorted((x for x in forward if x.score), key=_time)[:PAIRED]
+        recipes = dict.fromkeys(r for x in best for r in backwards(x.recipe) if r not in known)
+        return [*chain(*map(self._alone, recipes))]
+
+    def _alone(self, recipe: Recipe) -> Iterator[Tried]:
+        """Tries one backward plan, whatever is faster."""
+        yield from explore(
+            self.work,
+            self.ranks,
+            "backward",
+            self.prices,
+            self.score,
+            seeds=[recipe],
+            budget=0,
+            layout=self.layout,
+            stop=self.stop,
+        )
 
 
 def search(
@@ -249,8 +270,11 @@ def search(
     room = amount(memory, "memory", "bytes", machine["memory.capacity"])
     limit = amount(time_limit, "time_limit", "seconds", math.inf)
     where = layout and own_name(layout)
-    one = Search(work, ranks, machine, what_if, room, where, limit, monotonic(), told)
+    prices = prices_in(what_if, work, ranks, machine)
+    one = Search(work, ranks, machine, what_if, room, where, limit, monotonic(), told, prices)
     every = [one.tried(each, budget) for each in PASSES[pass_]]
+    if pass_ == "both":
+        every[1] += one.completed(*every)
     chosen = _fitting(every, one)
     plans = Plans(**{_plan(x).pass_: _plan(x) for x in chosen})
     prediction = simulate(plans, machine, what_if)
@@ -284,17 +308,21 @@ def _fitting(every: Sequence[list[Tried]], search: Search) -> list[Tried]:
 def _refusals(every: Sequence[list[Tried]], search: Search) -> Iterator[str]:
     """Yields why no candidate of a pass can run, and the reasons of the best ones."""
     early = f" within {search.limit:g} s" * search.stop()
-    if search.lacking:
-        least = sorted(search.lacking, key=lambda lack: lack.bytes)[:REASONS]
+    failing = next(tried for tried in every if not any(x.score for x in tried))
+    pass_ = PASSES["both"][every.index(failing)] if len(every) > 1 else None
+    lacking = [lack for lack in search.lacking if pass_ in (None, lack.pass_)]
+    plan = f"{pass_} plan" if pass_ else "plan"
+    if lacking:
+        least = sorted(lacking, key=lambda lack: lack.bytes)[:REASONS]
         room = size(int(search.room))
         yield (
-            f"no plan that was tried{early} fits: a rank has {room}, and the smallest plan needs"
+            f"no {plan} that was tried{early} fits: a rank has {room}, and the smallest plan needs"
             f" {size(least[0].bytes)}"
         )
         yield from map(str, least)
     else:
-        yield f"no plan that was tried{early} can run"
-        refused = (x for tried in every for x in tried if x.refused)
+        yield f"no {plan} that was tried{early} can run"
+        refused = (x for x in failing if x.refused)
         yield from islice((f"{x.recipe}: {x.refused}" for x in refused), REASONS)
 
 

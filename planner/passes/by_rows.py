@@ -24,6 +24,7 @@ from planner.analysis.tiles import FULL, LIVE, Tiles, alive, tiles
 from planner.columns import ragged
 from planner.ir import ACCUMULATORS, Attend, Index, Plan, Step
 from planner.partitions import Ints
+from planner.passes.buffers import fit_buffers
 from planner.passes.edges import cut_at_edges
 from planner.passes.pair_costs import PairCosts
 from planner.plans import AnyPlans, Plans
@@ -233,4 +234,4 @@ def _replaced(plan: Plan, node: Attend, rows: Index, alike: Index, parts: Parts)
             own = slice(*np.searchsorted(number, [first, at]).tolist())
             step = Step((made.only(own),), step.moves)
         steps.append(step)
-    return replace(plan, steps=tuple(steps))
+    return fit_buffers(replace(plan, steps=tuple(steps)))

@@ -6,10 +6,10 @@ from itertools import groupby
 
 import numpy as np
 
-from planner.analysis.liveness import slots
 from planner.analysis.tables import Bits, Table, attended_blocks
 from planner.ir import ACCUMULATORS, Index, Move, Plan, Step
 from planner.partitions import Ints
+from planner.passes.buffers import fit_buffers
 from planner.passes.exchanges import exchanges
 from planner.passes.pieces import brought
 from planner.passes.trim import drop_empty, drop_unused, filled
@@ -50,7 +50,7 @@ def _shortened(plan: Plan, tensor: str, regular: bool) -> Plan:
     target = np.where(straight, dst[_ends(following)], dst)
     target[relays] = src[relays]  # such rows fall away
     made, owned = filled(_rerouted(plan, moves, src, target))
-    return _fit_buffers(made) if owned else plan
+    return fit_buffers(made) if owned else plan
 
 
 def _idle(plan: Plan, tensor: str) -> Bits:
@@ -154,15 +154,6 @@ def _rerouted(plan: Plan, moves: Moves, source: Index, target: Index) -> Plan:
     return replace(plan, steps=tuple(steps))
 
 
-def _fit_buffers(plan: Plan) -> Plan:
-    """New ways may need other slots than the old ones: declare what they need at the most."""
-    needs = (
-        (tensor, max(declared, int(slots(plan, tensor).max(initial=0))))
-        for tensor, declared in plan.buffers
-    )
-    return replace(plan, buffers=tuple(needs))
-
-
 def stay(plan: Plan) -> Plan:
     """Sums for some of the blocks that a rank owns stay with it, as the others there do.
 
@@ -199,7 +190,7 @@ def direct(plan: Plan, regular: bool = True) -> Plan:
     before = one_plan(plan, "direct")
     for tensors in dict.fromkeys(m.tensors for _, m in plan.moves() if not m.accumulates):
         plan = _from_the_first(plan, tensors, regular)
-    return plan if plan is before else _fit_buffers(drop_unused(plan, regular))
+    return plan if plan is before else fit_buffers(drop_unused(plan, regular))
 
 
 def _from_the_first(plan: Plan, tensors: tuple[str, ...], regular: bool) -> Plan:

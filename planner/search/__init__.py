@@ -8,6 +8,7 @@ Prices, Score                   what a search is told of a machine, and of a pla
 from planner.search.building import build as build
 from planner.search.exploring import BUDGET as BUDGET
 from planner.search.exploring import Tried as Tried
+from planner.search.exploring import backwards as backwards
 from planner.search.exploring import explore as explore
 from planner.search.prices import Prices as Prices
 from planner.search.prices import Score as Score

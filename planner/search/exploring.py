@@ -54,6 +54,7 @@ def explore(
     score: Callable[[Plan], Score],
     *,
     seeds: Sequence[Recipe],
+    pair: float | None = None,
     floor: Callable[[Plan, float], float] = lambda *_: 0.0,
     budget: int = BUDGET,
     layout: str | None = None,
@@ -61,14 +62,16 @@ def explore(
 ) -> Iterator[Tried]:
     """Tries seeds, then found plans, and yields each candidate as soon as it is tried.
 
-    `budget` counts found candidates, seeds do not count. `layout` fixes who owns which tokens: all
-    candidates have the owners of that layout. `score` raises PlanError for a plan that does not
-    fit. `floor` returns seconds that plans with the same attends are not below, and may end early
-    once it has as many as it is told: where these are not fewer than the best score, a plan is not
-    scored. `stop` is asked before each candidate.
+    `prices` are those of the forward pass, by which tokens are laid out in both; `pair` is the
+    seconds of a pair in this one, by default as many. `budget` counts found candidates, seeds do
+    not count. `layout` fixes who owns which tokens: all candidates have the owners of that layout.
+    `score` raises PlanError for a plan that does not fit. `floor` returns seconds that plans with
+    the same attends are not below, and may end early once it has as many as it is told: where these
+    are not fewer than the best score, a plan is not scored. `stop` is asked before each candidate.
     """
     check_request(work, ranks, "explore(work, ranks, ...)")
-    search = _Search(work, ranks, pass_, prices, score, floor, layout and own_name(layout))
+    where = layout and own_name(layout)
+    search = _Search(work, ranks, pass_, prices, pair or prices.pair, score, floor, where)
     for recipe in dict.fromkeys(search.seed(recipe) for recipe in seeds):
         if stop():
             return
@@ -91,12 +94,13 @@ class _Search:
         ranks: int,
         pass_: Pass,
         prices: Prices,
+        pair: float,
         score: Callable[[Plan], Score],
         floor: Callable[[Plan, float], float],
         layout: str | None,
     ) -> None:
         self.work, self.ranks, self.pass_, self.prices = work, ranks, pass_, prices
-        self.score, self.floor, self.layout = score, floor, layout
+        self.pair, self.score, self.floor, self.layout = pair, score, floor, layout
         self.owners = None if layout is None else _owners(sides(work, ranks, layout), work)
         self.best = float("inf")
         self.known = dict[Found, Tried]()
@@ -132,7 +136,7 @@ class _Search:
         try:
             if isinstance(way, Found):
                 parts = parts_of(way, self.work, self.ranks, self.prices)
-                self.least[way] = estimate(parts, self.prices)
+                self.least[way] = estimate(parts, self.prices, self.pair)
             if not recipe.by_rows and self.least.get(way, 0.0) >= self.best:
                 return replace(tried, pruned=True)
             made = build(recipe, self.work, self.ranks, self.pass_, self.prices)
@@ -169,8 +173,7 @@ class _Search:
                 yield Recipe(varied)
         if self.pass_ == "backward":
             for way in self.ranked()[:5]:
-                for keep in KEEPS:
-                    yield Recipe(replace(way, keep=keep))
+                yield from backwards(Recipe(way))
 
     def grouped(self) -> Iterator[Recipe]:
         """Yields the best seeds with rows grouped by the keys that they see."""
@@ -237,11 +240,20 @@ class _Search:
         return [way for *_, way in sorted(scored, key=lambda s: s[:2])]
 
 
-def estimate(parts: Parts, prices: Prices) -> float:
+def backwards(recipe: Recipe) -> Iterator[Recipe]:
+    """Yields the backward passes of a forward recipe: of a found one, with what may be kept."""
+    if isinstance(recipe.schedule, str):
+        yield recipe
+    else:
+        for keep in KEEPS:
+            yield replace(recipe, schedule=replace(recipe.schedule, keep=keep))
+
+
+def estimate(parts: Parts, prices: Prices, pair: float) -> float:
     """Returns seconds that plans of these parts do not stay below, by work and by keys."""
     speeds, users = prices.speed(parts.ranks), parts.users
     pairs = np.bincount(parts.runs_on, parts.pairs, parts.ranks)
-    work = pairs * prices.pair * parts.work.heads / speeds
+    work = pairs * pair * parts.work.heads / speeds
     own = np.zeros_like(users)
     own[np.arange(len(own)), parts.kv_home] = True
     come = (users & ~own).T @ parts.tokens * prices.near

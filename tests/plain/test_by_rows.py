@@ -231,3 +231,12 @@ def test_rectangles_that_stay_whole_may_be_the_widest() -> None:
     work = replace(WORK, seq=20, kv_seq=20, mask=rl.Blocks(((0, 0, 0), (1, 1, 1), (0, 1, 1)), 7))
     cut = rl.by_rows(rl.plan("allgather", work, 4))
     assert len(rectangles(rl.verify(cut))) > 3
+
+
+def test_sums_of_parts_have_the_slots_that_they_need() -> None:
+    mask = rl.Global(2) | rl.Window(10)
+    work = rl.Workload(seq=256, heads=2, kv_heads=1, mask=mask)
+    plan = rl.plan("ring", work, 4, pass_="backward")
+    made = rl.by_rows(plan, rl.attend_price(rl.hardware("a100-pcie")))
+    assert made.partition != plan.partition
+    assert rl.verify(made)
