@@ -120,6 +120,9 @@ def _watched(workers: Sequence[BaseProcess], folder: Path, timeout: float) -> Re
             raised = raised or now
             if now > raised + watching.GRACE and (fault := watching.crash(workers, folder)):
                 return Report((fault,))
+        if now > moved + timeout and (early := {"", watching.IMPORTS} & {*latest}):
+            what = "importing" if watching.IMPORTS in early else "starting ranks"
+            return Report(could_not_run=f"{what} took longer than {timeout:g} s, the timeout")
         if now > moved + timeout:
             return Report((watching.hang(workers, folder, timeout),))
         alive = [worker.sentinel for worker in workers if worker.is_alive()]
@@ -139,6 +142,7 @@ def _worker(
 ) -> None:
     """One process: an error that is not the function's goes to a file."""
     end_with_parent()
+    os.dup2(2, 1)  # what the function prints is no part of the report
     if not folder.exists():
         return
     note = watching.Notes(folder, rank)
@@ -169,7 +173,7 @@ def _torch_rank(
     wait = timedelta(seconds=timeout + SPARE)
     meeting = f"file://{folder}/meeting-point"
     dist.init_process_group("gloo", meeting, wait, case.ranks, rank)
-    note("imports the function")
+    note(watching.IMPORTS)
     attend = load_function(target)
     asker = Asker(attend, case, rank, dist.group.WORLD, timeout + SPARE, note)
     report: Report = lead(asker, examine)
@@ -183,6 +187,6 @@ def _jax_rank(
     from runtimes.audit.examining import examine
     from runtimes.audit.running.on_jax import Asker
 
-    note("imports the function")
+    note(watching.IMPORTS)
     asker = Asker.on_devices(load_function(target), case, note)
     return examine(asker)

@@ -49,6 +49,7 @@ class Asker:
         self.attend, self.case, self.rank, self.group = attend, case, rank, group
         self.timeout, self.note, self.calls = timeout, note, 0
         self.given = {"group": group} if takes(attend, "group") else {}
+        self.agreed = case.ranks == 1  # ranks know that a forward pass of every rank succeeds
         self.device = _device(group)
         self.control: Any = None
         self.ranks = _ranks(case, group)
@@ -103,6 +104,19 @@ class Asker:
             parts = [pickle.loads(one) for one in parts]
         return joined(parts)
 
+    def _one_ends(self, ends: bool) -> bool:
+        """Returns True if a rank's forward pass ends its call; in the first backward call alone.
+
+        A backward pass that other ranks do not begin would wait for them.
+        """
+        if self.agreed:
+            return ends
+        self.agreed = True
+        self._meet()
+        answers: list[Any] = [None] * self.case.ranks
+        dist.all_gather_object(answers, ends, group=self.control)
+        return any(answers)
+
     def _meet(self) -> None:
         try:
             dist.monitored_barrier(self.control, timedelta(seconds=self.timeout), True)
@@ -113,12 +127,16 @@ class Asker:
         """Calls the rank's own function once; an error that it raises is an answer, too."""
         try:
             return self._called(question)
-        except Exception as error:
+        except RankError:
+            raise
+        except (Exception, SystemExit) as error:
             text = f"{type(error).__name__}: {error}".splitlines()[0][:400]
             where = traceback.extract_tb(error.__traceback__)[-1]
             said = f"{text}, at line {where.lineno} of {Path(where.filename).name}"
             said = f"{said}, {FORMS[question.form]}" if question.form else said
             self.note(f"call {self.calls}: raised {said}")
+            if question.dout is not None:
+                self._one_ends(True)
             crash = (self.rank, "crash", f"rank {self.rank} raised {said}")
             return Answer(np.zeros(0), said=(crash,))
 
@@ -139,10 +157,14 @@ class Asker:
         with traffic or nullcontext():
             out = _tensor(self.attend(*leaves, **self.given))
             said = misfits(out, leaves[0], leaves[2], self.rank, str(out.dtype)[6:])
+            ends = any(kind == "wrong shape" for _, kind, _ in said)
+            if dout is not None:
+                self.note(f"call {self.calls}: waits for the other ranks")
+                ends = self._one_ends(ends)
             results: dict[str, Array] = {}
             if question.between:
                 said = *said, *self._called(question.between).said
-            if dout is not None and not any(kind == "wrong shape" for _, kind, _ in said):
+            if dout is not None and not ends:
                 self.note(f"call {self.calls}: in the function, backward")
                 if traffic:
                     traffic.pass_ = "backward"

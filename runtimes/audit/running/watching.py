@@ -18,6 +18,7 @@ from runtimes.machine import ended
 from runtimes.torch.faults import ANSWER, ASK, FRAME, LOOK, error_file, stack_file, stopped, text_of
 
 RAISED = "raised "
+IMPORTS = "imports the function"
 LEFT = "waits for the other ranks"
 GRACE = 3.0  # seconds that ranks have to end after one of them raised an error
 FOREIGN = sysconfig.get_paths()["stdlib"], str(Path(__file__).parents[1]), "<frozen"
