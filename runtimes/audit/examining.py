@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ from runtimes.audit.place import Place, place
 from runtimes.audit.probes import levels
 from runtimes.audit.probes.detecting import detect
 from runtimes.audit.probes.history import history, later, settled
+from runtimes.audit.probes.loud import loud, loud_gradients
 from runtimes.audit.probes.probing import probe
 from runtimes.audit.probes.questions import Answer, Question
 from runtimes.audit.probes.samples import measured, said_faults, sample_faults
@@ -75,6 +75,8 @@ def _examined(asker: Asks) -> Report:
     ahead = any(fault.pass_ == "forward" for fault in probed)
     if scores := [] if ahead else leveled(case, asking, at):  # gradients are scaled with them
         probed = [*scores, *(x for x in probed if x.kind != "gradient scaled")]
+    elif not probed and case.passes == "both" and case.work.softmax_scale:
+        probed = [*loud_gradients(case, asking, at)]
     errors = measured(case, at, case.seed, past.answer)
     calls = (*past.faults, *later(case, ask, at, past))
     calls = (*calls, *([] if calls or probed else variants(case, ask, at, past.answer)))
@@ -93,7 +95,6 @@ def _examined(asker: Asks) -> Report:
 
 def leveled(case: Case, ask: levels.Ask, at: Place) -> list[Fault]:
     """Returns the first fault of scores that are not all equal."""
-    loud = partial(levels.merges, loud=True)
     for look in (levels.heads, levels.scale, levels.merges, loud):
         if faults := [*look(case, ask, at)]:
             return faults
@@ -119,8 +120,6 @@ def _unseen(case: Case, blind: Array, wanted: Array) -> list[str]:
     said = [COMMON]
     if case.passes == "both" and (pairs := int((blind & wanted).sum())):
         number = f"{pairs} pair{'s' * (pairs != 1)}"
-        said.append(
-            f"dq and dk of {number} in rows of one key, or nearly so: they are zero in exact"
-            " attention, too"
-        )
+        where = " in rows of one key, or nearly so" * bool(case.work.softmax_scale)
+        said.append(f"dq and dk of {number}{where}: they are zero in exact attention, too")
     return said

@@ -25,6 +25,7 @@ KINDS = {
     "another mask": "pairs are attended that the mask forbids, and others are not",
     "stale keys": "keys and values of an earlier call are attended",
     "unmerged partials": "partial results of ranks are not weighed by their sums",
+    "wrong weights": "weights are not the softmax of the scaled scores",
     "wrong scale": "scores are scaled by another factor",
     "wrong GQA group": "query heads read the keys of another head",
     "wrong batch row": "queries read the keys of another batch row",

@@ -21,12 +21,13 @@ def kind_of(case: Case, at: Place, times: Array, uneven: Array, whole: Array) ->
     wrong = times != at.wanted
     extra, lost, twice = seen & ~at.wanted, at.wanted & ~seen, at.wanted & (times > 1)
     rows = wrong.any(axis=1)
+    unmerged = "unmerged partials" if case.ranks > 1 else "wrong weights"
     if uneven.any() and uneven[rows].mean() >= 0.5:
-        return "unmerged partials"
+        return unmerged
     if extra.any() and not extra[:, ~at.padding].any():
         return "padding attended"
     if not extra.any() and not whole[rows].any():  # weights that sum to 1 are averages
-        return "unmerged partials"
+        return unmerged
     if kind := suspected(case, at, seen, wrong):
         return kind
     if extra.any():

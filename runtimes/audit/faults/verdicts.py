@@ -26,7 +26,7 @@ def judge(case: Case, seen: Seen) -> tuple[list[Fault], list[Computed], Array]:
     for lane, lanes, weights in seen.weights["out"].items():
         counts = count(weights[at.rows], rough)
         shown.append(Computed("out", *lane, lanes, pooled(counts.times[:, : at.tokens])))
-        faults += forward_faults(case, at, counts, lane, rough)
+        faults += forward_faults(case, at, counts, lane, rough, weights[at.rows])
     for name in [name for name in seen.weights if name != "out"]:
         for lane, lanes, weights in seen.weights[name].items():
             ahead = _forward_weights(case, seen, lane, name)[at.rows]
@@ -39,9 +39,9 @@ def judge(case: Case, seen: Seen) -> tuple[list[Fault], list[Computed], Array]:
 
 
 def forward_faults(
-    case: Case, at: Place, counts: Counts, lane: tuple[int, int], rough: float
+    case: Case, at: Place, counts: Counts, lane: tuple[int, int], rough: float, weights: Array
 ) -> Iterator[Fault]:
-    """Yields the fault of the multiplicities of one lane, or none."""
+    """Yields the fault of the multiplicities of one lane, or none; `weights` they are of."""
     wrong, sees = counts.times != at.wanted, at.wanted.any(axis=1)
     whole = (np.abs(counts.total - 1) <= rough) | ~(counts.times > 0).any(axis=1)
     if wrong.any():
@@ -49,13 +49,16 @@ def forward_faults(
         yield _fault(at, kind, "out", lane, wrong, counts.times)
         return
     if (counts.uneven & sees).any():
-        wrong = at.wanted & counts.uneven[:, None]
-        yield _fault(at, "unmerged partials", "out", lane, wrong, counts.times)
+        fair = counts.total[:, None] / np.maximum(at.wanted.sum(axis=1, keepdims=True), 1)
+        off = np.where(at.wanted & counts.uneven[:, None], np.abs(weights - fair), 0)
+        wrong = (off > 0) & (off >= off.max(axis=1, keepdims=True) / 2)
+        yield _fault(at, _unmerged(case), "out", lane, wrong, counts.times, weights=(weights, fair))
     elif (off := sees & (np.abs(counts.total - 1) > rough)).any():
         row = int(np.flatnonzero(off)[0])
         total, query = counts.total[row], int(at.queries[row])
         less = total < 1
-        kind = "padding attended" if less else "unmerged partials"
+        less = less and bool(at.padding.any() or case.ranks > 1)
+        kind = "padding attended" if less else _unmerged(case)
         other = "; the rest goes to keys that hold no token" if less else ""
         yield Fault(
             kind,
@@ -74,8 +77,11 @@ def gradient_faults(
     case: Case, at: Place, name: str, own: Array, ahead: Array, lane: tuple[int, int], blind: Array
 ) -> Iterator[Fault]:
     """Yields the fault of a gradient of one lane that disagrees with the forward pass, or none."""
-    rough = 2 * tolerance_of(case.work.dtype)
-    own = np.where(np.isfinite(own), own, np.inf)
+    rough, broken = 2 * tolerance_of(case.work.dtype), ~np.isfinite(own)
+    if broken.any():
+        kind = "not finite" if at.wanted.any(axis=1).all() else "empty rows"
+        yield _fault(at, kind, name, lane, broken, np.full_like(own, np.nan))
+        return
     tiny = rough / at.wanted.shape[1] / 4
     wrong = np.abs(own - ahead) > rough * np.abs(ahead) + tiny
     if not wrong.any():
@@ -121,6 +127,7 @@ def _fault(
     wrong: Array,
     times: Array,
     factor: float | None = None,
+    weights: tuple[Array, Array] | None = None,
 ) -> Fault:
     """Returns the fault whose first wrong pair is the first in order of queries, then keys."""
     row = int(np.flatnonzero(wrong.any(axis=1))[0])
@@ -132,7 +139,12 @@ def _fault(
     key = f"{'padding' if padding else f'key {at.keys[column]}'}"
     key += f" (rank {at.key_ranks[column]}, row {at.key_indices[column]})"
     number = int(wrong.sum())
-    if tensor == "out":
+    if weights:
+        own, fair = weights[0][row, column], weights[1][row, 0]
+        said = f"{query} attends {key} with the weight {own:.4g} instead of {fair:.4g}"
+    elif not np.isfinite(seen):
+        said = f"{tensor} of {query} and {key} is NaN or infinite"
+    elif tensor == "out":
         said = f"{query} attends {key} {_times(seen)} instead of {_times(wanted)}"
     else:
         said = f"{tensor} of {query} and {key} is {seen:.3g}x what the forward pass attends"
@@ -157,6 +169,11 @@ def _fault(
         wanted=float(wanted),
         pairs=number,
     )
+
+
+def _unmerged(case: Case) -> str:
+    """Returns the kind of weights that are no averages: one rank has no partials of others."""
+    return "unmerged partials" if case.ranks > 1 else "wrong weights"
 
 
 def _times(number: float) -> str:

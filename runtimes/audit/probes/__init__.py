@@ -7,6 +7,7 @@ weights      weights of rows, and the multiplicities that they are in the ratio 
 probing      weights of all pairs, from outputs and gradients
 detecting    positions of local rows that are not given
 levels       heads, the scale, and merging, from scores of a few levels
+loud         scores beyond what exp can hold, and their gradients
 samples      random inputs against dense attention
 history      calls that must not depend on each other
 variants     calls that differ from a sample, but not in their results

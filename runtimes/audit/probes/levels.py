@@ -3,7 +3,6 @@
     heads     values that tell lanes apart, at equal scores
     scale     keys at even and odd positions differ in their score by about 1
     merges    the keys of every rank, in halves, have a score of their own
-    overflow  the same with scores up to 128, beyond what exp can hold in float32
 
 All of them compare shares of a row with what the wanted mask gives, so they say something only
 where probing at equal scores saw no fault.
@@ -21,8 +20,9 @@ from runtimes.audit.probes.weights import ROUGH
 from runtimes.audit.report import KINDS, Fault
 
 Ask = Callable[[Question], Answer]
-LOUD = 64.0  # times the levels of merges: past 88, where exp overflows in float32
 SPREAD = 2.0  # the highest level of scores, and minus the lowest
+HELD = 20  # two numbers of float16 have this product, 64 times, with room for levels
+FAINT = 0.5  # scores below this are no measure of a scale
 STEADY = 0.05  # relative spread of a scale that is the same in all rows
 
 
@@ -40,9 +40,14 @@ def heads(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
     batch, head = np.indices((work.batch, work.heads))
     own = batch * work.kv_heads + head // work.group
     right = np.take_along_axis(shares, own[..., None, None], axis=3)[..., 0]
-    wrong = sees & (np.abs(right - 1) > _rough(case))
+    wrong = sees & (np.abs(right - 1) > rough(case))
     for b, h, row in np.argwhere(wrong)[:1].tolist():
         lane = int(np.argmax(shares[b, h, row]))
+        if lane == own[b, h]:
+            total = shares[b, h, row, lane]
+            said = f"the weights of head {h} of batch row {b} sum to {total:.4g}"
+            yield _row_fault(at, "wrong weights", said, row, b, h, wrong[b, h])
+            return
         other, group = divmod(lane, work.kv_heads)
         kind = "wrong GQA group" if other == b else "wrong batch row"
         read = f"KV head {group} of batch row {other}"
@@ -55,14 +60,17 @@ def scale(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
     """Yields the fault of another factor on scores."""
     even = np.arange(at.wanted.shape[1]) % 2 == 0
     number = np.stack([at.wanted[:, even].sum(1), at.wanted[:, ~even].sum(1)], axis=1)
-    both = number.min(axis=1) > 0
-    if not both.any() or not case.work.softmax_scale:
+    both, dims = number.min(axis=1) > 0, case.work.v_head_dim
+    if not both.any():
         return
-    answer = ask(leveled(case, even.astype(float), np.where(even, 0, 1)))
-    shares = answer.out[:, :, at.rows[both], :2].astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        odds = np.log(shares[..., 0] / shares[..., 1] * (number[both, 1] / number[both, 0]))
     step, wanted = _step(case), _step(case) * case.work.softmax_scale
+    if abs(wanted) < FAINT:
+        return
+    answer = ask(leveled(case, even.astype(float), np.where(even, 0, 1 if dims > 1 else -1)))
+    shares = answer.out[:, :, at.rows[both], :2].astype(np.float64)
+    one, other = shares[..., 0], shares[..., 1] if dims > 1 else 1 - shares[..., 0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        odds = np.log(one / other * (number[both, 1] / number[both, 0]))
     ratio = odds / wanted
     wrong = np.abs(ratio - 1) > (10 if case.work.dtype in ROUGH else 1) * 0.01
     for b, h in np.argwhere(wrong.any(axis=2))[:1].tolist():
@@ -76,40 +84,78 @@ def scale(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
             yield _row_fault(at, "wrong scale", said, row, b, h, wrong[b, h])
         else:
             said = f"head {h} weighs keys of different scores wrongly"
-            yield _row_fault(at, "unmerged partials", said, row, b, h, wrong[b, h])
+            kind = "unmerged partials" if case.ranks > 1 else "wrong weights"
+            yield _row_fault(at, kind, said, row, b, h, wrong[b, h])
 
 
-def merges(case: Case, ask: Ask, at: Place, loud: bool = False) -> Iterator[Fault]:
+def merges(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
     """Yields the fault of partial results that are not merged by their sums."""
-    bins = halves(at, case.work.v_head_dim)
-    levels = np.round(4 * SPREAD * np.cos(2.0 + 2.4 * np.arange(bins.max() + 1))) / 4
-    times = LOUD if loud else 1.0
-    answer = ask(leveled(case, levels[bins], bins, times))
-    shares = answer.out[:, :, at.rows, : len(levels)].astype(np.float64)
-    number = np.stack([at.wanted[:, bins == n].sum(1) for n in range(len(levels))], axis=1)
+    yield from compared(case, ask, at, spread(parts(case, at)))
+
+
+def compared(case: Case, ask: Ask, at: Place, levels: Array, times: float = 1.0) -> Iterator[Fault]:
+    """Yields the fault of rows that do not weigh keys by the levels of their parts, `times` each.
+
+    Values show as many parts as they have dimensions.
+    """
+    bins, dims = parts(case, at), min(len(levels), case.work.v_head_dim)
+    answer = ask(leveled(case, levels[bins], np.where(bins < dims, bins, -1), times))
+    shares = answer.out[:, :, at.rows, :dims].astype(np.float64)
     scores = levels * times * _step(case) * case.work.softmax_scale
-    top = np.where(number > 0, scores, -np.inf).max(axis=1, keepdims=True)
-    weight = number * np.exp(np.minimum(scores - np.where(np.isinf(top), 0, top), 0))
-    wanted = weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
+    wanted = shares_of(at, bins, scores)[:, :dims]
     off = np.abs(shares - wanted)
-    wrong = ~(off <= 2 * _rough(case)).all(axis=3) & (number.sum(axis=1) > 0)
+    wrong = np.asarray(~(off <= 2 * rough(case)).all(axis=3) & at.wanted.any(axis=1))
     for b, h, row in np.argwhere(wrong)[:1].tolist():
+        highest = f"scores up to {np.abs(scores).max():.3g}"
         if not np.isfinite(shares[b, h, row]).all():
-            said = f"head {h} returns NaN or infinity for scores up to {np.abs(scores).max():.3g}"
+            said = f"head {h} returns NaN or infinity for {highest}"
             yield _row_fault(at, "overflow", said, row, b, h, wrong[b, h])
             return
         part = int(np.argmax(off[b, h, row]))
         rank = int(at.key_ranks[np.flatnonzero(bins == part)[0]])
         got, due = shares[b, h, row, part], wanted[row, part]
-        said = f"the keys of rank {rank} have {got:.3g} of a row's weight instead of {due:.3g}"
-        kind = "overflow" if loud else "unmerged partials"
+        said = (
+            f"part of the keys of rank {rank} has {got:.3g} of a row's weight instead of {due:.3g},"
+            f" for {highest}"
+        )
+        kind = "unmerged partials" if times == 1 and case.ranks > 1 else "wrong weights"
         yield _row_fault(at, kind, said, row, b, h, wrong[b, h])
+
+
+def shares_of(at: Place, bins: Ints, scores: Array) -> Array:
+    """Returns the weight that parts of the keys have in each row: [rows, parts]."""
+    number = np.stack([at.wanted[:, bins == n].sum(1) for n in range(len(scores))], axis=1)
+    top = np.where(number > 0, scores, -np.inf).max(axis=1, keepdims=True)
+    weight = number * np.exp(np.minimum(scores - np.where(np.isinf(top), 0, top), 0))
+    return np.asarray(weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300))
+
+
+def spread(bins: Ints) -> Array:
+    """Returns levels of parts from -`SPREAD` to `SPREAD`, in quarters and no order."""
+    wave = np.cos(2.0 + 2.4 * np.arange(max(2, bins.max() + 1)))
+    level = 2 * (wave - wave.min()) / np.ptp(wave) - 1
+    return np.asarray(np.round(4 * SPREAD * level) / 4)
 
 
 def leveled(case: Case, levels: Array, bins: Ints, times: float = 1.0) -> Question:
     """Returns a question with these scores of columns, in units of about 1, and their bins."""
-    ones = np.full(case.side("q").width, _step(case) * times)
-    return Question(q=(Level(ones, 0),), k=(Level(levels, 0),), v=(Bins(bins),))
+    one, other = powers(case, times)
+    ones = np.full(case.side("q").width, one)
+    return Question(q=(Level(ones, 0),), k=(Level(levels * other, 0),), v=(Bins(bins),))
+
+
+def powers(case: Case, times: float) -> tuple[float, float]:
+    """Returns what queries and keys are multiplied by, powers of two: `times` step in all.
+
+    16 bits hold each of them, also where their product would be infinite.
+    """
+    power = round(np.log2(_step(case) * times))
+    return 2.0 ** (power - power // 2), 2.0 ** (power // 2)
+
+
+def parts(case: Case, at: Place) -> Ints:
+    """Returns the part of each column: halves of ranks where values can show them, two at least."""
+    return halves(at, max(2, case.work.v_head_dim))
 
 
 def halves(at: Place, most: int) -> Ints:
@@ -121,11 +167,13 @@ def halves(at: Place, most: int) -> Ints:
 
 
 def _step(case: Case) -> float:
-    """Returns the power of two that brings the scale closest to 1."""
-    return float(2.0 ** -round(np.log2(abs(case.work.softmax_scale) or 1.0)))
+    """Returns the power of two that brings the scale closest to 1, as far as 16 bits hold it."""
+    power = -round(np.log2(abs(case.work.softmax_scale) or 1.0))
+    return float(2.0 ** (min(power, HELD) if case.work.dtype == "float16" else power))
 
 
-def _rough(case: Case) -> float:
+def rough(case: Case) -> float:
+    """Returns what a share of a row may be off by rounding."""
     return 0.03 if case.work.dtype in ROUGH else 0.005
 
 

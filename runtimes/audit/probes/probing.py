@@ -64,7 +64,9 @@ def probe(case: Case, ask: Ask, gradients: bool, screened: bool = True) -> Seen:
         _both(case, ask, weights, blind, *both_wrong)
         sign = signs(kv.width)
         for _, _, matrix in out.items():
-            blind |= np.isinf(seen_apart(sign - (matrix @ sign)[:, None]))
+            blind |= np.isinf(seen_apart(sign - (matrix @ sign)[:, None])) | (
+                not work.softmax_scale
+            )
     return Seen(weights, blind)
 
 
@@ -110,15 +112,17 @@ def _both(
         with np.errstate(divide="ignore", invalid="ignore"):
             apart = seen_apart(sign[columns] - average[..., None])
             weights["out"].put_columns(at, answer.out[..., half : half + keys] / high)
-            dq = answer.gradient("dq")[..., half : half + keys] / (high * scale) / apart
-            weights["dq"].put_columns(at, dq)
+            if scale:  # dq and dk are zero without
+                dq = answer.gradient("dq")[..., half : half + keys] / (high * scale) / apart
+                weights["dq"].put_columns(at, dq)
             blind[:, columns] |= np.isinf(apart).any(axis=(0, 1))
             # dk and dv of a KV head are sums over its query heads
             apart = sign - average[:, :, rows, None]  # [batch, heads, a, keys]
             shared = apart.reshape(work.batch, work.kv_heads, work.group, *apart.shape[2:]).sum(2)
             shared = seen_apart(shared)
-            dk = by_column(case, answer.gradient("dk")[..., :queries]).swapaxes(2, 3)
-            weights["dk"].put_rows(rows, dk / (high * scale) / shared)
+            if scale:
+                dk = by_column(case, answer.gradient("dk")[..., :queries]).swapaxes(2, 3)
+                weights["dk"].put_rows(rows, dk / (high * scale) / shared)
             dv = by_column(case, answer.gradient("dv")[..., :queries]).swapaxes(2, 3)
             weights["dv"].put_rows(rows, dv / (high * work.group))
 

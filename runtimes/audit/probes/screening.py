@@ -129,9 +129,11 @@ def _keys_off(
     signed = by_lane(out, lambda w: packs.sums(w[:, part] * sign[part], part))
     signed -= by_lane(out, lambda w: w @ sign)[..., None] * due
     seen = slice(half, half + due.shape[-1])
-    dq = answer.gradient("dq")[..., seen] / (high * case.work.softmax_scale)
-    wrong = np.zeros(due.shape[-1], bool)
-    for name, sums, right in (("out", answer.out[..., seen] / high, due), ("dq", dq, signed)):
+    wrong, scale = np.zeros(due.shape[-1], bool), case.work.softmax_scale
+    shown = [("out", answer.out[..., seen] / high, due)]
+    if scale:  # dq is zero without
+        shown += [("dq", answer.gradient("dq")[..., seen] / (high * scale), signed)]
+    for name, sums, right in shown:
         off, factors = explained(case, sums, right, units[:, None])
         put_columns(weights[name], part, factors)
         wrong |= off[:, :, rows].any(axis=(0, 1, 2))
@@ -156,7 +158,7 @@ def _queries_off(
     mean = by_lane(out, lambda w: packs.sums(w[slots].T * (w[slots] @ sign * loud), part))
     due = {"dk": (sign[:, None] * dv - mean) * work.softmax_scale, "dv": dv}
     wrong = np.zeros(dv.shape[-1], bool)
-    for name, unit in (("dk", work.softmax_scale), ("dv", 1.0)):
+    for name, unit in (("dk", abs(work.softmax_scale)), ("dv", 1.0)):
         heads = due[name].reshape(work.batch, work.kv_heads, work.group, *dv.shape[2:])
         sums = by_column(case, answer.gradient(name)[..., : dv.shape[-1]])
         off, factors = explained(case, sums, heads.sum(2), unit * work.group)
