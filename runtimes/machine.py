@@ -12,6 +12,7 @@ from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 PARENT_DEATH = 1  # an option of prctl
+NEEDED = "torch", "torch.distributed", "torch._dynamo"  # by ranks of torch; operators import it
 
 
 class RankError(RuntimeError):
@@ -35,8 +36,11 @@ def holding_interrupts() -> Iterator[None]:
 
 
 def serve(*imported: str) -> None:
-    """Have the server that forks ranks, with these modules; Ctrl-C goes to this process alone."""
-    forkserver.set_forkserver_preload([*imported])
+    """Have the server that forks ranks, with torch and these; Ctrl-C goes to this process alone.
+
+    There is one server per process: who starts it first says what it imports.
+    """
+    forkserver.set_forkserver_preload([*NEEDED, *imported])
     with holding_interrupts():
         forkserver.ensure_running()
 

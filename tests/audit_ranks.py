@@ -8,15 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runtimes.machine import serve
-
 Row = tuple[str, tuple[str, ...], list[str]]  # a name, the kinds allowed, the kinds found
 Body = Callable[[int], list[Row]]
 
 
 def on_ranks(body: Body, ranks: int, seconds: float = 280) -> list[Row]:
     """Returns what a body returns on rank 0; it runs on every rank."""
-    serve("torch", "torch.distributed", "torch._dynamo")  # as ranks of other tests need it
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory() as folder:
         one = partial(_rank, body, ranks, folder)

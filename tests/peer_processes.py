@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from runtimes.arrays import Array
-from runtimes.machine import serve
 
 Body = Callable[[int], dict[str, list[Any]]]  # rank -> tensors per case
 
 
 def on_processes(body: Body, ranks: int, folder: Path) -> None:
     """Runs a body on every rank; the tensors of each case are kept in the folder."""
-    serve("torch", "torch.distributed", "torch._dynamo")  # as ranks of other tests need it
     context = multiprocessing.get_context("forkserver")
     one = partial(_one_rank, body, ranks, folder)
     workers = [context.Process(target=one, args=(rank,), daemon=True) for rank in range(ranks)]

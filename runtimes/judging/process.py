@@ -31,7 +31,7 @@ def main() -> None:
     os.set_inheritable(number, False)
     case: Case = pickle.loads((folder / "case.pickle").read_bytes())
     if case.target == "torch":  # imported there while it is imported here
-        serve("torch", "torch.distributed", "runtimes.judging.on_torch")
+        serve("runtimes.judging.on_torch")
     tempfile.tempdir = str(folder)  # which the parent removes
     with os.fdopen(number, "w") as pipe:
 

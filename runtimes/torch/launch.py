@@ -119,7 +119,7 @@ def in_processes(
             f"{ranks} processes of torch take {need}, this machine has {room}: the numpy backend "
             "runs any number of ranks in one"
         )
-    serve("torch", "torch.distributed", "torch._dynamo", __name__)  # as operators import it
+    serve(__name__)
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory(prefix="ringloom-") as folder:
         for number, array in enumerate(arrays):

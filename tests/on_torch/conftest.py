@@ -1,21 +1,3 @@
-"""One server that forks all processes of tests: what they need was imported there, once."""
+"""Ranks of these tests are forked by one server."""
 
-import pytest
-
-PRELOADED = (
-    "pytest",
-    "codegen",
-    "planner.planning",
-    "runtimes.torch.launch",
-    "torch.distributed.fsdp",
-    "torch.distributed.tensor.parallel",
-    "torch._dynamo",
-)
-
-
-@pytest.fixture(scope="session")
-def forked() -> None:
-    """The server runs; whoever asks for others to be imported comes too late."""
-    from runtimes.torch.launch import serve
-
-    serve(*PRELOADED)
+from rank_server import forked as forked

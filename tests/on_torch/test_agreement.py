@@ -22,7 +22,6 @@ from planner.masks import Causal, Full
 from planner.planning import plan
 from planner.workload import Workload
 from runtimes.emitted import load
-from runtimes.machine import serve
 
 torch = pytest.importorskip("torch")
 
@@ -218,10 +217,9 @@ def play(rank: int, folder: str, made: dict[str, str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory, forked: None) -> list[dict[str, Any]]:
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The outcomes of all cases on each rank."""
     folder = tmp_path_factory.mktemp("agreement")
-    serve("torch", "torch.distributed", "torch._dynamo")  # as ranks of other tests need it
     context, made = multiprocessing.get_context("forkserver"), sources()
     workers = [
         context.Process(target=play, args=(rank, str(folder), made), daemon=True)

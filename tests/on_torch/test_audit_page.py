@@ -36,7 +36,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_a_misplaced_layout_is_told_as_the_page_says(
-    page: list[list[str]], capsys: pytest.CaptureFixture[str], forked: None
+    page: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = next(words for words in page if "contiguous" in words)
     assert main(command) == 1

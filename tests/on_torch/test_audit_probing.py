@@ -262,7 +262,7 @@ def stuck(q, k, v):
 
 
 @pytest.mark.parametrize("name", ["attend", "faulty", "stuck"])
-def test_processes_are_launched(name: str, tmp_path: Path, forked: None) -> None:
+def test_processes_are_launched(name: str, tmp_path: Path) -> None:
     (tmp_path / "peer.py").write_text(PLANNED)
     attention = Workload(48, heads=2, kv_heads=1, head_dim=8, dtype="float32")
     case = Case(attention, 3, tuple(by_tokens(attention, 3, "zigzag").q.shards(3)))

@@ -22,7 +22,6 @@ from planner.workload import Workload
 torch = pytest.importorskip("torch")
 
 from runtimes.emitted import load  # noqa: E402  only where torch is
-from runtimes.machine import serve  # noqa: E402
 
 RANKS, SEQ, DIM, BATCH = 4, 22, 16, 2
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 4
@@ -231,11 +230,10 @@ def play(rank: int, folder: str, sources: dict[str, str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory, forked: None) -> Path:
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the results of all scenes."""
     folder = tmp_path_factory.mktemp("scenes")
     write_sources(folder)
-    serve("torch", "torch.distributed", "torch._dynamo")  # as ranks of other tests need it
     context = multiprocessing.get_context("forkserver")
     workers = [
         context.Process(target=play, args=(rank, str(folder), SOURCES), daemon=True)

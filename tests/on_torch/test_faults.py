@@ -30,7 +30,6 @@ from runtimes.torch.faults import FRAME, place_of
 from runtimes.torch.launch import in_processes
 from runtimes.torch.rank import attend
 
-pytestmark = pytest.mark.usefixtures("forked")
 SMALL = Workload(seq=12, heads=2, head_dim=4, dtype="float64")
 LIMIT = 8.0  # seconds
 FAULTY = 1  # the rank

@@ -24,7 +24,6 @@ from runtimes.judging.claims import claims
 from runtimes.judging.process import judged
 from runtimes.judging.verdict import Verdict
 
-pytestmark = pytest.mark.usefixtures("forked")
 SMALL = {"seq": 24, "heads": 4, "kv_heads": 2, "head_dim": 8}
 WORK = rl.Workload(**SMALL, mask=rl.Causal())
 

@@ -33,7 +33,6 @@ from runtimes.torch import launch
 from runtimes.torch.launch import in_processes
 from runtimes.torch.rank import attend
 
-pytestmark = pytest.mark.usefixtures("forked")
 SMALL = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
 
 

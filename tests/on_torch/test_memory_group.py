@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runtimes.machine import RankError, serve
+from runtimes.machine import RankError
 
 torch = pytest.importorskip("torch")
 
@@ -90,9 +90,8 @@ def in_gloo(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def test_what_arrives_is_what_arrives_over_gloo(tmp_path: Path, forked: None) -> None:
+def test_what_arrives_is_what_arrives_over_gloo(tmp_path: Path) -> None:
     ours, _ = on_threads(RANKS, lambda group: exchanged(memory_dist, group))
-    serve("torch", "torch.distributed", "torch._dynamo")  # as ranks of other tests need it
     context = multiprocessing.get_context("forkserver")
     workers = [context.Process(target=in_gloo, args=(r, str(tmp_path))) for r in range(RANKS)]
     for worker in workers:

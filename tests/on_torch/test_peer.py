@@ -62,7 +62,7 @@ def peer_rank(rank: int) -> dict[str, list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def peer(tmp_path_factory: pytest.TempPathFactory, forked: None) -> Path:
+def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the results of PyTorch's template."""
     folder = tmp_path_factory.mktemp("peer")
     on_processes(peer_rank, RANKS, folder)

@@ -67,7 +67,7 @@ def peer_rank(rank: int) -> dict[str, list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def peer(tmp_path_factory: pytest.TempPathFactory, forked: None) -> Path:
+def peer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the results of the package."""
     folder = tmp_path_factory.mktemp("package")
     on_processes(peer_rank, RANKS, folder)

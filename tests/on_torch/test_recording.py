@@ -32,7 +32,6 @@ from simulator.chrome_trace import trace
 from simulator.timeline import Span, spans
 from strategies import any_workloads, schedules
 
-pytestmark = pytest.mark.usefixtures("forked")
 SMALL = Workload(seq=48, heads=4, kv_heads=2, head_dim=8, dtype="float64")
 
 

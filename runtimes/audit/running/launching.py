@@ -50,7 +50,7 @@ def launch(target: str, case: Case, backend: str = "torch", timeout: float = 60.
     ranks = case.ranks if backend == "torch" else 1
     if ranks * PROCESS > memory_bytes():
         raise RingloomError(f"{ranks} processes of torch take more memory than this machine has")
-    serve("torch", "torch.distributed", "runtimes.audit.running.on_torch", __name__)
+    serve("runtimes.audit.running.on_torch", __name__)
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory(prefix="ringloom-", ignore_cleanup_errors=True) as name:
         folder, body = Path(name), _torch_rank if backend == "torch" else _jax_rank

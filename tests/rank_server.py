@@ -1,0 +1,20 @@
+"""One server that forks all processes of tests: what they need was imported there, once."""
+
+import pytest
+
+PRELOADED = (
+    "pytest",
+    "codegen",
+    "planner.planning",
+    "runtimes.torch.launch",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked() -> None:
+    """The server runs; whoever asks for others to be imported comes too late."""
+    from runtimes.machine import serve
+
+    serve(*PRELOADED)
