@@ -1,13 +1,16 @@
 """Audits of functions that are right for inputs as tests make them, and wrong for others."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ringloom as rl
+from planner.errors import RingloomError
 from planner.workload import Workload
+from runtimes.audit.running.launching import load_function
 
 torch = pytest.importorskip("torch")
 WORK = Workload(16, heads=2, kv_heads=2, head_dim=8, dtype="float32", mask="causal")
@@ -86,3 +89,39 @@ def test_variants_of_a_call_are_asked(attend: Callable[..., Any], kind: str | No
     audit = rl.audit(attend, WORK)
     assert audit.report.could_not_run is None
     assert [fault.kind for fault in audit.faults] == ([kind] if kind else [])
+
+
+class Raises(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        raise KeyError("no such")
+
+
+@pytest.mark.parametrize(
+    ("attend", "kind", "pass_", "said"),
+    [
+        (lambda q, k, v: None, "wrong shape", "forward", "returned None in place"),
+        (lambda q, k, v: {"out": q}, "wrong shape", "forward", "returned a dict in place"),
+        (lambda q, k, v: Raises.apply(v), "crash", "backward", "KeyError: 'no such'"),
+    ],
+)
+def test_calls_without_results_are_told_in_words(
+    attend: Callable[..., Any], kind: str, pass_: str, said: str
+) -> None:
+    (fault,) = rl.audit(attend, WORK).faults
+    assert (fault.kind, fault.pass_) == (kind, pass_)
+    assert said in fault.sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("def f(:", "SyntaxError: .*line 1"), ("A = {}\nA['b']", "KeyError: 'b', at line 2 of .*py")],
+)
+def test_an_error_at_import_keeps_its_kind_and_line(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(text)
+    with pytest.raises(RingloomError, match=said):
+        load_function(f"{tmp_path}/wrong.py:attend")

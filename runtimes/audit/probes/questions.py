@@ -125,7 +125,8 @@ class Answer:
     """Results of one call on all slots: float64 or float32 [batch, heads, slots, dimension].
 
     `said` has, for each rank whose results are not what they should be, a sentence; `traffic` the
-    bytes that were sent by (pass, source, destination), None where nobody watched.
+    bytes that were sent by (pass, source, destination), None where nobody watched. `backward`: a
+    rank raised an error in its backward pass.
     """
 
     out: Array
@@ -134,6 +135,7 @@ class Answer:
     dv: Array | None = None
     said: tuple[tuple[int, str, str], ...] = ()  # rank, kind, sentence
     traffic: dict[tuple[str, int, int], int] | None = None
+    backward: bool = False
 
     def gradient(self, name: str) -> Array:
         """Returns dq, dk or dv; raises AttributeError where there is none."""

@@ -132,6 +132,11 @@ def said_faults(answer: Answer) -> tuple[Fault, ...]:
     """Returns a fault for each kind of sentence that ranks said of their results."""
     said = {kind: (rank, text) for rank, kind, text in answer.said[::-1]}
     return tuple(
-        Fault(kind, f"{text}: {KINDS[kind]}", query_rank=rank)
+        Fault(
+            kind,
+            f"{text}: {KINDS[kind]}",
+            "backward" if kind == "crash" and answer.backward else "forward",
+            query_rank=rank,
+        )
         for kind, (rank, text) in said.items()
     )

@@ -29,6 +29,11 @@ def nothing(text: str) -> None:
     """Takes a note, and keeps it nowhere."""
 
 
+def untensor(result: Any) -> str:
+    """Names what a function returned that holds no tensor in the first place."""
+    return "None" if result is None else f"a {type(result).__name__}"
+
+
 def misfits(out: Any, q: Any, v: Any, rank: int, dtype: str) -> Said:
     """Names a result of another shape or dtype than it should have."""
     shape = *q.shape[:3], v.shape[3]

@@ -84,8 +84,13 @@ def load_function(target: str) -> Callable[..., Any]:
             spec.loader.exec_module(loaded)
         else:
             loaded = importlib.import_module(module)
-    except (ImportError, OSError) as error:
-        raise RingloomError(f"cannot import {module}: {error}") from error
+    except RingloomError:
+        raise
+    except (Exception, SystemExit) as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        where = "" if at.filename.startswith("<") else f", at line {at.lineno} of {at.filename}"
+        said = f"{type(error).__name__}: {error}{'' if isinstance(error, SyntaxError) else where}"
+        raise RingloomError(f"cannot import {module}: {said}") from error
     function: Any = loaded
     for part in name.split("."):
         function = getattr(function, part, None)

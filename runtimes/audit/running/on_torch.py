@@ -20,7 +20,7 @@ from planner.errors import RingloomError
 from runtimes.arrays import Array
 from runtimes.audit.case import Case
 from runtimes.audit.probes.questions import FORMS, Answer, Question, inputs
-from runtimes.audit.running.asking import misfits, nothing, takes
+from runtimes.audit.running.asking import Said, misfits, nothing, takes, untensor
 from runtimes.audit.running.traffic import Key, Traffic
 from runtimes.machine import RankError
 from runtimes.torch.rank import to_numpy, to_torch
@@ -47,7 +47,7 @@ class Asker:
         note: Note = nothing,
     ) -> None:
         self.attend, self.case, self.rank, self.group = attend, case, rank, group
-        self.timeout, self.note, self.calls = timeout, note, 0
+        self.timeout, self.note, self.calls, self.pass_ = timeout, note, 0, "forward"
         self.given = {"group": group} if takes(attend, "group") else {}
         self.agreed = case.ranks == 1  # ranks know that a forward pass of every rank succeeds
         self.device = _device(group)
@@ -134,11 +134,11 @@ class Asker:
             where = traceback.extract_tb(error.__traceback__)[-1]
             said = f"{text}, at line {where.lineno} of {Path(where.filename).name}"
             said = f"{said}, {FORMS[question.form]}" if question.form else said
-            self.note(f"call {self.calls}: raised {said}")
+            self.note(f"call {self.calls}: in the function, {self.pass_}: raised {said}")
             if question.dout is not None:
                 self._one_ends(True)
             crash = (self.rank, "crash", f"rank {self.rank} raised {said}")
-            return Answer(np.zeros(0), said=(crash,))
+            return Answer(np.zeros(0), said=(crash,), backward=self.pass_ == "backward")
 
     def _called(self, question: Question) -> Answer:
         arrays = inputs(self.case, question, self.rank)
@@ -150,21 +150,27 @@ class Asker:
         dout = tensors.pop("dout", None)
         if question.poison:
             poison(self.device, list(tensors.values()))
-        self.calls += 1
+        self.calls, self.pass_ = self.calls + 1, "forward"
         self.note(f"call {self.calls}: in the function, forward")
         leaves = [x.requires_grad_(dout is not None) for x in tensors.values()]
         traffic = Traffic() if question.watch else None
         with traffic or nullcontext():
-            out = _tensor(self.attend(*leaves, **self.given))
-            said = misfits(out, leaves[0], leaves[2], self.rank, str(out.dtype)[6:])
+            result = self.attend(*leaves, **self.given)
+            if (out := _tensor(result)) is None:
+                out = torch.zeros(0)
+                text = f"rank {self.rank} returned {untensor(result)} in place of a tensor"
+                said: Said = ((self.rank, "wrong shape", text),)
+            else:
+                said = misfits(out, leaves[0], leaves[2], self.rank, str(out.dtype)[6:])
             ends = any(kind == "wrong shape" for _, kind, _ in said)
             if dout is not None:
                 self.note(f"call {self.calls}: waits for the other ranks")
                 ends = self._one_ends(ends)
-            results: dict[str, Array] = {}
+            results: dict[str, Any] = {}
             if question.between:
                 said = *said, *self._called(question.between).said
             if dout is not None and not ends:
+                self.pass_ = "backward"
                 self.note(f"call {self.calls}: in the function, backward")
                 if traffic:
                     traffic.pass_ = "backward"
@@ -198,9 +204,11 @@ def joined(parts: list[Answer]) -> Answer:
     """Joins the answers of all ranks along slots."""
     said = tuple(one for part in parts for one in part.said)
     if any(kind in ("wrong shape", "crash") for _, kind, _ in said):
-        return Answer(np.zeros(0), said=said)
+        return Answer(np.zeros(0), said=said, backward=any(part.backward for part in parts))
     names = [name for name in NAMES if getattr(parts[0], name) is not None]
-    arrays = {name: np.concatenate([getattr(p, name) for p in parts], axis=2) for name in names}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(p, name) for p in parts], axis=2) for name in names
+    }
     tables = [part.traffic for part in parts if part.traffic is not None]
     traffic = {key: size for table in tables for key, size in table.items()} if tables else None
     return Answer(**arrays, said=said, traffic=traffic)
@@ -231,10 +239,12 @@ def poison(device: Any, like: list[Any]) -> None:
 
 
 def _tensor(result: Any) -> Any:
-    """Returns out of a result that may be (out, lse, ...), or no tensor of torch's."""
-    if isinstance(result, tuple | list):
+    """Returns out of a result that may be (out, lse, ...), or an array; None of anything else."""
+    if isinstance(result, tuple | list) and result:
         result = result[0]
-    return result if isinstance(result, torch.Tensor) else to_torch(np.asarray(result))
+    if isinstance(result, torch.Tensor):
+        return result
+    return to_torch(np.asarray(result)) if hasattr(result, "__array__") else None
 
 
 def _wide(tensor: Any) -> Array:

@@ -19,6 +19,7 @@ from runtimes.torch.faults import ANSWER, ASK, FRAME, LOOK, error_file, stack_fi
 
 RAISED = "raised "
 IMPORTS = "imports the function"
+BACKWARD = "in the function, backward"
 LEFT = "waits for the other ranks"
 GRACE = 3.0  # seconds that ranks have to end after one of them raised an error
 FOREIGN = sysconfig.get_paths()["stdlib"], str(Path(__file__).parents[1]), "<frozen"
@@ -74,7 +75,8 @@ def crash(workers: Sequence[BaseProcess], folder: Path) -> Fault | None:
     else:
         return None
     lines = "\n".join(waits(workers, folder))
-    return Fault("crash", f"{text}\n{lines}".rstrip(), query_rank=rank)
+    pass_ = "backward" if BACKWARD in notes[rank] else "forward"
+    return Fault("crash", f"{text}\n{lines}".rstrip(), pass_, query_rank=rank)
 
 
 def waits(workers: Sequence[BaseProcess], folder: Path) -> list[str]:
