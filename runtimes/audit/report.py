@@ -103,12 +103,18 @@ class Measured:
     """The error of a result on random inputs.
 
     `error`: the largest absolute difference to dense attention in float64. `unit`: the same of
-    dense attention in the workload's dtype. `tolerance`: units that are allowed.
+    dense attention in the workload's dtype. `tolerance`: units that are allowed. `factor`: what all
+    numbers of `head` of batch row `batch` are times those of dense attention, by least squares, and
+    `slack` what it may be off 1; of the head where that is worst.
     """
 
     error: float
     unit: float
     tolerance: float
+    factor: float = 1.0
+    slack: float = np.inf
+    batch: int = 0
+    head: int = 0
 
     @property
     def units(self) -> float:
@@ -116,9 +122,14 @@ class Measured:
         return self.error / self.unit
 
     @property
-    def exact(self) -> bool:
+    def close(self) -> bool:
         """True within the tolerance; never for NaN."""
         return self.units <= self.tolerance
+
+    @property
+    def exact(self) -> bool:
+        """True within the tolerance and without a factor; never for NaN."""
+        return self.close and abs(self.factor - 1) <= self.slack
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -151,3 +151,48 @@ def test_an_output_that_is_too_large_is_of_no_other_head() -> None:
     attention = work("bfloat16")
     said = told(audited(lambda *x: dense(attention)(*x) * 1.05, attention, "forward"))
     assert "sum to 1.04" in said  # 1.05 in bfloat16
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_a_gradient_that_is_a_little_too_large_is_seen(name: str) -> None:
+    """By 5 percent, which single numbers of bfloat16 do not show."""
+    attention = work("bfloat16", heads=4, kv_heads=2)
+
+    class Larger(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(context: Any, x: Any) -> Any:
+            return x.clone()
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            return gradient * 1.05
+
+    def attend(**leaves: Any) -> Any:
+        return dense(attention)(**leaves | {name: Larger.apply(leaves[name])})
+
+    report = audited(lambda q, k, v: attend(q=q, k=k, v=v), attention)
+    assert kinds(report) == {"gradient scaled"}
+    assert "x dense attention's" in report.faults[0].sentence
+
+
+def rounded(attention: Workload) -> Callable[..., Any]:
+    """A dense attention whose every step is rounded to 16 bits."""
+    mask = torch.from_numpy(np.asarray(attention.allowed(range(TOKENS), range(TOKENS))))
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        scores = (q @ k.mT * attention.softmax_scale).masked_fill(~mask, -np.inf)
+        return scores.softmax(-1) @ v
+
+    return attend
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("mask", ["causal", "window:4", "full"])
+def test_right_results_of_16_bits_have_no_factor(dtype: str, mask: str) -> None:
+    attention = work(dtype, mask=mask, heads=4, kv_heads=2, batch=2)
+    for right in (dense(attention), rounded(attention)):
+        report = audited(right, attention)
+        assert report.exact, report.faults
+        for error in report.errors.values():
+            assert abs(error.factor - 1) <= error.slack / 2 < 0.05

@@ -9,6 +9,7 @@ detecting    positions of local rows that are not given
 levels       heads, the scale, and merging, from scores of a few levels
 loud         scores beyond what exp can hold, and their gradients
 samples      random inputs against dense attention
+factors      what all numbers of a head have in common there
 history      calls that must not depend on each other
 variants     calls that differ from a sample, but not in their results
 """

@@ -11,6 +11,7 @@ import numpy as np
 from runtimes.arrays import Array, dtype_of
 from runtimes.audit.case import Case
 from runtimes.audit.place import Place
+from runtimes.audit.probes.factors import with_factor
 from runtimes.audit.probes.questions import Answer, Noise, Question, inputs
 from runtimes.audit.probes.slices import by_column
 from runtimes.audit.probes.weights import ROUGH
@@ -42,7 +43,8 @@ def measured(case: Case, at: Place, seed: int, answer: Answer) -> dict[str, Meas
     for name, result, right, rounded in zip(NAMES, results, truth, own, strict=False):
         largest = float(np.max(np.abs(right), initial=0.0))
         unit = max(farthest(rounded, right), ROUNDING[work.dtype] * largest, 1e-300)
-        errors[name] = Measured(farthest(result, right), unit, allowed)
+        one = Measured(farthest(result, right), unit, allowed)
+        errors[name] = with_factor(one, result, right, rounded, ROUNDING[work.dtype])
     return errors
 
 
@@ -98,6 +100,9 @@ def sample_faults(
     if known or not bad:
         return
     name = bad[0]
+    if errors[name].close:
+        yield _factor(name, errors[name])
+        return
     result, right = (dict(zip(NAMES, xs, strict=False))[name] for xs in (results, truth))
     off = np.abs(result.astype(np.float64) - right)
     worst = int(np.argmax(np.nan_to_num(off, nan=np.inf)))
@@ -119,6 +124,16 @@ def sample_faults(
     yield Fault(
         kind, said, "forward" if name == "out" else "backward", name, **where, head=int(head)
     )
+
+
+def _factor(name: str, error: Measured) -> Fault:
+    """Returns the fault of results that are a multiple of what they should be."""
+    kind = "wrong values" if name == "out" else "gradient scaled"
+    head = f"{'KV ' * (name in ('dk', 'dv'))}head {error.head}"
+    said = f"{name} of {head} is {error.factor:.4g}x dense attention's on random inputs"
+    pass_ = "forward" if name == "out" else "backward"
+    where = {"batch": error.batch, "head": error.head}
+    return Fault(kind, f"{said}: {KINDS[kind]}", pass_, name, **where)
 
 
 def _rank_of(at: Place, side: str, token: int) -> dict[str, int]:

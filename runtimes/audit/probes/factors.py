@@ -1,0 +1,48 @@
+"""The factor that all numbers of a head have in common on random inputs, and what it may be off 1.
+
+A result r of n tokens is f t + e, with t of dense attention in float64. Roundings of single numbers
+cancel in f, so that f shows what the largest error hides in 16 bits:
+
+    f - 1 = sum of (r - t) t / sum of t^2
+    |f - 1| <= 8 u + 6 |e| / (|t| sqrt(n))
+
+The first term holds where as many roundings as 8 are of one direction, by u at most each. The
+second is six standard errors of f: errors of a token may have one cause (its maximum, its sum), and
+those of different tokens have none in common. Errors of dense attention itself are added to e.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from runtimes.arrays import Array
+from runtimes.audit.report import Measured
+
+STEPS = 8  # scores, weights, a partial result, its merge, a sum over ranks, and the result
+DEVIATIONS = 6
+
+
+def with_factor(
+    measured: Measured, result: Array, right: Array, own: Array, rounding: float
+) -> Measured:
+    """Adds the factor of the head where it is worst; arrays are [batch, heads, tokens, dims].
+
+    `own`: of dense attention in the dtype. `rounding`: the largest relative error of a number.
+    """
+    t = right.astype(np.float64)
+    size = np.maximum(np.sum(t * t, axis=(2, 3)), 1e-300)
+    with np.errstate(invalid="ignore", over="ignore"):
+        factor = 1 + np.sum((result - t) * t, axis=(2, 3)) / size
+        rest = np.sum((result - factor[..., None, None] * t) ** 2, axis=(2, 3))
+        rest += np.sum((own - t) ** 2, axis=(2, 3))
+        slack = STEPS * rounding + DEVIATIONS * np.sqrt(rest / size / max(1, t.shape[2]))
+        worst = np.argmax(np.nan_to_num(np.abs(factor - 1) / slack, nan=np.inf))
+    batch, head = np.unravel_index(worst, factor.shape)
+    at = batch, head
+    return replace(
+        measured,
+        factor=float(factor[at]),
+        slack=float(slack[at]),
+        batch=int(batch),
+        head=int(head),
+    )
