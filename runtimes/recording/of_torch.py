@@ -34,6 +34,9 @@ KERNELS = ("attend", "attend_backward")
 LOCK = threading.Lock()
 
 
+MORE = "\n\nWATCHED = True\n"  # code of its own, so that a program gets operators of its own
+
+
 class Note(NamedTuple):
     """A kernel call of so many pairs and heads, or so many numbers to or from a rank."""
 
@@ -87,7 +90,7 @@ def execute(
             " together with it: give both plans"
         )
     body = partial(watched, partial(BODIES[function], sinks=sinks))
-    program, parts = launched(plans, arrays, body, launch, timeout)
+    program, parts = launched(plans, arrays, body, launch, timeout, MORE)
     tables = [part.pop() for part in parts]
     refuse_nan(arrays, parts)
     notes = [[Note(*row) for row in table.tolist()] for table in tables]

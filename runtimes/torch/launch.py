@@ -73,10 +73,15 @@ def execute(
 
 
 def launched(
-    plans: Plans, arrays: tuple[Array, ...], body: Body, launch: Launch | None, timeout: float
+    plans: Plans,
+    arrays: tuple[Array, ...],
+    body: Body,
+    launch: Launch | None,
+    timeout: float,
+    more: str = "",
 ) -> tuple[ModuleType, list[Parts]]:
-    """Returns the program of plans, and what `body` returns on every rank of it."""
-    source = source_of(plans, "torch")
+    """Returns the program of plans with more code, and what `body` returns on every rank of it."""
+    source = source_of(plans, "torch") + more
     launch = launch or (in_group if dist.is_initialized() else in_processes)
     return load(source), launch(source, plans.ranks, arrays, body, timeout)
 

@@ -115,6 +115,18 @@ def test_what_ran_is_what_was_planned(data: st.DataObject, ranks: int, work: Wor
             each_attend_and_message_ran_once(one, spans(timeline(one, events)))
 
 
+def test_a_program_that_ran_before_in_the_same_process_is_recorded() -> None:
+    pytest.importorskip("torch")
+    from rank_threads import as_threads
+    from runtimes.torch.rank import BODIES
+
+    pair, arrays = plan("ring", SMALL, 4, pass_="both"), draw(SMALL, 1)
+    again = emit(pair, "torch").replace('r"""', 'r"""The same code. ', 1)
+    as_threads(again, 4, tuple(arrays), partial(BODIES["attention"], sinks=None), 30.0)
+    for one, events in in_torch(pair, *arrays)[1]:
+        each_attend_and_message_ran_once(one, spans(timeline(one, events)))
+
+
 def test_a_backward_pass_alone_is_recorded_unless_it_needs_what_the_forward_pass_left() -> None:
     arrays, alone = draw(SMALL, 1), plan("ring", SMALL, 4, pass_="backward")
     ((one, events),) = in_torch(alone, *arrays)[1]
