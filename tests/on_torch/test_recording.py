@@ -121,7 +121,7 @@ def test_a_program_that_ran_before_in_the_same_process_is_recorded() -> None:
     from runtimes.torch.rank import BODIES
 
     pair, arrays = plan("ring", SMALL, 4, pass_="both"), draw(SMALL, 1)
-    again = emit(pair, "torch").replace('r"""', 'r"""The same code. ', 1)
+    again = emit(pair, "torch").replace('"""', '"""The same code. ', 1)
     as_threads(again, 4, tuple(arrays), partial(BODIES["attention"], sinks=None), 30.0)
     for one, events in in_torch(pair, *arrays)[1]:
         each_attend_and_message_ran_once(one, spans(timeline(one, events)))
