@@ -13,7 +13,7 @@ import pytest
 
 import ringloom as rl
 from planner.plans import Passes, Plans
-from ringloom.searching import Search
+from ringloom.searching.trying import Search
 
 SLOWER = 2000  # times: of memory and links, as many tokens as thousands take elsewhere
 SMALL = {

@@ -32,13 +32,14 @@ def build(recipe: Recipe, work: Workload, ranks: int, pass_: Pass, prices: Price
         if recipe.trim != "messages":  # which the name of a plan does not say
             return verify(replace(named, name=str(recipe)))
         return named
-    way = recipe.schedule
-    name = str(recipe)
+    way, name = recipe.schedule, str(recipe)
+    if way.relay and ranks % way.relay:
+        raise PlanError(f"relay={way.relay} of a found plan must divide {ranks} ranks")
     forward = cast(
         parts_of(way, work, ranks, prices),
         name,
         counts=way.slices,
-        relay=way.relay if ranks % max(1, way.relay) == 0 else 0,
+        relay=way.relay,
         own=way.own,
     )
     if pass_ == "forward":

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from planner.errors import PlanError
 from planner.ir import Attend, Index, Move, Plan, Step
 from planner.layouts import by_heads, cut
 from planner.partitions import Ints, Partition
@@ -32,11 +33,14 @@ class Routes:
 
 
 def slices(work: Workload, counts: Sequence[int]) -> list[range]:
-    """Slices of KV heads: of these sizes where they add up, else so many equal ones."""
-    if len(counts) > 1 and sum(counts) == work.kv_heads:
-        ends = np.cumsum([0, *counts]).tolist()
-        return [range(a, b) for a, b in pairwise(ends)]
-    return [s for s in cut(work.kv_heads, min(max(len(counts), *counts), work.kv_heads)) if s]
+    """Slices of KV heads of these sizes, or, of one number, so many equal ones."""
+    if len(counts) == 1:
+        return cut(work.kv_heads, min(counts[0], work.kv_heads))
+    if sum(counts) != work.kv_heads:
+        said = "-".join(map(str, counts))
+        raise PlanError(f"slices={said} must add up to {work.kv_heads} KV heads")
+    ends = np.cumsum([0, *counts]).tolist()
+    return [range(a, b) for a, b in pairwise(ends)]
 
 
 def routes(parts: Parts, relay: int) -> Routes:

@@ -81,7 +81,7 @@ def explore(
             continue
         if stop() or budget < 1:
             return
-        budget -= 1
+        budget -= isinstance(recipe.schedule, Found)
         yield search.tried(recipe)
 
 
@@ -104,7 +104,7 @@ class _Search:
         self.owners = None if layout is None else _owners(sides(work, ranks, layout), work)
         self.best = float("inf")
         self.known = dict[Found, Tried]()
-        self.seeds = list[tuple[float, int, Recipe]]()  # those that were scored
+        self.seeds = list[tuple[float, int, Recipe]]()  # their seconds, or floors of pruned ones
         self.least = dict[Found | str, float]()  # estimates, and floors of named schedules
         self.relay = prices.nodes(ranks) % ranks
 
@@ -121,13 +121,14 @@ class _Search:
 
     def tried(self, recipe: Recipe) -> Tried:
         """Tries one candidate, and keeps what the next ones follow from."""
-        tried = self.outcome(recipe)
+        tried, way = self.outcome(recipe), recipe.schedule
         if tried.score:
             self.best = min(self.best, tried.score.seconds)
-            if isinstance(recipe.schedule, str) and not recipe.by_rows:
-                self.seeds.append((tried.score.seconds, len(self.seeds), recipe))
-        if isinstance(recipe.schedule, Found):
-            self.known[recipe.schedule] = tried
+        if isinstance(way, Found):
+            self.known[way] = tried
+        elif not recipe.by_rows and not tried.refused:
+            took = tried.score.seconds if tried.score else self.least[way]
+            self.seeds.append((took, len(self.seeds), recipe))
         return tried
 
     def outcome(self, recipe: Recipe) -> Tried:
@@ -176,10 +177,13 @@ class _Search:
                 yield from backwards(Recipe(way))
 
     def grouped(self) -> Iterator[Recipe]:
-        """Yields the best seeds with rows grouped by the keys that they see."""
+        """Yields the best seed of each schedule and layout, as plans of grouped rows."""
+        best = dict[tuple[str, object], Recipe]()
+        for *_, recipe in sorted(self.seeds, key=lambda s: s[:2]):
+            layout = find_schedule(str(recipe.schedule))[1].get("layout")
+            best.setdefault((recipe.family, layout), recipe)
         if self.work.mask.fixed_length:
-            for _, _, recipe in sorted(self.seeds, key=lambda s: s[:2])[:BEST]:
-                yield replace(recipe, by_rows=True)
+            yield from (replace(recipe, by_rows=True) for recipe in best.values())
 
     def layouts(self) -> Iterator[Found]:
         """Yields layouts of several grains, of tokens and of work, with rows whole and grouped."""

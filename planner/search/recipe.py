@@ -49,6 +49,8 @@ class Found:
             raise PlanError(f"layout={self.layout} of a found plan needs a grain from 1 up")
         if not self.slices or min(self.slices) < 1:
             raise PlanError(f"slices of a found plan are numbers from 1 up, not {self.slices}")
+        if self.own not in (0, 1, 2):
+            raise PlanError(f"own= of a found plan is 0, 1 or 2, not {self.own}")
         if wrong := [t for t in self.keep or () if t not in KEPT]:
             raise PlanError(unknown("tensor to keep", wrong[0], KEPT))
 

@@ -21,6 +21,7 @@ from planner.verify import verify
 from planner.workload import DTYPES, Workload
 from ringloom.cli.output import TYPED, Number, Whole, progress, working
 from ringloom.comparison import PASSES, Comparison, compare
+from ringloom.trials import recipe_of
 from simulator.chrome_trace import trace_file
 from simulator.network.topology import forms as topology_forms
 from simulator.scenario import Scenario, scenario_file, value_of
@@ -277,10 +278,13 @@ def plans_of(source: str, given: dict[str, Any], price: Price | None = None) -> 
     """
     if not is_file(source):
         work, ranks = workload(given)
-        trim = given.get("trim", "messages")
+        recipe, trim = recipe_of(source), given.get("trim", "messages")
+        trim = trim if recipe.trim == "messages" else recipe.trim
         with working("planning"):
-            plans = Plans.of(plan(source, work, ranks, pass_=given["pass_"], trim=trim))
-            return verify(by_rows(plans, price)) if given.get("by_rows") else plans
+            schedule = str(recipe.schedule)
+            plans = Plans.of(plan(schedule, work, ranks, pass_=given["pass_"], trim=trim))
+            grouped = recipe.by_rows or given.get("by_rows")
+            return verify(by_rows(plans, price)) if grouped else plans
     refuse_typed(given, f"{source} holds its own workload")
     with working("reading and verifying"):
         return Plans.of(load(source))

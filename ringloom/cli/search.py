@@ -30,8 +30,8 @@ from ringloom.cli.options import (
 )
 from ringloom.cli.output import Whole, console, show
 from ringloom.comparison import asked
-from ringloom.gaps import WORDS, Gap
 from ringloom.searching import SearchResult, search
+from ringloom.searching.gaps import WORDS, Gap
 from ringloom.views.tables import faint, plain_table, titled
 from ringloom.views.units import counted, in_lines, seconds, size
 from simulator.hardware import hardware as find_hardware

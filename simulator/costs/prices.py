@@ -10,6 +10,7 @@ All else is added up from `simulator.costs.terms`. Adding to an absent accumulat
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from simulator.costs.kernels import Kernels
 from simulator.costs.rectangles import Floats, Rectangles
 from simulator.costs.terms import Event, terms
 from simulator.hardware import Hardware
+from simulator.hardware import hardware as find_hardware
 
 KEPT = "_rectangles"
 
@@ -82,6 +84,6 @@ class Costs:
         return sum((term(self) for term in terms("prologue")), np.zeros(self.plan.ranks))
 
 
-def attend_price(hardware: Hardware) -> Callable[[Plan], Costs]:
+def attend_price(hardware: Hardware | str | Path) -> Callable[[Plan], Costs]:
     """Returns what tells `rl.by_rows` the seconds of a plan's attends on some hardware."""
-    return partial(Costs, hardware=hardware)
+    return partial(Costs, hardware=find_hardware(hardware))

@@ -9,10 +9,12 @@ import ringloom as rl
 from planner.plans import Passes, Plans
 from planner.search import BUDGET
 from ringloom import searching
+from ringloom.searching import trying
 from sampling import NIGHTLY
 from small_searches import Searched, drawn
 
 CASES = range(100 if NIGHTLY else 9)  # each family
+ROWS = 97  # whose best rows are grouped, of a schedule that is slow as it is
 TRIED = BUDGET if NIGHTLY else 8  # found candidates
 PASSES: tuple[Passes, ...] = "forward", "backward", "both"
 LONG = 64  # times as many tokens, on a quick machine, in every other case
@@ -43,7 +45,7 @@ def check_promises(number: int) -> float:
     return fastest.makespan_s / result.makespan
 
 
-@pytest.mark.parametrize("number", CASES)
+@pytest.mark.parametrize("number", [*CASES, *[ROWS] * (ROWS not in CASES)])
 def test_searches_keep_their_promises(number: int) -> None:
     check_promises(number)
 
@@ -63,7 +65,8 @@ def test_a_search_finds_the_same_again(number: int) -> None:
 
 @pytest.mark.parametrize("number", CASES[5::10])
 def test_a_search_ends_when_its_time_is_over(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "monotonic", process_time)
+    for module in (searching, trying):
+        monkeypatch.setattr(module, "monotonic", process_time)
     one, began = drawn(number, LONG), process_time()
     result = rl.search(one.work, one.ranks, one.machine, time_limit=0.2, scenario=one.scenario)
     assert process_time() - began < 0.2 + SLACK

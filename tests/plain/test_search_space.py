@@ -95,7 +95,9 @@ def test_found_plans_are_exact_in_both_passes_under_every_mask(family: str) -> N
 def test_found_plans_are_exact_for_any_lengths(
     work: rl.Workload, ranks: int, way: Found, slow: float
 ) -> None:
-    check_both(way, work, ranks, prices(ranks, slow, way.relay))
+    equal = (len(way.slices),) if sum(way.slices) != work.kv_heads else way.slices
+    fitting = replace(way, relay=way.relay * (ranks % max(1, way.relay) == 0), slices=equal)
+    check_both(fitting, work, ranks, prices(ranks, slow, way.relay))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -114,6 +116,7 @@ def test_a_recipe_is_read_from_its_own_text(way: Found) -> None:
         ("found:grain=4:speed=2", "unknown parameter of a found plan 'speed'"),
         ("found:grain=4:layout=heaps", "did you mean 'heap'"),
         ("found:grain=4:slices=0", "numbers from 1 up"),
+        ("found:grain=4:own=9", "own= of a found plan is 0, 1 or 2, not 9"),
         ("found:grain=4:keep=DOUT", "unknown tensor to keep"),
         ("found:grain=4 --trim blocks", "says in its parameters"),
         ("ring --trim some", "unknown trim"),
@@ -123,6 +126,20 @@ def test_a_recipe_is_read_from_its_own_text(way: Found) -> None:
 def test_a_recipe_that_makes_no_sense_is_refused(text: str, reason: str) -> None:
     with pytest.raises(PlanError, match=reason):
         Recipe.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        (Found("pieces", 4, slices=(1, 3)), "slices=1-3 must add up to 3 KV heads"),
+        (Found("pieces", 4, relay=3), "relay=3 of a found plan must divide 4 ranks"),
+    ],
+)
+def test_a_recipe_that_does_not_go_with_heads_or_ranks_is_refused(way: Found, reason: str) -> None:
+    with pytest.raises(PlanError, match=reason):
+        build(
+            Recipe(way), replace(workload("causal"), heads=6, kv_heads=3), 4, "forward", prices(4)
+        )
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward"])

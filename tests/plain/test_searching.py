@@ -12,7 +12,7 @@ import ringloom as rl
 from planner.plans import Passes
 from planner.verify import verify_pair
 from ringloom.cli import main
-from ringloom.gaps import gaps_of
+from ringloom.searching.gaps import gaps_of
 from ringloom.views.units import size
 
 OWN = ("waiting", "merges", "launches", "kernels")  # parts of a gap that are times
@@ -191,6 +191,8 @@ def test_a_refusal_for_lack_of_memory_names_the_smallest_plans(pass_: Passes) ->
         ({"budget": "x"}, "budget 'x' is not a whole number"),
         ({"seed": 0.5}, "seed 0.5 is not a whole number"),
         ({"layout": "spiral"}, "unknown layout 'spiral'"),
+        ({"layout": 5}, "layout is the name of a layout, such as 'zigzag', not 5"),
+        ({"pass_": ["both"]}, r"a pass is forward, backward or both, not \['both'\]"),
         ({"pass_": "sideways"}, "a pass is forward, backward or both, not 'sideways'"),
     ],
 )
@@ -296,6 +298,14 @@ def test_the_fastest_forward_plan_has_its_own_backward_pass_tried() -> None:
     assert both.makespan < 0.011  # 0.013 with the fastest two that happen to fit
     again = [rl.rebuild(p.name, work, 4, "h100", pass_=p.pass_, **given) for p in both.plans]
     assert again == [*both.plans]
+
+
+def test_the_fastest_backward_plan_has_its_own_forward_pass_tried() -> None:
+    """Alone, other layouts are faster forward, and none of them fits with so little memory."""
+    work = rl.Workload(seq=2048, heads=4, head_dim=64, mask=rl.Window(100))
+    given: Any = {"pass_": "both", "memory": 0.00397 * 2**30}
+    fastest = rl.compare(work, 4, "h100", **given).rows[0]
+    assert rl.search(work, 4, "h100", **given).makespan <= fastest.makespan_s * (1 + 1e-9)
 
 
 def test_the_smallest_plan_is_of_the_pass_that_does_not_fit() -> None:

@@ -1,0 +1,149 @@
+"""Search(...)   tries the candidates of a pass, then what the other pass lacks beside the best."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from time import monotonic
+
+from planner.errors import PlanError
+from planner.ir import Pass, Plan
+from planner.masks import Full
+from planner.plans import Passes
+from planner.search import Prices, Recipe, Score, Tried, backwards, explore
+from planner.search.recipe import TRIM
+from planner.workload import Workload
+from ringloom.rows import shortage
+from ringloom.searching.pairs import fastest
+from ringloom.trials import asked_for
+from ringloom.views.units import size
+from simulator.costs.kernels import Kernels
+from simulator.hardware import Hardware
+from simulator.prediction import Prediction, kernel_seconds, simulate
+from simulator.scenario import Scenario
+
+Told = Callable[[str, float, float], None]  # what is tried, the best seconds so far, and their gap
+PASSES: dict[Passes, tuple[Pass, ...]] = {
+    "forward": ("forward",),
+    "backward": ("backward",),
+    "both": ("forward", "backward"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """The bytes that a plan needs on a rank, where that is more than there are."""
+
+    bytes: int
+    recipe: str
+    pass_: Pass
+
+    def __str__(self) -> str:
+        return f"{self.recipe}: {size(self.bytes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted(Score):
+    """A score, with the prediction that it comes from."""
+
+    prediction: Prediction
+
+
+@dataclass(frozen=True)
+class Search:
+    """The workload and the machine of a search; `room` in bytes, `limit` in seconds."""
+
+    work: Workload
+    ranks: int
+    machine: Hardware
+    scenario: Scenario
+    room: float
+    layout: str | None
+    limit: float
+    start: float
+    told: Told
+    prices: Prices
+    lacking: list["Lack"] = field(default_factory=list)  # of plans that need more than `room`
+
+    def stop(self) -> bool:
+        """True once the time limit has passed."""
+        return monotonic() - self.start >= self.limit
+
+    def score(self, made: Plan) -> Predicted:
+        """Predicts a plan; raises PlanError where a rank has too little memory for it."""
+        run = simulate(made, self.machine, self.scenario, record=False)
+        if lack := shortage(run.peak_bytes, self.room):
+            self.lacking.append(Lack(run.peak_bytes, made.name, made.pass_))
+            raise PlanError(lack)
+        return Predicted(run.makespan, tuple(run.busy.tolist()), run.peak_bytes, run)
+
+    def floor(self, made: Plan, enough: float) -> float:
+        """Returns seconds that a plan is not below, from its kernels alone; `enough` end it."""
+        return kernel_seconds(made, self.machine, self.scenario, enough)
+
+    def seeds(self) -> list[Recipe]:
+        """Returns what compare tries: its schedules, then the same block by block."""
+        names = asked_for(None, self.work, self.ranks, self.machine)
+        whole = [] if self.work.mask == Full() else [n for n in names if TRIM not in n]
+        split = [f"{name}{TRIM}blocks" for name in whole]
+        return [Recipe.parse(name) for name in dict.fromkeys(["ring", *names, *split])]
+
+    def tried(self, pass_: Pass, budget: int) -> list[Tried]:
+        """Tries seeds and found plans of one pass."""
+        every, best = list[Tried](), math.inf
+        where = self.work, self.ranks, pass_, self.prices
+        kernels = Kernels(self.scenario.machine(self.machine), self.work, pass_)
+        for one in explore(
+            *where,
+            self.score,
+            seeds=self.seeds(),
+            pair=kernels.seconds_per_pair,
+            floor=self.floor,
+            budget=budget,
+            layout=self.layout,
+            stop=lambda: bool(every) and self.stop(),
+        ):
+            every.append(one)
+            if one.score and one.score.seconds < best:
+                best = one.score.seconds
+                run = prediction_of(one)
+                bound = (run.compute_bound if run.outside else run.bound).seconds
+            if best < math.inf:
+                self.told(str(one.recipe), best, best / bound - 1 if bound else math.inf)
+        return every
+
+    def completed(self, forward: Sequence[Tried], backward: Sequence[Tried]) -> list[list[Tried]]:
+        """Tries the other pass of the best plans of each, where it was too slow to be tried alone.
+
+        Of found plans these are backward passes only.
+        """
+        named = (x for x in fastest(backward) if isinstance(x.recipe.schedule, str))
+        missing = [
+            (r for x in named for r in backwards(x.recipe)),
+            (r for x in fastest(forward) for r in backwards(x.recipe)),
+        ]
+        every = []
+        for pass_, tried, recipes in zip(PASSES["both"], (forward, backward), missing, strict=True):
+            known = {x.recipe for x in tried if not x.pruned}
+            added = (self._alone(r, pass_) for r in dict.fromkeys(recipes) if r not in known)
+            every.append([*tried, *chain(*added)])
+        return every
+
+    def _alone(self, recipe: Recipe, pass_: Pass) -> Iterator[Tried]:
+        """Tries one plan, whatever is faster."""
+        yield from explore(
+            self.work,
+            self.ranks,
+            pass_,
+            self.prices,
+            self.score,
+            seeds=[recipe],
+            budget=0,
+            layout=self.layout,
+            stop=self.stop,
+        )
+
+
+def prediction_of(one: Tried) -> Prediction:
+    assert isinstance(one.score, Predicted)
+    return one.score.prediction
