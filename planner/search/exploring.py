@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from planner.errors import PlanError
 from planner.ir import Pass, Plan
 from planner.layouts import Chunks, own_name, owners_of_tokens, sides
+from planner.passes.edges import shares_keys
 from planner.planning import find_schedule
 from planner.search.building import build, parts_of
 from planner.search.parts import Parts
@@ -104,7 +105,7 @@ class _Search:
         self.owners = None if layout is None else _owners(sides(work, ranks, layout), work)
         self.best = float("inf")
         self.known = dict[Found, Tried]()
-        self.seeds = list[tuple[float, int, Recipe]]()  # their seconds, or floors of pruned ones
+        self.seeds = list[tuple[Tried, float]]()  # and their seconds, or floors of pruned ones
         self.least = dict[Found | str, float]()  # estimates, and floors of named schedules
         self.relay = prices.nodes(ranks) % ranks
 
@@ -128,7 +129,7 @@ class _Search:
             self.known[way] = tried
         elif not recipe.by_rows and not tried.refused:
             took = tried.score.seconds if tried.score else self.least[way]
-            self.seeds.append((took, len(self.seeds), recipe))
+            self.seeds.append((tried, took))
         return tried
 
     def outcome(self, recipe: Recipe) -> Tried:
@@ -177,11 +178,16 @@ class _Search:
                 yield from backwards(Recipe(way))
 
     def grouped(self) -> Iterator[Recipe]:
-        """Yields the best seed of each schedule and layout, as plans of grouped rows."""
-        best = dict[tuple[str, object], Recipe]()
-        for *_, recipe in sorted(self.seeds, key=lambda s: s[:2]):
-            layout = find_schedule(str(recipe.schedule))[1].get("layout")
-            best.setdefault((recipe.family, layout), recipe)
+        """Yields the best seed of each schedule and layout, as plans of grouped rows.
+
+        Seeds that were pruned are tried only where grouping makes a difference as a rule: where
+        keys are seen on two sides of an edge of the mask.
+        """
+        best, pruned = dict[tuple[str, object], Recipe](), shares_keys(self.work)
+        for tried, _ in sorted(self.seeds, key=lambda seed: seed[1]):
+            layout = find_schedule(str(tried.recipe.schedule))[1].get("layout")
+            if tried.score or pruned:
+                best.setdefault((tried.family, layout), tried.recipe)
         if self.work.mask.fixed_length:
             yield from (replace(recipe, by_rows=True) for recipe in best.values())
 
