@@ -22,9 +22,9 @@ from pathlib import Path
 
 from corpus import CASES, TOKENS, Case, comparison
 
-from planner import disk
 from ringloom.cli.output import progress
 from ringloom.csv_rows import records
+from ringloom.planner import disk
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "benchmarks" / "results" / "baseline.csv"

@@ -27,15 +27,15 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from planner.ir import Pass, Plan
-from planner.kernel_calls import Call
-from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
-from planner.planning import plan
-from planner.workload import Workload
 from ringloom.calibrating import calibrate, flop, medians, product
-from runtimes.calibration.benches import Bench, Sample, bench
-from simulator.costs.prices import Costs
-from simulator.hardware import Hardware, hardware
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.kernel_calls import Call
+from ringloom.planner.masks import Causal, Documents, Full, Mask, Prefix, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.calibration.benches import Bench, Sample, bench
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.hardware import Hardware, hardware
 
 SCHEDULES = (
     *("ring", "striped", "zigzag", "balanced", "burst", "allgather", "ulysses", "usp"),

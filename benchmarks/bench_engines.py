@@ -23,21 +23,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from planner.ir import Plan
-from planner.masks import Full
-from planner.planning import plan
-from planner.workload import Workload
-from simulator.costs.prices import Costs
-from simulator.engines.discrete_event import run_events
-from simulator.engines.recurrence import Sums, run
-from simulator.engines.tasks import RankStep, Tasks
-from simulator.engines.transfers import MOST
-from simulator.hardware import hardware
-from simulator.network.ports import node_ports
-from simulator.network.routes import Routes, Traffic
-from simulator.network.topology import Topology, graph_of_links, nodes
-from simulator.scenario import CHUNK, Scenario
-from simulator.timeline import Timeline
+from ringloom.planner.ir import Plan
+from ringloom.planner.masks import Full
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.engines.discrete_event import run_events
+from ringloom.simulator.engines.recurrence import Sums, run
+from ringloom.simulator.engines.tasks import RankStep, Tasks
+from ringloom.simulator.engines.transfers import MOST
+from ringloom.simulator.hardware import hardware
+from ringloom.simulator.network.ports import node_ports
+from ringloom.simulator.network.routes import Routes, Traffic
+from ringloom.simulator.network.topology import Topology, graph_of_links, nodes
+from ringloom.simulator.scenario import CHUNK, Scenario
+from ringloom.simulator.timeline import Timeline
 
 try:
     import simpy

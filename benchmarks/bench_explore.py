@@ -34,7 +34,7 @@ except ImportError as missing:
         f"bench_explore: {missing.name} is missing: pip install -c constraints.txt -e '.[app]'"
     )
 
-from planner.schedules import SCHEDULES
+from ringloom.planner.schedules import SCHEDULES
 
 RANKS, LIMIT, ROUNDS = 64, 0.3, 5  # ranks, seconds, repetitions
 PAINTED, SIGN, TURNS = 0.5, 0.1, 2  # seconds in a browser, until there is a sign; repetitions there

@@ -36,14 +36,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rounds import Times, in_rounds, median, ratio
 
-from codegen import emit
 from in_memory.distributed import installed
 from in_memory.threads import on_threads
-from planner.planning import plan
-from planner.workload import Workload
-from runtimes.arrays import draw
-from runtimes.emitted import load
-from runtimes.torch.rank import shards
+from ringloom.codegen import emit
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import draw
+from ringloom.runtimes.emitted import load
+from ringloom.runtimes.torch.rank import shards
 
 HEADS, HEAD_DIM = 8, 64
 PUBLIC_LIMIT, BUSY_LIMIT = 0.45, 1.1

@@ -32,12 +32,12 @@ from time import process_time
 from rich.console import Console
 from rich.table import Table
 
-from planner.errors import PlanError
-from planner.ir import Pass
-from planner.planning import PASSES, find_schedule
-from planner.verify import verify
-from planner.workload import Workload
-from simulator.prediction import simulate
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Pass
+from ringloom.planner.planning import PASSES, find_schedule
+from ringloom.planner.verify import verify
+from ringloom.planner.workload import Workload
+from ringloom.simulator.prediction import simulate
 
 SEQ = 2**20
 STAGES = ("plan", "verify", "simulate")

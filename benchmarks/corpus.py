@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import ringloom as rl
-from planner.ir import Pass
+from ringloom.planner.ir import Pass
 
 SEED = 2026
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128

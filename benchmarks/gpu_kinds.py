@@ -11,9 +11,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from codegen import emit
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.codegen import emit
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 
 Row = dict[str, Any]
 TIMES = 3.0  # the error of dense attention in the same dtype that a program may have
@@ -142,7 +142,7 @@ def on_chip(schedule: str, asked: Workload, ranks: int, whole: list[Any]) -> lis
     """The results of a torch program, its ranks as threads, put together."""
     from in_memory.distributed import installed
     from in_memory.threads import on_threads
-    from runtimes.emitted import load
+    from ringloom.runtimes.emitted import load
 
     program = installed(load(emit(plan(schedule, asked, ranks, pass_="both"), "torch")))
     sides = "q", "kv", "kv", "q"

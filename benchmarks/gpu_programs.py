@@ -31,12 +31,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpu_kinds import exact_kinds, exact_kinds_of_jax
 
-from codegen import emit
-from planner.masks import Causal
-from planner.planning import plan
-from planner.workload import Workload
-from simulator.hardware import hardware, presets
-from simulator.prediction import simulate
+from ringloom.codegen import emit
+from ringloom.planner.masks import Causal
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.simulator.hardware import hardware, presets
+from ringloom.simulator.prediction import simulate
 
 RESULTS = Path(__file__).parent / "results"
 FORWARD_AIM, BOTH_AIM = 0.90, 0.85
@@ -109,7 +109,7 @@ def exact_torch(seq: int, schedule: str) -> Iterator[Row]:
     import torch
     import torch.distributed as dist
 
-    from runtimes.emitted import load
+    from ringloom.runtimes.emitted import load
 
     dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29511", rank=0, world_size=1)
     program = load(emit(plan(schedule, work(seq), 1, pass_="both"), "torch"))
@@ -169,7 +169,7 @@ def busy(ranks: int, tokens: int, schedule: str, backward: bool, repeats: int) -
 
     from in_memory.distributed import installed
     from in_memory.threads import on_threads
-    from runtimes.emitted import load
+    from ringloom.runtimes.emitted import load
 
     pair = plan(schedule, work(ranks * tokens), ranks, pass_="both")
     program = installed(load(emit(pair, "torch")))

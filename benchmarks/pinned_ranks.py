@@ -23,7 +23,7 @@ import torch.distributed as dist
 import torch.distributed.tensor.experimental._context_parallel._attention as template
 from rounds import Times, timed
 
-from runtimes.emitted import load
+from ringloom.runtimes.emitted import load
 
 RANKS = 2
 HEADS, HEAD_DIM = 8, 64

@@ -24,12 +24,12 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen.programs import PLATFORMS, TARGETS, Options, Target, program_of
-from planner.disk import write
-from planner.errors import PlanError
-from planner.masks import Mask
-from planner.plans import AnyPlans
-from planner.verify import ensure_verified
+from ringloom.codegen.programs import PLATFORMS, TARGETS, Options, Target, program_of
+from ringloom.planner.disk import write
+from ringloom.planner.errors import PlanError
+from ringloom.planner.masks import Mask
+from ringloom.planner.plans import AnyPlans
+from ringloom.planner.verify import ensure_verified
 
 __all__ = ["PLATFORMS", "TARGETS", "emit", "save_tables", "tables"]
 Tables = dict[str, NDArray[Any]]
@@ -77,4 +77,8 @@ def save_tables(made: Tables, path: str) -> None:
 
 def _room(target: Target) -> Any:
     """The writer of a target, imported when it is asked for."""
-    return import_module(f"codegen.{target}")
+    return import_module(f"ringloom.codegen.{target}")
+
+
+if __name__ != "ringloom.codegen":
+    raise ImportError(f"import ringloom.codegen, not {__name__}")

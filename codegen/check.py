@@ -13,20 +13,20 @@ from typing import assert_never
 
 import numpy as np
 
-from codegen import ir
-from codegen.checking.machine import Held, ProgramError, Registers
-from codegen.checking.messages import arrivals
-from codegen.conditions import Flags, holds
-from codegen.ir import Place, Program, Register, Slice
-from codegen.lowering.order import interleave, scattered
-from planner.analysis.kinds import KINDS, Kinds
-from planner.analysis.tiles import tiles
-from planner.ir import ACCUMULATORS, QUERY_SIDE
-from planner.ir import Attend as Rectangle
-from planner.loops.expand import Expansion
-from planner.loops.form import HELD, OWN, Ints
-from planner.loops.values import same
-from planner.masks.mask import SideName
+from ringloom.codegen import ir
+from ringloom.codegen.checking.machine import Held, ProgramError, Registers
+from ringloom.codegen.checking.messages import arrivals
+from ringloom.codegen.conditions import Flags, holds
+from ringloom.codegen.ir import Place, Program, Register, Slice
+from ringloom.codegen.lowering.order import interleave, scattered
+from ringloom.planner.analysis.kinds import KINDS, Kinds
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.ir import ACCUMULATORS, QUERY_SIDE
+from ringloom.planner.ir import Attend as Rectangle
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import HELD, OWN, Ints
+from ringloom.planner.loops.values import same
+from ringloom.planner.masks.mask import SideName
 
 __all__ = ["ProgramError", "check"]
 CELLS = 1 << 20  # pairs of blocks looked at at a time

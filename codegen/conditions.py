@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.loops.form import Expr, Guard, Ints, When
+from ringloom.planner.loops.form import Expr, Guard, Ints, When
 
 RANK = -1  # in place of an axis
 Flags = NDArray[np.bool_]

@@ -12,8 +12,8 @@ from math import prod
 from operator import itemgetter
 from typing import ClassVar, assert_never
 
-from codegen.conditions import Condition
-from codegen.ir import (
+from ringloom.codegen.conditions import Condition
+from ringloom.codegen.ir import (
     Attend,
     Exchange,
     Gather,
@@ -29,12 +29,12 @@ from codegen.ir import (
     Wait,
     walk,
 )
-from codegen.names import Names, named
-from codegen.programs import Program as Printed
-from codegen.words import AXES, SIZES, Data, Words
-from planner.errors import PlanError
-from planner.loops.form import OWN, Expr, Root
-from planner.masks.mask import SideName
+from ringloom.codegen.names import Names, named
+from ringloom.codegen.programs import Program as Printed
+from ringloom.codegen.words import AXES, SIZES, Data, Words
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.form import OWN, Expr, Root
+from ringloom.planner.masks.mask import SideName
 
 Lines = list[str]
 STATS = ("Q", "DOUT", "STATS")

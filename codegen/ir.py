@@ -34,10 +34,10 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Literal, NamedTuple
 
-from codegen.conditions import Condition
-from planner.ir import TENSORS, Pass
-from planner.loops.form import OWN, Ends, Expr, Root
-from planner.masks.mask import SideName
+from ringloom.codegen.conditions import Condition
+from ringloom.planner.ir import TENSORS, Pass
+from ringloom.planner.loops.form import OWN, Ends, Expr, Root
+from ringloom.planner.masks.mask import SideName
 
 AttendKind = Literal["full", "causal", "strict", "tiles"]
 

@@ -6,8 +6,8 @@ unread   a value that nobody reads   -->  nothing
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from codegen.ir import At, Choose, For, Let, Op, Program, Register, Zero, reads, writes
-from planner.loops.form import OWN
+from ringloom.codegen.ir import At, Choose, For, Let, Op, Program, Register, Zero, reads, writes
+from ringloom.planner.loops.form import OWN
 
 
 def results(program: Program) -> frozenset[Register]:

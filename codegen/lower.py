@@ -8,8 +8,8 @@ a name of its own before anything arrives, and accumulators that begin in a loop
 from collections.abc import Iterator, Sequence, Set
 from itertools import pairwise
 
-from codegen.conditions import Condition, Every, Steps, condition, holds
-from codegen.ir import (
+from ringloom.codegen.conditions import Condition, Every, Steps, condition, holds
+from ringloom.codegen.ir import (
     At,
     Choose,
     Clear,
@@ -30,19 +30,25 @@ from codegen.ir import (
     Wait,
     Zero,
 )
-from codegen.lowering.accumulators import Accumulation, Delivery, accumulate, destination, source
-from codegen.lowering.calls import attends
-from codegen.lowering.heads import refuse_other_heads
-from codegen.lowering.keeping import Kept
-from codegen.lowering.order import copies, scattered, sorts, swapped
-from codegen.lowering.stale import refuse_stale
-from codegen.lowering.tensors import refuse_apart
-from planner.errors import PlanError
-from planner.ir import ACCUMULATORS
-from planner.loops import form
-from planner.loops.expand import Expansion
-from planner.loops.form import HELD, OWN, Exchange, Expr, Ints, Return, Send, Start, When
-from planner.masks.mask import SideName
+from ringloom.codegen.lowering.accumulators import (
+    Accumulation,
+    Delivery,
+    accumulate,
+    destination,
+    source,
+)
+from ringloom.codegen.lowering.calls import attends
+from ringloom.codegen.lowering.heads import refuse_other_heads
+from ringloom.codegen.lowering.keeping import Kept
+from ringloom.codegen.lowering.order import copies, scattered, sorts, swapped
+from ringloom.codegen.lowering.stale import refuse_stale
+from ringloom.codegen.lowering.tensors import refuse_apart
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import ACCUMULATORS
+from ringloom.planner.loops import form
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import HELD, OWN, Exchange, Expr, Ints, Return, Send, Start, When
+from ringloom.planner.masks.mask import SideName
 
 Moving = Send | Return | Exchange
 

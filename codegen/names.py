@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from itertools import count
 
-from codegen.ir import Attend, Post, Program, Register, Wait, reads, walk, writes
-from planner.loops.form import HELD, OWN
+from ringloom.codegen.ir import Attend, Post, Program, Register, Wait, reads, walk, writes
+from ringloom.planner.loops.form import HELD, OWN
 
 WORDS = {"q": "queries", "kv": "kv", "OUT": "output", "DQ": "dq", "DKV": "dkv"}
 Names = Mapping[Register | str, str]  # of registers, and of messages by their handles

@@ -11,8 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from codegen.conditions import Condition, Flags, holds, simplified
-from codegen.ir import (
+from ringloom.codegen.conditions import Condition, Flags, holds, simplified
+from ringloom.codegen.ir import (
     At,
     Attend,
     Choose,
@@ -27,7 +27,7 @@ from codegen.ir import (
     with_body,
     writes,
 )
-from planner.loops.form import Ints, Loops
+from ringloom.planner.loops.form import Ints, Loops
 
 Pass = Callable[[Program], Program]
 

@@ -1,27 +1,28 @@
 """Program   what a writer prints: verified plans, their loops or why there are none, the layout.
 
-A writer, `codegen.torch.write` or `codegen.jax.write`, takes one and returns the text of a file.
+A writer, `ringloom.codegen.torch.write` or `ringloom.codegen.jax.write`, takes one and returns the
+text of a file.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict, TypeVar, Unpack
 
-from codegen import ir
-from codegen.check import ProgramError, check
-from codegen.frame.layout import Layout, layout_of
-from codegen.frame.masks import boxes
-from codegen.lower import lower
-from codegen.lowering.keeping import kept
-from codegen.passes import optimized
-from codegen.tracing import traced
-from planner.errors import PlanError, unknown
-from planner.ir import Plan
-from planner.loops import recovered
-from planner.loops.expand import Expansion
-from planner.loops.form import Ints, Loops
-from planner.plans import AnyPlans, Plans
-from planner.workload import Workload
+from ringloom.codegen import ir
+from ringloom.codegen.check import ProgramError, check
+from ringloom.codegen.frame.layout import Layout, layout_of
+from ringloom.codegen.frame.masks import boxes
+from ringloom.codegen.lower import lower
+from ringloom.codegen.lowering.keeping import kept
+from ringloom.codegen.passes import optimized
+from ringloom.codegen.tracing import traced
+from ringloom.planner.errors import PlanError, unknown
+from ringloom.planner.ir import Plan
+from ringloom.planner.loops import recovered
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import Ints, Loops
+from ringloom.planner.plans import AnyPlans, Plans
+from ringloom.planner.workload import Workload
 
 Target = Literal["torch", "jax"]
 TARGETS: tuple[Target, ...] = ("torch", "jax")

@@ -12,8 +12,18 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from codegen.conditions import Bound, Condition, Every, Flags, Span, Steps, Test, holds, steps_of
-from codegen.ir import (
+from ringloom.codegen.conditions import (
+    Bound,
+    Condition,
+    Every,
+    Flags,
+    Span,
+    Steps,
+    Test,
+    holds,
+    steps_of,
+)
+from ringloom.codegen.ir import (
     At,
     Choose,
     For,
@@ -26,9 +36,9 @@ from codegen.ir import (
     slices,
     walk,
 )
-from codegen.passes import asked_in, chosen, coordinates_of
-from planner.errors import PlanError
-from planner.loops.form import Ints
+from ringloom.codegen.passes import asked_in, chosen, coordinates_of
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.form import Ints
 
 FEW = 3  # runs of a loop are written one after the other, two single steps not
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from codegen.conditions import RANK, Bound, Condition, Flags, Listed
-from codegen.ir import Attend, Choose, Op, Program, Slice, inner, slices, with_body
-from codegen.passes import coordinates_of
-from planner.errors import PlanError
-from planner.loops.form import Expr, Ints
+from ringloom.codegen.conditions import RANK, Bound, Condition, Flags, Listed
+from ringloom.codegen.ir import Attend, Choose, Op, Program, Slice, inner, slices, with_body
+from ringloom.codegen.passes import coordinates_of
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.form import Expr, Ints
 
 MOST = 4  # different slices
 

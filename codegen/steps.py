@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.liveness import lifetimes
-from planner.analysis.messages import reaches_owner
-from planner.errors import PlanError
-from planner.ir import INPUTS, Move, Plan, Step
-from planner.partitions import Side
+from ringloom.planner.analysis.liveness import lifetimes
+from ringloom.planner.analysis.messages import reaches_owner
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import INPUTS, Move, Plan, Step
+from ringloom.planner.partitions import Side
 
 Lists = list[Any]
 Tables = dict[str, Any]

@@ -2,14 +2,14 @@
 
 from contextlib import suppress
 
-from codegen.check import ProgramError, check
-from codegen.ir import Program, Register
-from codegen.liveness import unread
-from codegen.passes import Pass, alike, asked, late, optimized
-from codegen.rolling import everyone, rolled, unrolled
-from codegen.static import static
-from planner.loops.expand import Expansion
-from planner.loops.form import Ints
+from ringloom.codegen.check import ProgramError, check
+from ringloom.codegen.ir import Program, Register
+from ringloom.codegen.liveness import unread
+from ringloom.codegen.passes import Pass, alike, asked, late, optimized
+from ringloom.codegen.rolling import everyone, rolled, unrolled
+from ringloom.codegen.static import static
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import Ints
 
 PASSES: tuple[Pass, ...] = (alike, asked, static, rolled, late, unread)
 

@@ -10,8 +10,8 @@ from typing import assert_never
 
 import numpy as np
 
-from codegen.conditions import RANK, Bound, Condition, Every, Listed, Span, Steps, Test
-from planner.loops.form import Expr, Ints, Loops
+from ringloom.codegen.conditions import RANK, Bound, Condition, Every, Listed, Span, Steps, Test
+from ringloom.planner.loops.form import Expr, Ints, Loops
 
 AXES = {
     1: ("rank",),

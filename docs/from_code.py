@@ -16,13 +16,13 @@ from markdown import Lines, table
 from support import support
 
 import ringloom as rl
-from planner.layouts import PEER_NAMES
 from ringloom.cli import COMMANDS, command_of, examples
+from ringloom.planner.layouts import PEER_NAMES
 from ringloom.reproduce import pages as in_terminal
 from ringloom.reproduce.papers import PAPERS
 from ringloom.reproduce.tables import Line
-from simulator.hardware import machines
-from simulator.hardware.schema import unit_of
+from ringloom.simulator.hardware import machines
+from ringloom.simulator.hardware.schema import unit_of
 
 # ---- the command line
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from ringloom.reproduce.measured import ROWS, Measured, published_rows
 from ringloom.reproduce.validation import FROZEN, stated
-from simulator.confidence import RESIDUALS, Residual
-from simulator.hardware import hardware, machines
-from simulator.prediction import simulate
+from ringloom.simulator.confidence import RESIDUALS, Residual
+from ringloom.simulator.hardware import hardware, machines
+from ringloom.simulator.prediction import simulate
 
 
 def scatter() -> list[Residual]:

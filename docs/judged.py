@@ -16,9 +16,9 @@ from ringloom.reproduce.pages import ARITHMETIC, number
 from ringloom.reproduce.papers import NOT_PREDICTED, PAPERS, distflash, striped
 from ringloom.reproduce.tables import Table
 from ringloom.reproduce.validation import APART, Errors
-from simulator.confidence import SOURCES, basis, residuals, unvalidated
-from simulator.hardware import hardware, presets
-from simulator.hardware.schema import chip_of
+from ringloom.simulator.confidence import SOURCES, basis, residuals, unvalidated
+from ringloom.simulator.hardware import hardware, presets
+from ringloom.simulator.hardware.schema import chip_of
 
 FAR = 0.15
 KINDS = {  # of tables that are not arithmetic alone, by a part of their titles

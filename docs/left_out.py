@@ -6,7 +6,7 @@ from math import expm1
 
 import numpy as np
 
-from simulator.confidence import Residual, basis, residuals
+from ringloom.simulator.confidence import Residual, basis, residuals
 
 
 @dataclass(frozen=True)

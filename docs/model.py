@@ -7,11 +7,11 @@ import numpy as np
 from markdown import Lines, table
 
 import ringloom as rl
-from simulator.confidence import SOURCES, basis
-from simulator.costs.terms import TERMS
-from simulator.hardware import Hardware, hardware
-from simulator.hardware.schema import unit_of
-from simulator.timeline import spans
+from ringloom.simulator.confidence import SOURCES, basis
+from ringloom.simulator.costs.terms import TERMS
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.hardware.schema import unit_of
+from ringloom.simulator.timeline import spans
 
 SHOWN = "h100:fa3"
 DTYPE = "bfloat16"

@@ -29,15 +29,15 @@ from matplotlib.figure import Figure
 from pages import FENCE, STATUS, Block, blocks, execute
 from plan_tiles import tiles
 
-from planner.files.digest import digest
-from planner.plans import Plans
-from planner.version import VERSION
 from ringloom.auditing.verdict import Audit
 from ringloom.figures import sheet
+from ringloom.planner.files.digest import digest
+from ringloom.planner.plans import Plans
+from ringloom.planner.version import VERSION
+from ringloom.simulator.pictures import FEW
 from ringloom.sweeps.grid import outcome, read_grid
 from ringloom.sweeps.results import profiles
 from ringloom.sweeps.run import standings
-from simulator.pictures import FEW
 
 PICTURES = Path(__file__).parent / "generated/pictures"
 LINES, LAST = 24, 7  # of an output that a page shows; of these, the last ones

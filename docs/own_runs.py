@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from markdown import Lines, table
 
-from planner.analysis.tiles import tiles
-from planner.planning import plan
-from planner.plans import Passes, Plans
-from planner.workload import Workload
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Passes, Plans
+from ringloom.planner.workload import Workload
 from ringloom.reproduce.measured import FLOP
-from simulator.hardware import Hardware, hardware
-from simulator.prediction import simulate
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.prediction import simulate
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 WORK = Workload(seq=8 * 8192, heads=32, kv_heads=8, head_dim=128, mask="causal")

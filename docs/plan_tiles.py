@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from planner.plans import Plans
 from ringloom.figures.sheet import INK, WASTE
+from ringloom.planner.plans import Plans
 from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.pictures.palette import rank_colours
 

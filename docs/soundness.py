@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.ir import Plan
-from planner.planning import plan
-from planner.schedules import SCHEDULES
-from planner.workload import Workload
-from simulator.hardware import Hardware, hardware
-from simulator.prediction import simulate
-from simulator.timeline import Timeline, spans
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Plan
+from ringloom.planner.planning import plan
+from ringloom.planner.schedules import SCHEDULES
+from ringloom.planner.workload import Workload
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.prediction import simulate
+from ringloom.simulator.timeline import Timeline, spans
 
 MACHINES = "h100", "tpu-v4"
 FASTER = ("peak.bfloat16", "memory.bandwidth", "intra.bandwidth")

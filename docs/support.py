@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import ringloom as rl
-from codegen import TARGETS
+from ringloom.codegen import TARGETS
 
 Lines = Iterator[str]
 
@@ -112,7 +112,7 @@ def refusals(schedule: str, row: str, ranks: int = 4) -> dict[str, str]:
     Plans are verified and run against dense attention; programs are emitted. Raises AssertionError
     for a plan that is not exact.
     """
-    from runtimes.validation import check
+    from ringloom.runtimes.validation import check
 
     try:
         plans = rl.plan(schedule, workload(row), ranks, pass_="both")
@@ -258,7 +258,7 @@ def layouts() -> Lines:
 
 def refused_word(word: str) -> str:
     """Returns the error for a mask that has no form."""
-    from planner.masks import parse
+    from ringloom.planner.masks import parse
 
     try:
         parse(f"causal & {word}")

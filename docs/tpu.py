@@ -3,7 +3,7 @@
 from markdown import Lines, table
 
 import ringloom as rl
-from simulator.hardware import hardware
+from ringloom.simulator.hardware import hardware
 
 MACHINE = "tpu-v5p"
 SETTINGS = {  # ranks and tokens

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar
 
-from planner.ir import Plan
+from ringloom.planner.ir import Plan
 
 Answer = TypeVar("Answer")
 

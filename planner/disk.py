@@ -20,8 +20,8 @@ from textwrap import shorten
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from planner.errors import RingloomError, brief
-from planner.given import tokens
+from ringloom.planner.errors import RingloomError, brief
+from ringloom.planner.given import tokens
 
 Content = TypeVar("Content")
 FAILURES = (

@@ -14,7 +14,7 @@ from numbers import Real
 from operator import index
 from typing import Any
 
-from planner.errors import PlanError, RingloomError, brief
+from ringloom.planner.errors import PlanError, RingloomError, brief
 
 LONGEST_NAME = 200  # characters
 LARGEST_NUMBER = 1e300  # what is beyond overflows in the first sum

@@ -18,11 +18,11 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.columns import chosen, flat, stacked
-from planner.errors import PlanError, brief, each
-from planner.masks.mask import SideName
-from planner.partitions import SMALL, Ints, Partition, Side, check_places, printed
-from planner.workload import DTYPES, Workload, check_request
+from ringloom.planner.columns import chosen, flat, stacked
+from ringloom.planner.errors import PlanError, brief, each
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.partitions import SMALL, Ints, Partition, Side, check_places, printed
+from ringloom.planner.workload import DTYPES, Workload, check_request
 
 Pass = Literal["forward", "backward"]
 Dim = Literal["head_dim", "v_head_dim"]  # a field of the workload

@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from planner.errors import RingloomError
+from ringloom.planner.errors import RingloomError
 
 
 def needing(extra: str, module: str) -> Any:

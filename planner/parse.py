@@ -6,9 +6,9 @@ schedule ::= NAME(":" KEY "=" VALUE)*
 import re
 from typing import Any
 
-from planner import disk
-from planner.errors import PlanError, brief
-from planner.given import tokens
+from ringloom.planner import disk
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.given import tokens
 
 
 def schedule(text: str) -> tuple[str, dict[str, int | str]]:

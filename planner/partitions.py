@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import by_group
-from planner.errors import PlanError, brief, each
-from planner.one_line import OneLine, python
-from planner.workload import Workload
+from ringloom.planner.columns import by_group
+from ringloom.planner.errors import PlanError, brief, each
+from ringloom.planner.one_line import OneLine, python
+from ringloom.planner.workload import Workload
 
 Ints = NDArray[np.int32]
 Ranges = tuple[range, ...]

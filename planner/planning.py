@@ -6,20 +6,20 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import Literal, TypedDict, Unpack, overload
 
-from planner.errors import PlanError, brief, unknown
-from planner.ir import Pass, Plan
-from planner.layouts import Layout, own_name
-from planner.parse import schedule as parse_schedule
-from planner.partitions import LARGEST
-from planner.passes.adjoint import adjoint
-from planner.passes.pieces import joined, per_block, per_piece
-from planner.passes.relays import direct, homeward, stay
-from planner.passes.trim import drop_dead
-from planner.passes.trim import trim as drop_useless
-from planner.plans import Passes, Plans, one_plan
-from planner.schedules import SCHEDULES, Schedule
-from planner.verify import verify, verify_pair
-from planner.workload import Workload, check_request
+from ringloom.planner.errors import PlanError, brief, unknown
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.layouts import Layout, own_name
+from ringloom.planner.parse import schedule as parse_schedule
+from ringloom.planner.partitions import LARGEST
+from ringloom.planner.passes.adjoint import adjoint
+from ringloom.planner.passes.pieces import joined, per_block, per_piece
+from ringloom.planner.passes.relays import direct, homeward, stay
+from ringloom.planner.passes.trim import drop_dead
+from ringloom.planner.passes.trim import trim as drop_useless
+from ringloom.planner.plans import Passes, Plans, one_plan
+from ringloom.planner.schedules import SCHEDULES, Schedule
+from ringloom.planner.verify import verify, verify_pair
+from ringloom.planner.workload import Workload, check_request
 
 Rewrite = Callable[[Plan], Plan]
 PASSES: tuple[Rewrite, ...] = (per_piece, drop_useless, stay, homeward, direct)
@@ -111,7 +111,7 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
     """
     name, parameters = parse_schedule(text) if isinstance(text, str) else (str(text), {})
     parameters |= {key: own_name(value) for key, value in parameters.items() if key == "layout"}
-    if name == "found":  # of a search, whose recipes `planner.search` reads
+    if name == "found":  # of a search, whose recipes `ringloom.planner.search` reads
         raise PlanError(
             "a found plan is made for a machine: read its file, or rebuild it by"
             " rl.rebuild(recipe, work, ranks, hardware)"

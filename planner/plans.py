@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, Union
 
-from planner.errors import PlanError, brief
-from planner.ir import Pass, Plan
-from planner.workload import Workload
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.workload import Workload
 
 Passes: TypeAlias = Pass | Literal["both"]
 AnyPlans: TypeAlias = Union[Plan, "Plans", tuple[Plan, Plan]]  # what `Plans.of` takes
@@ -24,7 +24,7 @@ class Plans:
     """A forward plan, a backward plan, or both; both unpack as `forward, backward = plans`.
 
     Raises PlanError for none, for a plan of another pass, and for two that differ in workload or
-    ranks. Nothing is verified here: see `planner.verify.ensure_verified`.
+    ranks. Nothing is verified here: see `ringloom.planner.verify.ensure_verified`.
     """
 
     forward: Plan | None = None

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from planner.ir import Plan
-from planner.masks.mask import SideName
-from planner.masks.regions import Ints
-from planner.plans import one_plan
+from ringloom.planner.ir import Plan
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.masks.regions import Ints
+from ringloom.planner.plans import one_plan
 
 
 def document_positions(plan: Plan, side: SideName = "q") -> tuple[Ints, ...]:

@@ -14,18 +14,18 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.copies import Copies
-from planner.analysis.inputs import check_inputs
-from planner.analysis.liveness import held_away
-from planner.analysis.messages import ALWAYS, last_ways
-from planner.analysis.partial_sums import check_partial_sums
-from planner.analysis.tables import Table, groups
-from planner.analysis.tiles import CELLS, LIVE, Tiles, dead_edges, tiles
-from planner.columns import chosen
-from planner.errors import PlanError
-from planner.ir import INPUTS, Index, Plan
-from planner.partitions import Ints
-from planner.plans import AnyPlans, Plans
+from ringloom.planner.analysis.copies import Copies
+from ringloom.planner.analysis.inputs import check_inputs
+from ringloom.planner.analysis.liveness import held_away
+from ringloom.planner.analysis.messages import ALWAYS, last_ways
+from ringloom.planner.analysis.partial_sums import check_partial_sums
+from ringloom.planner.analysis.tables import Table, groups
+from ringloom.planner.analysis.tiles import CELLS, LIVE, Tiles, dead_edges, tiles
+from ringloom.planner.columns import chosen
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import INPUTS, Index, Plan
+from ringloom.planner.partitions import Ints
+from ringloom.planner.plans import AnyPlans, Plans
 
 Given = TypeVar("Given", bound=AnyPlans)
 DUE, ATTENDED = LIVE, np.uint8(2)

@@ -15,10 +15,10 @@ from inspect import signature
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError, brief, unknown
-from planner.masks import Causal, Mask, parse
-from planner.masks.mask import checked
-from planner.one_line import OneLine, python
+from ringloom.planner.errors import PlanError, brief, unknown
+from ringloom.planner.masks import Causal, Mask, parse
+from ringloom.planner.masks.mask import checked
+from ringloom.planner.one_line import OneLine, python
 
 Positions = Sequence[int] | NDArray[np.integer]
 DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}  # name -> bytes of an input

@@ -8,23 +8,12 @@
 """
 
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ringloom.api import *
 
-for _name in ("planner", "simulator", "codegen", "runtimes"):
-    _found = getattr(find_spec(_name), "origin", None)
-    if _found is None or Path(_found).parent.parent != Path(__file__).parent.parent:
-        raise ImportError(
-            f"ringloom needs its own package {_name!r}, but {_found or 'a folder'} shadows it:"
-            " move that out of the way, or start Python elsewhere"
-        )
-
-
-__version__: str = import_module("planner.version").VERSION
+__version__: str = import_module("ringloom.planner.version").VERSION
 
 
 def __getattr__(name: str) -> Any:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from planner.masks import Mask
-from planner.optional import needing
-from planner.workload import Workload
+from ringloom.planner.masks import Mask
+from ringloom.planner.optional import needing
+from ringloom.planner.workload import Workload
 
 
 def transformers_attention(
@@ -33,7 +33,9 @@ def transformers_attention(
     attention that the plan does not express (dropout, padding, softcap, another mask, other heads
     or positions).
     """
-    needing("hf", "runtimes.huggingface").register(program, name, group, any_mask, any_positions)
+    needing("hf", "ringloom.runtimes.huggingface").register(
+        program, name, group, any_mask, any_positions
+    )
     return name
 
 
@@ -51,7 +53,7 @@ def shard_batch(
     ids [batch, seq]; labels the same, not shifted, by default ids; positions by default 0, 1, 2 ...
     Targets are shifted before they are sharded, and losses of the ranks add up to the mean.
     """
-    adapter = needing("hf", "runtimes.huggingface")
+    adapter = needing("hf", "ringloom.runtimes.huggingface")
     batch: dict[str, Any] = adapter.shard_batch(program, ids, labels, positions, group, tables)
     return batch
 
@@ -62,7 +64,7 @@ def to_block_mask(work: Workload, *, block_size: int = 128, device: Any = "cpu")
     It has the tables that `create_block_mask` makes, without a dense matrix of seq x kv_seq.
     block_size: tokens of a block's side. Raises RingloomError without torch.
     """
-    adapter = needing("torch", "runtimes.torch.block_masks")
+    adapter = needing("torch", "ringloom.runtimes.torch.block_masks")
     return adapter.to_block_mask(work, block_size, device)
 
 
@@ -73,6 +75,6 @@ def from_block_mask(block_mask: Any, *, heads: Iterable[int] | None = None) -> M
     all: where heads see different keys, each group that sees the same is a program. Raises
     RingloomError where batch rows or these heads differ, and without torch.
     """
-    adapter = needing("torch", "runtimes.torch.block_masks")
+    adapter = needing("torch", "ringloom.runtimes.torch.block_masks")
     mask: Mask = adapter.from_block_mask(block_mask, heads)
     return mask

@@ -14,19 +14,19 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen import tables
-from planner.errors import PlanError, RingloomError, brief
-from planner.given import whole
-from planner.ir import Pass, Plan
-from planner.masks.packing import within
-from planner.plans import Plans
-from planner.search import Found, Recipe, Score, build, explore
-from planner.workload import Workload, check_request
+from ringloom.codegen import tables
+from ringloom.planner.errors import PlanError, RingloomError, brief
+from ringloom.planner.given import whole
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.masks.packing import within
+from ringloom.planner.plans import Plans
+from ringloom.planner.search import Found, Recipe, Score, build, explore
+from ringloom.planner.workload import Workload, check_request
 from ringloom.pricing import search_prices
-from simulator.hardware import Hardware
-from simulator.hardware import hardware as hardware_named
-from simulator.prediction import seconds_of, simulate
-from simulator.scenario import Scenario
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.hardware import hardware as hardware_named
+from ringloom.simulator.prediction import seconds_of, simulate
+from ringloom.simulator.scenario import Scenario
 
 Wanted = Literal["forward", "both"]
 Lengths = tuple[int, ...]

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from planner.ir import Pass
-from runtimes.calibration.benches import Bench, Sample, bench
-from simulator.hardware import Constant, Hardware
-from simulator.hardware.measured import (
+from ringloom.planner.ir import Pass
+from ringloom.runtimes.calibration.benches import Bench, Sample, bench
+from ringloom.simulator.hardware import Constant, Hardware
+from ringloom.simulator.hardware.measured import (
     SKIPS,
     Kernel,
     Timed,
@@ -181,7 +181,7 @@ def _messages(on: Bench) -> tuple[list[tuple[int, float]], str]:
     """Returns (bytes, seconds) of messages, none where there is no second rank, and their way."""
     if on.kind == "numpy":
         return [], ""
-    timed = import_module("runtimes.calibration.links")
+    timed = import_module("ringloom.runtimes.calibration.links")
     if on.kind == "cuda":
         return timed.between_devices(), "copies from one device to the next"
     return timed.between_processes(), "two processes that exchange messages over gloo"

@@ -11,12 +11,17 @@ from typing import Any
 
 from rich.console import Console
 
-from planner.errors import Reasons, RingloomError
-from planner.one_line import both_ends
-from planner.plans import AnyPlans, Passes, Plans
-from planner.workload import Workload, check_request
 from ringloom.advice import Recommendation, recommend, why
+from ringloom.planner.errors import Reasons, RingloomError
+from ringloom.planner.one_line import both_ends
+from ringloom.planner.plans import AnyPlans, Passes, Plans
+from ringloom.planner.workload import Workload, check_request
 from ringloom.rows import LABELS, Refusal, Row, cells, flat, notes
+from ringloom.simulator.confidence import unvalidated
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.hardware import hardware as find_hardware
+from ringloom.simulator.pictures import COMPUTE, new_axes
+from ringloom.simulator.scenario import Scenario, scenario_of
 from ringloom.trials import (
     Case,
     Track,
@@ -28,11 +33,6 @@ from ringloom.trials import (
     feasible,
 )
 from ringloom.views.units import counted, in_lines, length, seconds
-from simulator.confidence import unvalidated
-from simulator.hardware import Hardware
-from simulator.hardware import hardware as find_hardware
-from simulator.pictures import COMPUTE, new_axes
-from simulator.scenario import Scenario, scenario_of
 
 PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
 ORDINARY = Scenario()

@@ -6,12 +6,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Unpack
 
-from codegen import emit
-from codegen.programs import Options
-from planner.errors import RingloomError
-from planner.plans import AnyPlans
-from planner.verify import ensure_verified
-from runtimes.emitted import load
+from ringloom.codegen import emit
+from ringloom.codegen.programs import Options
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.plans import AnyPlans
+from ringloom.planner.verify import ensure_verified
+from ringloom.runtimes.emitted import load
 
 
 def compile(plans: AnyPlans, target: str, **options: Unpack[Options]) -> ModuleType:

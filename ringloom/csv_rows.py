@@ -10,9 +10,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from planner import given
-from planner.disk import read
-from planner.errors import RingloomError, brief, printable, unknown
+from ringloom.planner import given
+from ringloom.planner.disk import read
+from ringloom.planner.errors import RingloomError, brief, printable, unknown
 
 LARGEST_FILE = 2**22  # bytes
 MOST_COLUMNS, MOST_CELLS = 256, 2**18

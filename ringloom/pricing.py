@@ -8,19 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from planner.errors import PlanError, brief
-from planner.ir import TENSORS, Pass, Plan
-from planner.search import Prices, Recipe, build
-from planner.workload import Workload, check_request
-from simulator.costs.kernels import Kernels
-from simulator.costs.prices import attend_price
-from simulator.hardware import Hardware
-from simulator.hardware import hardware as find_hardware
-from simulator.scenario import Scenario, scenario_of
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.ir import TENSORS, Pass, Plan
+from ringloom.planner.search import Prices, Recipe, build
+from ringloom.planner.workload import Workload, check_request
+from ringloom.simulator.costs.kernels import Kernels
+from ringloom.simulator.costs.prices import attend_price
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.hardware import hardware as find_hardware
+from ringloom.simulator.scenario import Scenario, scenario_of
 
 
 def search_prices(work: Workload, hardware: Hardware) -> Prices:
-    """Returns the seconds of pairs, calls, merges and keys on a machine, for `planner.search`.
+    """Returns the seconds of pairs, calls, merges and keys on a machine, as a search takes them.
 
     They are those of the forward pass: tokens are laid out by them in both passes, which go
     together only where their tokens lie alike.

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from planner.analysis.messages import message_bytes
-from planner.errors import RingloomError
-from planner.ir import Plan
-from planner.partitions import Ints
-from planner.plans import AnyPlans
-from runtimes import backends
-from runtimes.recording.events import Events, Kind
-from simulator.chrome_trace import save_trace, trace
-from simulator.timeline import Floats, Rows, Run, Timeline, work
+from ringloom.planner.analysis.messages import message_bytes
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import Plan
+from ringloom.planner.partitions import Ints
+from ringloom.planner.plans import AnyPlans
+from ringloom.runtimes import backends
+from ringloom.runtimes.recording.events import Events, Kind
+from ringloom.simulator.chrome_trace import save_trace, trace
+from ringloom.simulator.timeline import Floats, Rows, Run, Timeline, work
 
 
 class Recording(Run):

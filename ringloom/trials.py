@@ -24,27 +24,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.balance import imbalance
-from planner.errors import PlanError, RingloomError, brief
-from planner.masks import Full
-from planner.passes.by_rows import by_rows
-from planner.passes.edges import shares_keys
-from planner.planning import find_schedule, plan
-from planner.plans import Passes, Plans
-from planner.schedules import comparable, further
-from planner.search import Recipe
-from planner.search.recipe import ROWS, TRIM
-from planner.verify import ensure_verified
-from planner.workload import Workload
+from ringloom.planner.analysis.balance import imbalance
+from ringloom.planner.errors import PlanError, RingloomError, brief
+from ringloom.planner.masks import Full
+from ringloom.planner.passes.by_rows import by_rows
+from ringloom.planner.passes.edges import shares_keys
+from ringloom.planner.planning import find_schedule, plan
+from ringloom.planner.plans import Passes, Plans
+from ringloom.planner.schedules import comparable, further
+from ringloom.planner.search import Recipe
+from ringloom.planner.search.recipe import ROWS, TRIM
+from ringloom.planner.verify import ensure_verified
+from ringloom.planner.workload import Workload
 from ringloom.pricing import rebuild
 from ringloom.rows import Load, Refusal, Row, Unreached, shortage
-from runtimes.validation import check
-from simulator.confidence import interval, ratio_interval, spread
-from simulator.costs.prices import attend_price
-from simulator.facts import over_average, work_of
-from simulator.hardware import Hardware
-from simulator.prediction import Prediction, kernel_seconds, ratio, simulate
-from simulator.scenario import Scenario
+from ringloom.runtimes.validation import check
+from ringloom.simulator.confidence import interval, ratio_interval, spread
+from ringloom.simulator.costs.prices import attend_price
+from ringloom.simulator.facts import over_average, work_of
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.prediction import Prediction, kernel_seconds, ratio, simulate
+from ringloom.simulator.scenario import Scenario
 
 Track = Callable[[Iterable[str]], Iterable[str]]
 TOKENS_PER_RANK = 64  # of the smaller workload that is executed numerically

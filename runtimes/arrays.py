@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import RingloomError, unknown
-from planner.workload import DTYPES, Workload
+from ringloom.planner.errors import RingloomError, unknown
+from ringloom.planner.workload import DTYPES, Workload
 
 Array = NDArray[Any]
 

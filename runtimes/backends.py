@@ -20,22 +20,25 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from planner.errors import RingloomError, unknown
-from planner.optional import needing
-from planner.planning import backward_of
-from planner.plans import AnyPlans, Plans
-from planner.verify import ensure_verified
-from runtimes.arrays import Array, check_arrays, dtype_of, wide
-from runtimes.recording.events import Recorded
-from runtimes.reference import dense
+from ringloom.planner.errors import RingloomError, unknown
+from ringloom.planner.optional import needing
+from ringloom.planner.planning import backward_of
+from ringloom.planner.plans import AnyPlans, Plans
+from ringloom.planner.verify import ensure_verified
+from ringloom.runtimes.arrays import Array, check_arrays, dtype_of, wide
+from ringloom.runtimes.recording.events import Recorded
+from ringloom.runtimes.reference import dense
 
 Execute: TypeAlias = Callable[..., Sequence[Array]]
 BACKENDS = {
-    "numpy": "runtimes.reference.oracle",
-    "jax": "runtimes.jax.mesh",
-    "torch": "runtimes.torch.launch",
+    "numpy": "ringloom.runtimes.reference.oracle",
+    "jax": "ringloom.runtimes.jax.mesh",
+    "torch": "ringloom.runtimes.torch.launch",
 }
-RECORDERS = {"numpy": "runtimes.reference.oracle", "torch": "runtimes.recording.of_torch"}
+RECORDERS = {
+    "numpy": "ringloom.runtimes.reference.oracle",
+    "torch": "ringloom.runtimes.recording.of_torch",
+}
 
 
 def run(

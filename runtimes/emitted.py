@@ -12,13 +12,13 @@ from types import ModuleType
 
 import numpy as np
 
-from codegen import emit
-from planner.analysis.tiles import tiles
-from planner.ir import Attend, Held, Move, Plan, Step
-from planner.passes.trim import trim
-from planner.plans import Plans
-from planner.verify import verify
-from runtimes.kept import keep
+from ringloom.codegen import emit
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.ir import Attend, Held, Move, Plan, Step
+from ringloom.planner.passes.trim import trim
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import verify
+from ringloom.runtimes.kept import keep
 
 SIDES = ("q", "kv", "kv", "q", "q", "q")  # of what functions take: q, k, v, dout, out, lse
 RESULTS = {

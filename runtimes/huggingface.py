@@ -19,11 +19,11 @@ import torch
 from transformers import MODEL_MAPPING, AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from planner.errors import RingloomError, brief, each
-from planner.masks import parse
-from planner.masks.regions import FAR
-from runtimes.arrays import Array
-from runtimes.position_ids import Shard, refuse_other, refuse_unsharded
+from ringloom.planner.errors import RingloomError, brief, each
+from ringloom.planner.masks import parse
+from ringloom.planner.masks.regions import FAR
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.position_ids import Shard, refuse_other, refuse_unsharded
 
 # Arguments of a model that do not change its attention.
 HARMLESS = {
@@ -178,7 +178,7 @@ class Adapter:
         return out.transpose(1, 2).contiguous(), None
 
     def boxes(self, tables: Any) -> Array:
-        """Returns the plan's mask as boxes [n, 6], see planner.masks.regions."""
+        """Returns the plan's mask as boxes [n, 6], see ringloom.planner.masks.regions."""
         dynamic = hasattr(self.program, "Tables")
         if dynamic != (tables is not None):
             wanted = "takes tables: call the model with tables=" if dynamic else "takes no tables"

@@ -11,8 +11,8 @@ from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISREG
 from uuid import uuid4
 
-from planner.disk import writing
-from planner.errors import RingloomError
+from ringloom.planner.disk import writing
+from ringloom.planner.errors import RingloomError
 
 OWN, OTHERS = 0o700, 0o022  # what folders are made with; what others may not
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.errors import RingloomError
-from runtimes.arrays import Array
+from ringloom.planner.errors import RingloomError
+from ringloom.runtimes.arrays import Array
 
 MANY = 8  # documents that a message names
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from planner.given import whole
-from planner.plans import AnyPlans
-from planner.verify import ensure_verified
-from planner.workload import Workload
-from runtimes.arrays import Array, draw, draw_sinks, dtype_of, wide
-from runtimes.backends import Execute, forward, run
-from runtimes.reference import dense
+from ringloom.planner.given import whole
+from ringloom.planner.plans import AnyPlans
+from ringloom.planner.verify import ensure_verified
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array, draw, draw_sinks, dtype_of, wide
+from ringloom.runtimes.backends import Execute, forward, run
+from ringloom.runtimes.reference import dense
 
 GRADIENTS = "dq", "dk", "dv", "dsink"
 # Largest error of (out and lse, gradients) by the dtype of partial sums.

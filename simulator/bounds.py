@@ -43,17 +43,17 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from planner.ir import TENSORS, Pass, Plan
-from planner.layouts import owners_of_tokens
-from planner.masks import Causal
-from planner.masks.areas import areas, sizes
-from planner.masks.regions import FAR, Ints, Region
-from planner.workload import Workload
-from simulator.costs.kernels import Kernels
-from simulator.hardware import Hardware
-from simulator.network.routes import Routes
-from simulator.network.topology import Place
-from simulator.scenario import Scenario
+from ringloom.planner.ir import TENSORS, Pass, Plan
+from ringloom.planner.layouts import owners_of_tokens
+from ringloom.planner.masks import Causal
+from ringloom.planner.masks.areas import areas, sizes
+from ringloom.planner.masks.regions import FAR, Ints, Region
+from ringloom.planner.workload import Workload
+from ringloom.simulator.costs.kernels import Kernels
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.network.routes import Routes
+from ringloom.simulator.network.topology import Place
+from ringloom.simulator.scenario import Scenario
 
 Why = Literal["compute", "memory", "link", "latency"]
 # What travels for a row that is computed away from its owner, on the query side and the key side.

@@ -20,12 +20,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-from planner.disk import write
-from planner.errors import RingloomError, brief, each
-from planner.files.digest import described, digest
-from planner.ir import Plan
-from simulator.memory import Memory
-from simulator.timeline import STREAMS, Run, Span, Timeline, spans
+from ringloom.planner.disk import write
+from ringloom.planner.errors import RingloomError, brief, each
+from ringloom.planner.files.digest import described, digest
+from ringloom.planner.ir import Plan
+from ringloom.simulator.memory import Memory
+from ringloom.simulator.timeline import STREAMS, Run, Span, Timeline, spans
 
 Event = dict[str, Any]
 TRANSFER = "ncclDevKernel_SendRecv"  # what analysers take for a transfer

@@ -23,11 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.plans import Passes, Plans
-from simulator.hardware import Hardware, hardware
-from simulator.hardware.schema import chip_of, unit_of
-from simulator.prediction import seconds_of
-from simulator.scenario import Scenario
+from ringloom.planner.plans import Passes, Plans
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.hardware.schema import chip_of, unit_of
+from ringloom.simulator.prediction import seconds_of
+from ringloom.simulator.scenario import Scenario
 
 RESIDUALS = Path(__file__).parent / "hardware" / "residuals.csv"
 NINE = 1.645  # standard deviations: nine of ten errors are smaller

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from simulator.timeline import Entry, Timeline, entries
+from ringloom.simulator.timeline import Entry, Timeline, entries
 
 Kind = Literal["attend", "merge", "unpack", "message", "prologue"]
 VERBS = {

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.balance import loads
-from planner.analysis.messages import message_bytes
-from planner.ir import Move, Plan
-from simulator.memory import Memory
-from simulator.timeline import Floats, Run, Span, Timeline, spans
+from ringloom.planner.analysis.balance import loads
+from ringloom.planner.analysis.messages import message_bytes
+from ringloom.planner.ir import Move, Plan
+from ringloom.simulator.memory import Memory
+from ringloom.simulator.timeline import Floats, Run, Span, Timeline, spans
 
 MOST = 60_000  # spans of one schedule that a picture shows
 MOST_CELLS = 128  # of a row of a table that is drawn

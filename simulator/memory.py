@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.liveness import held_away
-from planner.analysis.tables import groups
-from planner.ir import ACCUMULATORS, INPUTS, Plan
+from ringloom.planner.analysis.liveness import held_away
+from ringloom.planner.analysis.tables import groups
+from ringloom.planner.ir import ACCUMULATORS, INPUTS, Plan
 
 Bytes = NDArray[np.int64]
 

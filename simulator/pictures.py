@@ -5,10 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from planner.errors import RingloomError
-from planner.optional import needing
-from simulator.facts import bars_of, by_nodes, over_average, plans_of, traffic_of, usage, work_of
-from simulator.timeline import Floats, Run
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.optional import needing
+from ringloom.simulator.facts import (
+    bars_of,
+    by_nodes,
+    over_average,
+    plans_of,
+    traffic_of,
+    usage,
+    work_of,
+)
+from ringloom.simulator.timeline import Floats, Run
 
 Axes = Any  # of matplotlib, which counts as untyped
 COMPUTE, MERGE, SEND, WAIT = "#0072B2", "#E69F00", "#009E73", "#D55E00"

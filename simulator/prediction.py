@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.plans import AnyPlans
-from planner.verify import ensure_verified
-from simulator.bounds import Bounds, compute_bound, lower_bound, outside
-from simulator.costs.prices import Costs
-from simulator.engines.choice import Engine, timed
-from simulator.facts import work_of
-from simulator.hardware import Hardware
-from simulator.hardware import hardware as hardware_named
-from simulator.memory import memory
-from simulator.network.relays import relayed
-from simulator.network.topology import topology
-from simulator.pictures import Drawn
-from simulator.scenario import Scenario, scenario_of
-from simulator.timeline import Floats
+from ringloom.planner.plans import AnyPlans
+from ringloom.planner.verify import ensure_verified
+from ringloom.simulator.bounds import Bounds, compute_bound, lower_bound, outside
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.engines.choice import Engine, timed
+from ringloom.simulator.facts import work_of
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.hardware import hardware as hardware_named
+from ringloom.simulator.memory import memory
+from ringloom.simulator.network.relays import relayed
+from ringloom.simulator.network.topology import topology
+from ringloom.simulator.pictures import Drawn
+from ringloom.simulator.scenario import Scenario, scenario_of
+from ringloom.simulator.timeline import Floats
 
 KEPT = 1 << 16  # rows up to which a timeline keeps every row unless told otherwise
 SUMMED = (

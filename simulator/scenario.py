@@ -21,16 +21,16 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.disk import is_file, parse_table, read
-from planner.errors import RingloomError, brief
-from planner.given import decimal, integer, number, whole
-from planner.given import name as name_of_topology
-from planner.ir import ACCUMULATORS, Plan
-from planner.one_line import OneLine, both_ends
-from simulator.hardware import Hardware
-from simulator.hardware.schema import LARGEST, SMALLEST
-from simulator.network.routes import Links, Routes, ends_of, name_of
-from simulator.network.topology import Topology, graph_of, pod, topology
+from ringloom.planner.disk import is_file, parse_table, read
+from ringloom.planner.errors import RingloomError, brief
+from ringloom.planner.given import decimal, integer, number, whole
+from ringloom.planner.given import name as name_of_topology
+from ringloom.planner.ir import ACCUMULATORS, Plan
+from ringloom.planner.one_line import OneLine, both_ends
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.hardware.schema import LARGEST, SMALLEST
+from ringloom.simulator.network.routes import Links, Routes, ends_of, name_of
+from ringloom.simulator.network.topology import Topology, graph_of, pod, topology
 
 Speeds = Mapping[int, float] | Sequence[float]
 LAUNCHES = tuple(

@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import RingloomError
-from planner.ir import Attend, Move, Plan
-from planner.partitions import Ints
-from simulator.memory import Memory
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import Attend, Move, Plan
+from ringloom.planner.partitions import Ints
+from ringloom.simulator.memory import Memory
 
 Floats = NDArray[np.float64]
 Stream = Literal["compute", "merge", "send", "receive", "wait"]

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from planner.errors import RingloomError, brief
-from planner.plans import Plans
-from simulator.hardware import Hardware
-from simulator.hardware.schema import OPTIONAL, UNITS
-from simulator.network.routes import ends_of
-from simulator.pictures import new_axes
-from simulator.prediction import seconds_of
-from simulator.scenario import LAUNCHES, Scenario
+from ringloom.planner.errors import RingloomError, brief
+from ringloom.planner.plans import Plans
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.hardware.schema import OPTIONAL, UNITS
+from ringloom.simulator.network.routes import ends_of
+from ringloom.simulator.pictures import new_axes
+from ringloom.simulator.prediction import seconds_of
+from ringloom.simulator.scenario import LAUNCHES, Scenario
 
 OWN = "share", "launch", "speed:RANK", "link:A-B"
 POINTS = 9  # of a curve, evenly in the logarithm

@@ -66,8 +66,8 @@ def right(ranks: int, seeds: list[int], rank: int) -> list[Row]:
     import random
 
     import ringloom as rl
-    from codegen import emit
-    from runtimes.emitted import load
+    from ringloom.codegen import emit
+    from ringloom.runtimes.emitted import load
 
     rows = list[Row]()
     for seed in seeds:

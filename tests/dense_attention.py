@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from planner.workload import Workload
-from runtimes.arrays import Array
-from runtimes.reference import dense
-from runtimes.validation import EXACT, distance
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.reference import dense
+from ringloom.runtimes.validation import EXACT, distance
 
 
 def assert_dense(

@@ -10,12 +10,12 @@ import tempfile
 
 from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
 
-from planner.masks import Full
-from planner.planning import plan
-from planner.workload import Workload
 from rank_traces import save_ranks
-from simulator.prediction import Prediction, simulate
-from simulator.timeline import spans
+from ringloom.planner.masks import Full
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.simulator.prediction import Prediction, simulate
+from ringloom.simulator.timeline import spans
 
 SCALE = 1000.0  # nanoseconds as microseconds
 NEAR = 0.1  # of a percent, from rounding to whole microseconds

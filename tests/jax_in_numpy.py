@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from planner.plans import Plans
-from runtimes.emitted import RESULTS, SIDES, source_of
+from ringloom.planner.plans import Plans
+from ringloom.runtimes.emitted import RESULTS, SIDES, source_of
 from stand_ins.jax_in_numpy import NAMES, array
 from stand_ins.ranks import Ranks
 

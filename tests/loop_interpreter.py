@@ -8,13 +8,13 @@ to have come there.
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import INPUTS, TENSORS, Attend, Plan, Step
-from planner.loops.expand import Expansion
-from planner.loops.form import Loops
-from planner.partitions import merge as tokens
-from runtimes.arrays import draw
-from runtimes.reference import dense
-from runtimes.reference import online_softmax as partial
+from ringloom.planner.ir import INPUTS, TENSORS, Attend, Plan, Step
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import Loops
+from ringloom.planner.partitions import merge as tokens
+from ringloom.runtimes.arrays import draw
+from ringloom.runtimes.reference import dense
+from ringloom.runtimes.reference import online_softmax as partial
 
 Array = NDArray[np.float64]
 Sum = tuple[Array, ...]  # OUT: o and lse; DQ: dq; DKV: dk and dv

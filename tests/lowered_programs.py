@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from codegen.check import check
-from codegen.ir import Program, Register
-from codegen.lower import lower
-from codegen.lowering.keeping import kept
-from codegen.passes import optimized
-from planner.errors import PlanError
-from planner.loops import recovered
-from planner.loops.expand import Expansion
-from planner.loops.form import Ints
-from planner.masks.parsing import parse
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.codegen.check import check
+from ringloom.codegen.ir import Program, Register
+from ringloom.codegen.lower import lower
+from ringloom.codegen.lowering.keeping import kept
+from ringloom.codegen.passes import optimized
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops import recovered
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import Ints
+from ringloom.planner.masks.parsing import parse
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 
 SCHEDULES = (
     *("ring", "striped", "zigzag", "burst", "balanced", "bidirectional", "tokenring"),

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import stand_ins
-from codegen import emit, ir
-from codegen.check import ProgramError, check
-from codegen.jax.schedule import schedule as jax_schedule
-from codegen.programs import Program, Target, program_of
-from codegen.torch.schedule import schedule as torch_schedule
 from lowered_programs import workload
-from planner.errors import PlanError
-from planner.planning import plan
-from planner.plans import Plans
 from repository import ROOT
+from ringloom.codegen import emit, ir
+from ringloom.codegen.check import ProgramError, check
+from ringloom.codegen.jax.schedule import schedule as jax_schedule
+from ringloom.codegen.programs import Program, Target, program_of
+from ringloom.codegen.torch.schedule import schedule as torch_schedule
+from ringloom.planner.errors import PlanError
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
 from stand_ins.case import Case, case_of
 from stand_ins.definitions import defined, definitions
 

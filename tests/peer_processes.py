@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runtimes.arrays import Array
+from ringloom.runtimes.arrays import Array
 
 Body = Callable[[int], dict[str, list[Any]]]  # rank -> tensors per case
 

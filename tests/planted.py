@@ -30,7 +30,7 @@ from planting import (
     zeroed_head,
 )
 from ringloom.auditing.adapters import pytorch_ring, ring_attention_pytorch
-from runtimes.peers import of_torch
+from ringloom.runtimes.peers import of_torch
 
 WORK = rl.Workload(64, heads=4, kv_heads=2, head_dim=16, batch=2, dtype="float32")
 

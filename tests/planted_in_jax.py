@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 import ringloom as rl
-from codegen import emit
 from ringloom.auditing.adapters import jax_ring
 from ringloom.auditing.cases import case_of
-from runtimes.audit import Report
-from runtimes.audit.examining import examine
-from runtimes.audit.running.on_jax import Asker
-from runtimes.emitted import load
+from ringloom.codegen import emit
+from ringloom.runtimes.audit import Report
+from ringloom.runtimes.audit.examining import examine
+from ringloom.runtimes.audit.running.on_jax import Asker
+from ringloom.runtimes.emitted import load
 
 RANKS = 4
 FILE = Path("ringattention", "ringattention_jax.py")

@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 
 import ringloom as rl
-from planner.layouts import by_tokens
 from planting import RANKS, Attend, Fault, Subject, emitted, gradients, replaced, zeroed_head
-from runtimes.arrays import draw
-from runtimes.reference import dense
+from ringloom.planner.layouts import by_tokens
+from ringloom.runtimes.arrays import draw
+from ringloom.runtimes.reference import dense
 
 QUERIES, KEYS = 64, 4096
 SEEN = 1e-2  # what a test of random inputs allows

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 import ringloom as rl
-from codegen import emit
-from runtimes.emitted import load
-from runtimes.peers import of_torch
+from ringloom.codegen import emit
+from ringloom.runtimes.emitted import load
+from ringloom.runtimes.peers import of_torch
 
 Attend = Callable[..., Any]
 RANKS = 4

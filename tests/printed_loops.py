@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from hypothesis import given, settings
 
-from codegen import emit
-from planner.errors import PlanError
-from planner.plans import Plans
+from ringloom.codegen import emit
+from ringloom.planner.errors import PlanError
+from ringloom.planner.plans import Plans
 from strategies.plans import random_plans
 
 FEW = settings(max_examples=max(12, settings().max_examples // 2))

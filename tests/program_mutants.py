@@ -13,8 +13,8 @@ from itertools import islice
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from codegen.conditions import Test
-from codegen.ir import Choose, Message, Op, Post, Program, Route
+from ringloom.codegen.conditions import Test
+from ringloom.codegen.ir import Choose, Message, Op, Post, Program, Route
 
 Mutant = tuple[str, Any]  # where and how it differs, and what it is
 NAMES = 3  # other names that take the place of one

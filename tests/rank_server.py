@@ -5,8 +5,8 @@ import pytest
 PRELOADED = (
     "pytest",
     "codegen",
-    "planner.planning",
-    "runtimes.torch.launch",
+    "ringloom.planner.planning",
+    "ringloom.runtimes.torch.launch",
     "torch.distributed.fsdp",
     "torch.distributed.tensor.parallel",
 )
@@ -15,6 +15,6 @@ PRELOADED = (
 @pytest.fixture(scope="session", autouse=True)
 def forked() -> None:
     """The server runs; whoever asks for others to be imported comes too late."""
-    from runtimes.machine import serve
+    from ringloom.runtimes.machine import serve
 
     serve(*PRELOADED)

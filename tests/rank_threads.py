@@ -17,11 +17,11 @@ from dense_attention import assert_dense
 from in_memory.distributed import installed
 from in_memory.network import Network
 from in_memory.threads import on_threads
-from planner.plans import Plans
-from runtimes import backends, emitted
-from runtimes.arrays import Array, draw, draw_sinks
-from runtimes.torch import launch, rank
-from runtimes.torch.rank import Body, Parts
+from ringloom.planner.plans import Plans
+from ringloom.runtimes import backends, emitted
+from ringloom.runtimes.arrays import Array, draw, draw_sinks
+from ringloom.runtimes.torch import launch, rank
+from ringloom.runtimes.torch.rank import Body, Parts
 from shards import in_order
 
 

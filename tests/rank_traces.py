@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from simulator.chrome_trace import save_trace, trace
-from simulator.prediction import Prediction
+from ringloom.simulator.chrome_trace import save_trace, trace
+from ringloom.simulator.prediction import Prediction
 
 
 def save_ranks(run: Prediction, folder: str | Path, *, scale: float = 1.0) -> list[Path]:

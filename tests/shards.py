@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.partitions import Side
+from ringloom.planner.partitions import Side
 
 
 def in_order(side: Side, ranks: int) -> NDArray[np.int64]:

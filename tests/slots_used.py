@@ -3,11 +3,11 @@
 from collections import Counter
 from itertools import product
 
-from planner.analysis.tables import attended_blocks
-from planner.ir import ACCUMULATORS, Plan
-from runtimes.arrays import Array
-from runtimes.reference import dense, oracle
-from runtimes.reference.virtual_ranks import VirtualRanks
+from ringloom.planner.analysis.tables import attended_blocks
+from ringloom.planner.ir import ACCUMULATORS, Plan
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.reference import dense, oracle
+from ringloom.runtimes.reference.virtual_ranks import VirtualRanks
 
 
 def sharded(plan: Plan, *inputs: Array) -> VirtualRanks:

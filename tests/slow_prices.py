@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.ir import ACCUMULATORS, TENSORS, Plan
-from planner.kernel_calls import Call, Takes, rectangle_calls
-from planner.kernel_calls.runs import PLAIN
-from planner.partitions import Block, merge, shifted
-from planner.workload import DTYPES
-from simulator.hardware import Hardware
+from ringloom.planner.ir import ACCUMULATORS, TENSORS, Plan
+from ringloom.planner.kernel_calls import Call, Takes, rectangle_calls
+from ringloom.planner.kernel_calls.runs import PLAIN
+from ringloom.planner.partitions import Block, merge, shifted
+from ringloom.planner.workload import DTYPES
+from ringloom.simulator.hardware import Hardware
 
 
 def up(n: float, to: float) -> float:

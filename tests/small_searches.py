@@ -12,7 +12,7 @@ import corpus
 import pytest
 
 import ringloom as rl
-from planner.plans import Passes, Plans
+from ringloom.planner.plans import Passes, Plans
 from ringloom.searching.trying import Search
 
 SLOWER = 2000  # times: of memory and links, as many tokens as thousands take elsewhere

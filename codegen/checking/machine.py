@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen.conditions import Flags
-from codegen.ir import Op, Register, Slice
-from planner.errors import PlanError
-from planner.loops.form import Ends, Ints
-from planner.masks.mask import SideName
-from planner.partitions import Side
+from ringloom.codegen.conditions import Flags
+from ringloom.codegen.ir import Op, Register, Slice
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.form import Ends, Ints
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.partitions import Side
 
 Held = NDArray[Any]  # what a register has: blocks or weights
 Places = tuple[Ints, Ints, Ints]  # an index of a table

@@ -4,11 +4,11 @@ from typing import assert_never
 
 import numpy as np
 
-from codegen.checking.machine import Held, Registers
-from codegen.conditions import Flags, holds
-from codegen.ir import Exchange, Gather, Hop, Message, Reduce, Swap, SwapBack
-from planner.loops.form import Ints, Root
-from planner.masks.mask import SideName
+from ringloom.codegen.checking.machine import Held, Registers
+from ringloom.codegen.conditions import Flags, holds
+from ringloom.codegen.ir import Exchange, Gather, Hop, Message, Reduce, Swap, SwapBack
+from ringloom.planner.loops.form import Ints, Root
+from ringloom.planner.masks.mask import SideName
 
 Arrivals = tuple[Flags, Held]  # to which ranks something comes, and what [ranks, pieces, heads]
 

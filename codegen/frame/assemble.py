@@ -4,7 +4,7 @@
     assemble(docstring, [constants, layout, schedule, Part(...), ...], keep=("attention", "main"))
 
 What of a part is there for some programs only stands under an `if` of capital names, the choices
-of the program, which `codegen.frame.folding` makes: `if WINDOWS:` ... `else:` ...
+of the program, which `ringloom.codegen.frame.folding` makes: `if WINDOWS:` ... `else:` ...
 
 Every text is a module: imports, then definitions (functions, classes, assignments). Texts come in
 the order of the program. Kept are the definitions named in `keep` and what these use, transitively
@@ -33,9 +33,9 @@ from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 
-from codegen.frame.folding import folded
-from codegen.frame.formatting import formatted
-from codegen.frame.imports import Import, written
+from ringloom.codegen.frame.folding import folded
+from ringloom.codegen.frame.formatting import formatted
+from ringloom.codegen.frame.imports import Import, written
 
 CODEGEN = Path(__file__).parents[1]
 KNOWN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
@@ -202,7 +202,7 @@ def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Import]:
         raise LookupError("a part must not import from __future__: programs do not")
     for alias in node.names:
         package, *_ = (source or alias.name).split(".")
-        if package != "codegen":
+        if package != "ringloom":
             yield Import(source, alias.name, alias.asname or "", package)
 
 

@@ -10,15 +10,15 @@ from shlex import quote, split
 
 import numpy as np
 
-from codegen.frame.layout import Form
-from codegen.frame.masks import mask_data
-from codegen.frame.packed import literal
-from codegen.programs import Options, Program
-from planner.files.digest import digest
-from planner.ir import TENSORS
-from planner.layouts.peers import PEERS
-from planner.loops.form import Exchange, Loops, Return, Root, Send, Shift
-from planner.version import VERSION
+from ringloom.codegen.frame.layout import Form
+from ringloom.codegen.frame.masks import mask_data
+from ringloom.codegen.frame.packed import literal
+from ringloom.codegen.programs import Options, Program
+from ringloom.planner.files.digest import digest
+from ringloom.planner.ir import TENSORS
+from ringloom.planner.layouts.peers import PEERS
+from ringloom.planner.loops.form import Exchange, Loops, Return, Root, Send, Shift
+from ringloom.planner.version import VERSION
 
 LONG = 40  # characters of a mask that the title holds
 LONGEST = 80  # characters of a word of a command, or of a reason

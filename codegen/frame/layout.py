@@ -19,12 +19,12 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
-from planner.ir import Plan
-from planner.kernel_calls.calls import in_turn
-from planner.layouts import PIECES, chunks_of, split
-from planner.partitions import Ranges as Positions
-from planner.partitions import Side, merge
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Plan
+from ringloom.planner.kernel_calls.calls import in_turn
+from ringloom.planner.layouts import PIECES, chunks_of, split
+from ringloom.planner.partitions import Ranges as Positions
+from ringloom.planner.partitions import Side, merge
 
 Ints = NDArray[np.int64]
 

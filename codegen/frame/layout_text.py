@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from codegen.frame.layout import Form, Joined, Layout, Named, Ranges
-from codegen.frame.packed import assigned
+from ringloom.codegen.frame.layout import Form, Joined, Layout, Named, Ranges
+from ringloom.codegen.frame.packed import assigned
 
 RANK = "[*range(RANKS)][rank]"  # an IndexError for a rank of all devices, where these are more
 

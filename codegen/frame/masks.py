@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
-from codegen.frame.packed import assigned, literal
-from planner.masks import Mask
-from planner.masks.regions import FAR, Region
-from planner.workload import Workload
+from ringloom.codegen.frame.packed import assigned, literal
+from ringloom.planner.masks import Mask
+from ringloom.planner.masks.regions import FAR, Region
+from ringloom.planner.workload import Workload
 
 BEYOND = 2**30  # printed for "no bound" where the length is free; programs count in 32 bits
 ARRAYS = {"torch": "Tensor", "jax": "jax.Array"}

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from codegen.frame.assemble import PACKED, Part, assemble, parts_of
-from codegen.frame.header import constants, docstring
-from codegen.frame.layout_text import layout_text
-from codegen.frame.masks import mask_function
-from codegen.jax import by_tables
-from codegen.jax.by_tables import tables
-from codegen.jax.schedule import schedule
-from codegen.programs import Program
-from planner.errors import PlanError
+from ringloom.codegen.frame.assemble import PACKED, Part, assemble, parts_of
+from ringloom.codegen.frame.header import constants, docstring
+from ringloom.codegen.frame.layout_text import layout_text
+from ringloom.codegen.frame.masks import mask_function
+from ringloom.codegen.jax import by_tables
+from ringloom.codegen.jax.by_tables import tables
+from ringloom.codegen.jax.schedule import schedule
+from ringloom.codegen.programs import Program
+from ringloom.planner.errors import PlanError
 
 __all__ = ["tables", "write"]
 VOCABULARY = "vocabulary/messages", "vocabulary/accumulation"

@@ -16,16 +16,16 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from codegen.frame import masks
-from codegen.frame.assemble import Part, parts_of
-from codegen.frame.packed import assigned
-from codegen.jax import slots
-from codegen.jax.parts.tables.arrays import calls_of, side_of, steps_of
-from codegen.programs import Program
-from codegen.steps import Tables
-from planner.errors import PlanError
-from planner.files.digest import digest
-from planner.masks import Full, Mask
+from ringloom.codegen.frame import masks
+from ringloom.codegen.frame.assemble import Part, parts_of
+from ringloom.codegen.frame.packed import assigned
+from ringloom.codegen.jax import slots
+from ringloom.codegen.jax.parts.tables.arrays import calls_of, side_of, steps_of
+from ringloom.codegen.programs import Program
+from ringloom.codegen.steps import Tables
+from ringloom.planner.errors import PlanError
+from ringloom.planner.files.digest import digest
+from ringloom.planner.masks import Full, Mask
 
 FORMAT = 2  # of tables
 HEADING = "# ---- Tables: the blocks of both sides, and what ranks do with them in each step.\n\n"

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from codegen.conditions import ranks_of
-from codegen.expressions import STATS, Expressions
-from codegen.ir import Exchange, Hop, Message, Place, Register, Slice
-from codegen.jax.traced import Traced
-from codegen.words import Words
-from planner.errors import PlanError
-from planner.loops.form import HELD, OWN, Expr
-from planner.masks.mask import SideName
+from ringloom.codegen.conditions import ranks_of
+from ringloom.codegen.expressions import STATS, Expressions
+from ringloom.codegen.ir import Exchange, Hop, Message, Place, Register, Slice
+from ringloom.codegen.jax.traced import Traced
+from ringloom.codegen.words import Words
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.form import HELD, OWN, Expr
+from ringloom.planner.masks.mask import SideName
 
 
 class Operands(Expressions):

@@ -9,9 +9,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import assert_never
 
-from codegen.conditions import Condition, ranks_of, steps_of
-from codegen.expressions import Form, Lines, indented, several
-from codegen.ir import (
+from ringloom.codegen.conditions import Condition, ranks_of, steps_of
+from ringloom.codegen.expressions import Form, Lines, indented, several
+from ringloom.codegen.ir import (
     At,
     Attend,
     Choose,
@@ -30,11 +30,11 @@ from codegen.ir import (
     Zero,
     writes,
 )
-from codegen.jax.operands import Operands
-from codegen.liveness import carried, first_read, results
-from codegen.rolling import rolls
-from planner.errors import PlanError
-from planner.loops.form import OWN, Root
+from ringloom.codegen.jax.operands import Operands
+from ringloom.codegen.liveness import carried, first_read, results
+from ringloom.codegen.rolling import rolls
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.form import OWN, Root
 
 Asked = tuple[str, str]  # a test of the step that Python asks, "" for none, and a line
 HEADS = {

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from codegen.expressions import form_of
-from codegen.ir import Slice, Swap, Wait, walk
-from codegen.jax.printer import SAVED, Printer
-from codegen.programs import Program
-from codegen.words import SIZES
-from planner.errors import PlanError
+from ringloom.codegen.expressions import form_of
+from ringloom.codegen.ir import Slice, Swap, Wait, walk
+from ringloom.codegen.jax.printer import SAVED, Printer
+from ringloom.codegen.programs import Program
+from ringloom.codegen.words import SIZES
+from ringloom.planner.errors import PlanError
 
 
 class Schedule(NamedTuple):

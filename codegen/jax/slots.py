@@ -1,6 +1,6 @@
 """tables(forward, backward)   plans as JAX runs them: ranks send alike, blocks are in slots.
 
-    tables    those of `codegen.steps`, but for "KEPT": {tensor: [slots of each rank]}, and
+    tables    those of `ringloom.codegen.steps`, but for "KEPT": {tensor: [slots of each rank]}, and
               "PASSES": {"forward": pass, "backward": pass}
     pass      {"SLOTS": {tensor: how many}, "SECTIONS": [section ...],
                "MOVES": [[slots of each rank] of each step], "TILES": [[tiles of each rank] ...]}
@@ -21,11 +21,11 @@ from itertools import groupby
 
 import numpy as np
 
-from codegen import steps
-from codegen.steps import Lists, Parts, Tables
-from planner.analysis.tiles import tiles
-from planner.errors import PlanError
-from planner.ir import CARRIED, TENSORS, Plan
+from ringloom.codegen import steps
+from ringloom.codegen.steps import Lists, Parts, Tables
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import CARRIED, TENSORS, Plan
 
 Way = tuple[str, int, int]  # a tensor, how far on its blocks go, and if sums are finished
 Sent = dict[Way, dict[int, list[int]]]  # the blocks that go each way in a step, by their sender

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from codegen.words import Words
+from ringloom.codegen.words import Words
 
 
 class Traced(Words):

@@ -13,14 +13,14 @@ from itertools import groupby
 
 import numpy as np
 
-from codegen.conditions import Flags
-from codegen.ir import Register, Slice
-from codegen.lowering.order import swapped
-from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, TENSORS
-from planner.loops.expand import Expansion, pairs
-from planner.loops.form import OWN, Attend, Expr, Ints, Part, Return, Root, Send, When
-from planner.loops.values import same
+from ringloom.codegen.conditions import Flags
+from ringloom.codegen.ir import Register, Slice
+from ringloom.codegen.lowering.order import swapped
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import ACCUMULATORS, TENSORS
+from ringloom.planner.loops.expand import Expansion, pairs
+from ringloom.planner.loops.form import OWN, Attend, Expr, Ints, Part, Return, Root, Send, When
+from ringloom.planner.loops.values import same
 
 Delivery = Send | Return  # a message of sums
 

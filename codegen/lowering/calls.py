@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from codegen.conditions import Condition, Flags, Steps, condition, holds
-from codegen.ir import Attend, AttendKind, Choose, Op, Place, Register, Slice
-from codegen.lowering.accumulators import Call
-from codegen.lowering.places import Seen, place_of
-from planner.analysis.tiles import LIVE, tiles
-from planner.errors import PlanError
-from planner.loops.expand import Expansion
-from planner.loops.form import Ints, Part
-from planner.masks.mask import SideName
+from ringloom.codegen.conditions import Condition, Flags, Steps, condition, holds
+from ringloom.codegen.ir import Attend, AttendKind, Choose, Op, Place, Register, Slice
+from ringloom.codegen.lowering.accumulators import Call
+from ringloom.codegen.lowering.places import Seen, place_of
+from ringloom.planner.analysis.tiles import LIVE, tiles
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import Ints, Part
+from ringloom.planner.masks.mask import SideName
 
 PLAIN: dict[str, AttendKind] = {"full": "full", "causal": "causal", "strict": "strict"}
 Pair = tuple[Part, Part]  # of queries and of keys

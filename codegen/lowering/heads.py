@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.loops.expand import Expansion
-from planner.loops.form import Attend, Ints
-from planner.partitions import Side
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import Attend, Ints
+from ringloom.planner.partitions import Side
 
 
 def refuse_other_heads(rows: Expansion) -> None:

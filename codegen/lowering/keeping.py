@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.loops.expand import Expansion
-from planner.loops.form import HELD, Exchange
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import HELD, Exchange
 
 Kept = dict[str, Exchange]  # by side
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.loops.expand import Expansion
-from planner.loops.form import OWN, Attend, Ends, Exchange, Ints
-from planner.partitions import Side
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import OWN, Attend, Ends, Exchange, Ints
+from ringloom.planner.partitions import Side
 
 
 def swapped(rows: Expansion, exchange: Exchange) -> tuple[Ends | None, int]:

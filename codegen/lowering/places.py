@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from codegen.ir import Place
-from planner.errors import PlanError
-from planner.loops.expand import Expansion
-from planner.loops.form import OWN, Ends, Expr, Ints, Part
+from ringloom.codegen.ir import Place
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import OWN, Ends, Expr, Ints, Part
 
 Seen = tuple[int, Ints]  # a step, and the ranks that read a value in it
 

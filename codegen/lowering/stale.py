@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.columns import twice
-from planner.errors import PlanError
-from planner.loops.expand import Expansion, pairs
-from planner.loops.form import Attend, Exchange, Ints, Part, Send, Start
+from ringloom.planner.columns import twice
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.expand import Expansion, pairs
+from ringloom.planner.loops.form import Attend, Exchange, Ints, Part, Send, Start
 
 
 def refuse_stale(rows: Expansion) -> None:

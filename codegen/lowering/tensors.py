@@ -1,9 +1,9 @@
 """refuse_apart(rows)   a name has all tensors of its queries: refuses loops in which they part."""
 
-from planner.errors import PlanError
-from planner.ir import QUERY_SIDE
-from planner.loops.expand import Expansion
-from planner.loops.form import HELD, OWN, Exchange, Send, Start
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import QUERY_SIDE
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import HELD, OWN, Exchange, Send, Start
 
 
 def refuse_apart(rows: Expansion) -> None:

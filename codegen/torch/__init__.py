@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from codegen.frame.assemble import PACKED, Part, assemble, parts_of
-from codegen.frame.header import constants, docstring
-from codegen.frame.layout_text import layout_text
-from codegen.frame.masks import mask_function
-from codegen.programs import Program
-from codegen.torch import by_tables
-from codegen.torch.by_tables import tables
-from codegen.torch.schedule import schedule
-from planner.errors import PlanError
+from ringloom.codegen.frame.assemble import PACKED, Part, assemble, parts_of
+from ringloom.codegen.frame.header import constants, docstring
+from ringloom.codegen.frame.layout_text import layout_text
+from ringloom.codegen.frame.masks import mask_function
+from ringloom.codegen.programs import Program
+from ringloom.codegen.torch import by_tables
+from ringloom.codegen.torch.by_tables import tables
+from ringloom.codegen.torch.schedule import schedule
+from ringloom.planner.errors import PlanError
 
 __all__ = ["tables", "write"]
 CALLED = "vocabulary/messages", "vocabulary/accumulation", "bands", "visitors", "merge"

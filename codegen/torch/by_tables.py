@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from codegen import steps
-from codegen.frame.assemble import Part, parts_of
-from codegen.frame.masks import boxes
-from codegen.frame.packed import assigned
-from codegen.programs import Program
-from codegen.steps import Arrays
-from codegen.torch.calls import cutter
+from ringloom.codegen import steps
+from ringloom.codegen.frame.assemble import Part, parts_of
+from ringloom.codegen.frame.masks import boxes
+from ringloom.codegen.frame.packed import assigned
+from ringloom.codegen.programs import Program
+from ringloom.codegen.steps import Arrays
+from ringloom.codegen.torch.calls import cutter
 
 FORMAT = 3  # of tables
 HEADING = """\
@@ -40,13 +40,13 @@ def layout() -> list[str | Part]:
 
 
 def tables(program: Program) -> Arrays:
-    """The tables of a plan as arrays by name; PlanError as `codegen.steps.tables`.
+    """The tables of a plan as arrays by name; PlanError as `ringloom.codegen.steps.tables`.
 
     sizes              format, passes, ranks, seq, kv_seq, heads, kv_heads, head_dim
     scale              what scores are multiplied by
     mask               [n, 6]  boxes i0 <= i < i1, j0 <= j < j1, low <= j - i <= high, aligned
     q_order, q_sizes   positions rank after rank, and how many each rank has; kv_ the same of keys
-    steps              JSON of `codegen.steps`, in bytes
+    steps              JSON of `ringloom.codegen.steps`, in bytes
     """
     work, sides = program.work, program.forward.partition
     sizes = (program.ranks, work.seq, work.kv_seq, work.heads, work.kv_heads, work.head_dim)

@@ -10,10 +10,10 @@ Rows, columns and heads count from the first one of a rectangle's blocks, laid o
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from codegen.steps import Lists, Parts, Rectangle
-from planner.ir import Plan
-from planner.kernel_calls import rectangle_calls
-from planner.partitions import shifted
+from ringloom.codegen.steps import Lists, Parts, Rectangle
+from ringloom.planner.ir import Plan
+from ringloom.planner.kernel_calls import rectangle_calls
+from ringloom.planner.partitions import shifted
 
 
 def cutter(plan: Plan) -> Parts:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from codegen.conditions import ranks_of, steps_of
-from codegen.expressions import STATS, Expressions, Form, Lines, several
-from codegen.ir import (
+from ringloom.codegen.conditions import ranks_of, steps_of
+from ringloom.codegen.expressions import STATS, Expressions, Form, Lines, several
+from ringloom.codegen.ir import (
     Exchange,
     Hop,
     Let,
@@ -18,9 +18,9 @@ from codegen.ir import (
     Wait,
     walk,
 )
-from planner.errors import PlanError
-from planner.loops.form import HELD, OWN, Expr
-from planner.masks.mask import SideName
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.form import HELD, OWN, Expr
+from ringloom.planner.masks.mask import SideName
 
 
 class Operands(Expressions):

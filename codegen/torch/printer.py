@@ -7,9 +7,9 @@ op is written; nothing that was printed is read.
 from collections.abc import Iterable
 from typing import assert_never
 
-from codegen.conditions import ranks_of
-from codegen.expressions import Form, Lines, indented, several
-from codegen.ir import (
+from ringloom.codegen.conditions import ranks_of
+from ringloom.codegen.expressions import Form, Lines, indented, several
+from ringloom.codegen.ir import (
     At,
     Attend,
     Choose,
@@ -26,9 +26,9 @@ from codegen.ir import (
     Wait,
     Zero,
 )
-from codegen.torch.operands import Operands, kept_along
-from planner.errors import PlanError
-from planner.loops.form import OWN
+from ringloom.codegen.torch.operands import Operands, kept_along
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.form import OWN
 
 GIVEN = "q: Tensor, k: Tensor, v: Tensor", "name: str, about: str, wrong: str, seq: int"
 HEADS = {

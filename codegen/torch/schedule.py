@@ -1,10 +1,10 @@
 """schedule(program)   the passes of a program as text, with the constants that they name."""
 
-from codegen.expressions import form_of
-from codegen.programs import Program
-from codegen.torch.operands import kept_along
-from codegen.torch.printer import print_pass
-from codegen.words import SIZES
+from ringloom.codegen.expressions import form_of
+from ringloom.codegen.programs import Program
+from ringloom.codegen.torch.operands import kept_along
+from ringloom.codegen.torch.printer import print_pass
+from ringloom.codegen.words import SIZES
 
 
 def schedule(program: Program) -> str:

@@ -3,7 +3,7 @@
 from shapes import cell, drawing, text
 
 import ringloom as rl
-from planner.ir import TENSORS
+from ringloom.planner.ir import TENSORS
 
 SIDES = {"kv": ("KV", "DKV"), "q": ("Q", "DOUT", "STATS", "DQ")}
 GROUPS, WIDE = (1, 2, 4, 8), 440

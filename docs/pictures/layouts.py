@@ -4,7 +4,7 @@ from mask_cells import Colour, square
 from shapes import drawing, text
 
 import ringloom as rl
-from planner.ir import Plan
+from ringloom.planner.ir import Plan
 
 ROUND, SIZE = 1, 13
 

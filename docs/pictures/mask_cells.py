@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from shapes import COLOURS, FAINT, INK, line, rect, text
 
-from planner.ir import Plan
+from ringloom.planner.ir import Plan
 
 Colour = Callable[[int, int], int | None]
 

@@ -5,7 +5,7 @@ from math import log2
 from shapes import COLOURS, FAINT, drawing, line, text
 
 import ringloom as rl
-from planner.ir import TENSORS
+from ringloom.planner.ir import TENSORS
 
 LENGTHS = [2**k for k in range(7, 16)]
 LEFT, TOP, WIDE, HIGH = 70, 16, 460, 250

@@ -2,7 +2,7 @@
 
 from shapes import cell, text
 
-from planner.ir import Plan
+from ringloom.planner.ir import Plan
 
 SIZE, GAP, HIGH = 62, 4, 30
 

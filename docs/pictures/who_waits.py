@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ringloom as rl
-from planner.analysis.balance import loads
+from ringloom.planner.analysis.balance import loads
 
 RANKS, WIDTH, HEIGHT, GAP, TOP, LEFT = 8, 290, 17, 4, 34, 52
 TALL = TOP + RANKS * (HEIGHT + GAP) + 30  # of a panel; both, one below the other, fit a phone

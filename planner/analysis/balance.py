@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tiles import tiles
-from planner.ir import Plan
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.ir import Plan
 
 
 def loads(plan: Plan) -> NDArray[np.int64]:

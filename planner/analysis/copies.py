@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.analysis.tables import Table, attended_blocks
-from planner.ir import INPUTS, Plan
-from planner.partitions import Ints
+from ringloom.planner.analysis.tables import Table, attended_blocks
+from ringloom.planner.ir import INPUTS, Plan
+from ringloom.planner.partitions import Ints
 
 
 class Rows(NamedTuple):

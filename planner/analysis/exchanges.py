@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import flat
-from planner.ir import Index, Move, Plan, Step
-from planner.partitions import Ints
+from ringloom.planner.columns import flat
+from ringloom.planner.ir import Index, Move, Plan, Step
+from ringloom.planner.partitions import Ints
 
 Floats = NDArray[np.float64]
 

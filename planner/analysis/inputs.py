@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.analysis.copies import Copies
-from planner.analysis.tables import Table, groups
-from planner.columns import again, flat, present
-from planner.errors import PlanError
-from planner.ir import HELD, Plan
+from ringloom.planner.analysis.copies import Copies
+from ringloom.planner.analysis.tables import Table, groups
+from ringloom.planner.columns import again, flat, present
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import HELD, Plan
 
 
 def check_inputs(plan: Plan) -> None:

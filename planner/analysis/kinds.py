@@ -11,12 +11,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tiles import FULL as FULL_TILE
-from planner.analysis.tiles import LIVE, tiles
-from planner.ir import Attend, Plan
-from planner.masks.areas import areas
-from planner.masks.regions import FAR, Region
-from planner.partitions import Side, shifted
+from ringloom.planner.analysis.tiles import FULL as FULL_TILE
+from ringloom.planner.analysis.tiles import LIVE, tiles
+from ringloom.planner.ir import Attend, Plan
+from ringloom.planner.masks.areas import areas
+from ringloom.planner.masks.regions import FAR, Region
+from ringloom.planner.partitions import Side, shifted
 
 Ints = NDArray[np.signedinteger[Any]]
 Kind = Literal["full", "causal", "strict", "tiles"]

@@ -11,11 +11,11 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.copies import Copies
-from planner.analysis.tables import Bits, Table, attended_blocks
-from planner.columns import again
-from planner.ir import ACCUMULATORS, Plan
-from planner.partitions import Ints
+from ringloom.planner.analysis.copies import Copies
+from ringloom.planner.analysis.tables import Bits, Table, attended_blocks
+from ringloom.planner.columns import again
+from ringloom.planner.ir import ACCUMULATORS, Plan
+from ringloom.planner.partitions import Ints
 
 Weights = NDArray[np.int64]  # one number per block
 Whole = NDArray[np.integer]

@@ -7,12 +7,12 @@ What is still to be added to, by the owner too, and what goes elsewhere, is sent
 
 import numpy as np
 
-from planner.analysis.partial_sums import transfers, travelling
-from planner.analysis.tables import Bits, Table, attended_blocks
-from planner.cached import cached_on_plan
-from planner.ir import ACCUMULATORS, CARRIED, Index, Move, Plan
-from planner.partitions import Ints
-from planner.workload import DTYPES
+from ringloom.planner.analysis.partial_sums import transfers, travelling
+from ringloom.planner.analysis.tables import Bits, Table, attended_blocks
+from ringloom.planner.cached import cached_on_plan
+from ringloom.planner.ir import ACCUMULATORS, CARRIED, Index, Move, Plan
+from ringloom.planner.partitions import Ints
+from ringloom.planner.workload import DTYPES
 
 NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it finished; nothing is added
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tables import Table, attended_blocks
-from planner.columns import again, twice
-from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, Index, Move, Plan
+from ringloom.planner.analysis.tables import Table, attended_blocks
+from ringloom.planner.columns import again, twice
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import ACCUMULATORS, Index, Move, Plan
 
 Counts = NDArray[np.integer]
 # Moves with the places of their blocks at the source, and what is held there: [n, w]

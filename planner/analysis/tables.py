@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from planner.cached import cached_on_plan
-from planner.ir import ACCUMULATORS, HELD, INPUTS, TENSORS, Attend, Index, Plan
-from planner.partitions import Ints
+from ringloom.planner.cached import cached_on_plan
+from ringloom.planner.ir import ACCUMULATORS, HELD, INPUTS, TENSORS, Attend, Index, Plan
+from ringloom.planner.partitions import Ints
 
 Bits = NDArray[np.bool_]
 

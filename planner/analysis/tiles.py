@@ -12,10 +12,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import Attend, Index, Plan
-from planner.masks.areas import areas, sizes
-from planner.partitions import Ints, Partition, heads_in_common, shifted
-from planner.workload import Workload
+from ringloom.planner.ir import Attend, Index, Plan
+from ringloom.planner.masks.areas import areas, sizes
+from ringloom.planner.partitions import Ints, Partition, heads_in_common, shifted
+from ringloom.planner.workload import Workload
 
 LIVE, FULL = np.uint8(1), np.uint8(2)
 CELLS = 1 << 21  # tiles of a node looked at at a time

@@ -16,17 +16,17 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.disk import from_json, read, write
-from planner.disk import largest as largest_file
-from planner.errors import PlanError, brief
-from planner.files.runs import LONG, expanded, runs_of
-from planner.files.sizes import check_sizes
-from planner.given import LONGEST_NAME, name
-from planner.ir import Attend, Held, Move, Node, Plan, Step
-from planner.partitions import Block, Ints, Partition, Side
-from planner.plans import AnyPlans, Plans
-from planner.verify import verify, verify_pair
-from planner.workload import Workload
+from ringloom.planner.disk import from_json, read, write
+from ringloom.planner.disk import largest as largest_file
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.files.runs import LONG, expanded, runs_of
+from ringloom.planner.files.sizes import check_sizes
+from ringloom.planner.given import LONGEST_NAME, name
+from ringloom.planner.ir import Attend, Held, Move, Node, Plan, Step
+from ringloom.planner.partitions import Block, Ints, Partition, Side
+from ringloom.planner.plans import AnyPlans, Plans
+from ringloom.planner.verify import verify, verify_pair
+from ringloom.planner.workload import Workload
 
 # 1: read, no longer written; messages without an absent accumulator, and no OUT held at the start
 # 2: with these

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from planner.ir import Plan
-from planner.workload import Workload
+from ringloom.planner.ir import Plan
+from ringloom.planner.workload import Workload
 
 LENGTH = 16  # hexadecimal digits
 

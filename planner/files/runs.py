@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError, brief
-from planner.partitions import Ints
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.partitions import Ints
 
 LONG = 16  # numbers from which on a column may be runs: older readers read the files of small plans
 MOST = np.iinfo(np.int32).max

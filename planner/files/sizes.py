@@ -8,9 +8,9 @@ places    ranks x blocks, ranks x ranks, query blocks x KV blocks, tiles of all 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.disk import TOLD
-from planner.errors import PlanError, brief
-from planner.files.runs import length
+from ringloom.planner.disk import TOLD
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.files.runs import length
 
 Json = Any
 WIDTH = 4  # bytes of a number in a column

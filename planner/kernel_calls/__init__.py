@@ -1,6 +1,6 @@
 """The kernel calls of a rectangle: the one place where rectangles are cut for kernels."""
 
-from planner.kernel_calls.calls import rectangle_calls
-from planner.kernel_calls.runs import Band, Call, Takes, band_calls
+from ringloom.planner.kernel_calls.calls import rectangle_calls
+from ringloom.planner.kernel_calls.runs import Band, Call, Takes, band_calls
 
 __all__ = ["Band", "Call", "Takes", "band_calls", "rectangle_calls"]

@@ -17,10 +17,10 @@ from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
-from planner.kernel_calls.runs import PLAIN, Call, Takes, ascend, band_calls, runs
-from planner.kernel_calls.strips import strip_calls
-from planner.masks.regions import FAR, Ints
-from planner.partitions import Ranges, merge
+from ringloom.planner.kernel_calls.runs import PLAIN, Call, Takes, ascend, band_calls, runs
+from ringloom.planner.kernel_calls.strips import strip_calls
+from ringloom.planner.masks.regions import FAR, Ints
+from ringloom.planner.partitions import Ranges, merge
 
 CAUSAL = np.array([[-FAR, FAR, -FAR, FAR, -FAR, 0]])
 MOST = 64  # pairs of runs beyond which positions are taken as interleaved

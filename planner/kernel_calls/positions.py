@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.masks.areas import sizes
-from planner.masks.regions import Ints as Numbers
-from planner.partitions import Ints, Partition, Ranges, shifted
-from planner.workload import Workload
+from ringloom.planner.masks.areas import sizes
+from ringloom.planner.masks.regions import Ints as Numbers
+from ringloom.planner.partitions import Ints, Partition, Ranges, shifted
+from ringloom.planner.workload import Workload
 
 
 class Rectangle(NamedTuple):

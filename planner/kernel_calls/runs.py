@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from planner.masks.regions import FAR, Ints
+from ringloom.planner.masks.regions import FAR, Ints
 
 STRIP = 1024  # rows of a window at least, as a kernel may need it as a bias
 Band = bool | tuple[int, int]

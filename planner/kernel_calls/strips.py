@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.kernel_calls.runs import Call
-from planner.masks.regions import Ints
+from ringloom.planner.kernel_calls.runs import Call
+from ringloom.planner.masks.regions import Ints
 
 TILE = 512  # rows of a masked call: bounds its mask, and the work done on what it hides
 EACH = 20_000  # pairs that one call more is worth

@@ -5,23 +5,23 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError, unknown
-from planner.given import whole
-from planner.layouts.by_place import PIECES as PIECES
-from planner.layouts.by_place import contiguous, striped, zigzag
-from planner.layouts.by_work import balance as balance
-from planner.layouts.by_work import even_work, heap, snake
-from planner.layouts.documents import parts as parts
-from planner.layouts.documents import per_document, whole_document
-from planner.layouts.peers import PEER_NAMES as PEER_NAMES
-from planner.layouts.peers import own_name as own_name
-from planner.layouts.pieces import Chunks as Chunks
-from planner.layouts.pieces import by_heads as by_heads
-from planner.layouts.pieces import cut as cut
-from planner.layouts.pieces import split as split
-from planner.layouts.pieces import whole_heads as whole_heads
-from planner.partitions import Partition, Ranges
-from planner.workload import Workload, check_request
+from ringloom.planner.errors import PlanError, unknown
+from ringloom.planner.given import whole
+from ringloom.planner.layouts.by_place import PIECES as PIECES
+from ringloom.planner.layouts.by_place import contiguous, striped, zigzag
+from ringloom.planner.layouts.by_work import balance as balance
+from ringloom.planner.layouts.by_work import even_work, heap, snake
+from ringloom.planner.layouts.documents import parts as parts
+from ringloom.planner.layouts.documents import per_document, whole_document
+from ringloom.planner.layouts.peers import PEER_NAMES as PEER_NAMES
+from ringloom.planner.layouts.peers import own_name as own_name
+from ringloom.planner.layouts.pieces import Chunks as Chunks
+from ringloom.planner.layouts.pieces import by_heads as by_heads
+from ringloom.planner.layouts.pieces import cut as cut
+from ringloom.planner.layouts.pieces import split as split
+from ringloom.planner.layouts.pieces import whole_heads as whole_heads
+from ringloom.planner.partitions import Partition, Ranges
+from ringloom.planner.workload import Workload, check_request
 
 Layout = str | Partition  # a name, or the partition whose positions and owners to take
 

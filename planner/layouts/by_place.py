@@ -4,7 +4,7 @@ contiguous   A A A A B B B B C C C C     striped   A B C A B C A B C A B C
 zigzag       A A B B C C C C B B A A     of 12 tokens on the ranks A, B and C
 """
 
-from planner.layouts.pieces import Chunks, cut
+from ringloom.planner.layouts.pieces import Chunks, cut
 
 PIECES = {"contiguous": 1, "striped": 0, "zigzag": 2}  # in a row, of a rank; 0: stripes in turn
 

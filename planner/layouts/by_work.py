@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.errors import PlanError, brief
-from planner.layouts.dispatch import Loads, balanced, in_turn, to_least_loaded
-from planner.layouts.pieces import Chunks, cut, gathered, whole_heads
-from planner.masks import Mask, parse
-from planner.masks.areas import areas
-from planner.masks.mask import SideName
-from planner.partitions import Partition, shifted
-from planner.workload import Workload, check_request
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.layouts.dispatch import Loads, balanced, in_turn, to_least_loaded
+from ringloom.planner.layouts.pieces import Chunks, cut, gathered, whole_heads
+from ringloom.planner.masks import Mask, parse
+from ringloom.planner.masks.areas import areas
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.partitions import Partition, shifted
+from ringloom.planner.workload import Workload, check_request
 
 Sides = tuple[Chunks, Chunks]
 EACH, FINE = 16, 64  # pieces per rank where no grain is given

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.layouts.by_place import zigzag
-from planner.layouts.by_work import pairs
-from planner.layouts.dispatch import to_least_loaded
-from planner.layouts.pieces import Chunks, gathered
-from planner.masks.regions import FAR, Region
-from planner.workload import Workload
+from ringloom.planner.layouts.by_place import zigzag
+from ringloom.planner.layouts.by_work import pairs
+from ringloom.planner.layouts.dispatch import to_least_loaded
+from ringloom.planner.layouts.pieces import Chunks, gathered
+from ringloom.planner.masks.regions import FAR, Region
+from ringloom.planner.workload import Workload
 
 
 def parts(work: Workload) -> list[tuple[range, range]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 
-from planner.partitions import Block, Ranges, Side
+from ringloom.planner.partitions import Block, Ranges, Side
 
 Chunks = list[tuple[Ranges, int]]
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.analysis.kinds import KINDS, Codes, Kind, Kinds
-from planner.analysis.tiles import tiles
-from planner.errors import PlanError
-from planner.ir import Attend, Plan, Step
-from planner.loops.expand import Expansion
-from planner.loops.form import Ints, Loops
-from planner.loops.meetings import live_pairs
-from planner.loops.values import codes, same
+from ringloom.planner.analysis.kinds import KINDS, Codes, Kind, Kinds
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Attend, Plan, Step
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import Ints, Loops
+from ringloom.planner.loops.meetings import live_pairs
+from ringloom.planner.loops.values import codes, same
 
 
 def check(loops: Loops, plan: Plan) -> Expansion:

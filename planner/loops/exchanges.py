@@ -14,13 +14,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.columns import flat
-from planner.ir import Move, Plan
-from planner.loops.expand import Expansion
-from planner.loops.fitting import line, plane
-from planner.loops.form import HELD, Exchange, Expr, Loops, Part, Return, When
-from planner.loops.places import Value, read
-from planner.loops.values import Bools, codes
+from ringloom.planner.columns import flat
+from ringloom.planner.ir import Move, Plan
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.fitting import line, plane
+from ringloom.planner.loops.form import HELD, Exchange, Expr, Loops, Part, Return, When
+from ringloom.planner.loops.places import Value, read
+from ringloom.planner.loops.values import Bools, codes
 
 
 class Exchanges(Expansion):

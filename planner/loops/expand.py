@@ -4,11 +4,11 @@ from collections import defaultdict
 
 import numpy as np
 
-from planner import ir
-from planner.analysis.tiles import alive, tiles
-from planner.columns import beside, by_group, flat, stacked, taken
-from planner.errors import PlanError
-from planner.loops.form import (
+from ringloom.planner import ir
+from ringloom.planner.analysis.tiles import alive, tiles
+from ringloom.planner.columns import beside, by_group, flat, stacked, taken
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.form import (
     HELD,
     OWN,
     Attend,
@@ -22,9 +22,9 @@ from planner.loops.form import (
     Shift,
     Start,
 )
-from planner.loops.places import Value, Values
-from planner.loops.values import Copies, held, same, sliced
-from planner.partitions import Side
+from ringloom.planner.loops.places import Value, Values
+from ringloom.planner.loops.values import Copies, held, same, sliced
+from ringloom.planner.partitions import Side
 
 SIDES = ("q", "kv")
 Moving = Start | Send | Exchange | Return

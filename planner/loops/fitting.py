@@ -13,8 +13,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from planner.loops.form import Expr, Guard, Ints
-from planner.loops.values import Bools
+from ringloom.planner.loops.form import Expr, Guard, Ints
+from ringloom.planner.loops.values import Bools
 
 NONE = 1 << 40  # a modulus that takes nothing off
 

@@ -43,8 +43,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.kinds import Kind
-from planner.ir import TENSORS
+from ringloom.planner.analysis.kinds import Kind
+from ringloom.planner.ir import TENSORS
 
 Ints = NDArray[np.signedinteger[Any]]
 OWN, HELD = "own", "held"  # what a rank owns; what it has from the start beside that

@@ -5,12 +5,12 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.analysis.tiles import Tiles, alive
-from planner.columns import distinct, twice
-from planner.ir import Attend
-from planner.loops.form import Ints
-from planner.loops.places import Value
-from planner.loops.values import same
+from ringloom.planner.analysis.tiles import Tiles, alive
+from ringloom.planner.columns import distinct, twice
+from ringloom.planner.ir import Attend
+from ringloom.planner.loops.form import Ints
+from ringloom.planner.loops.places import Value
+from ringloom.planner.loops.values import same
 
 
 def parted(

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from planner.ir import TENSORS
-from planner.loops.form import Ends, Expr, Part, Start, When
-from planner.loops.places import Cut, Role, Value
-from planner.loops.walk import Key, Reading, Record
+from ringloom.planner.ir import TENSORS
+from ringloom.planner.loops.form import Ends, Expr, Part, Start, When
+from ringloom.planner.loops.places import Cut, Role, Value
+from ringloom.planner.loops.walk import Key, Reading, Record
 
 
 class Group(NamedTuple):

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.ir import Plan
-from planner.loops.form import Ints
-from planner.loops.values import pack
+from ringloom.planner.ir import Plan
+from ringloom.planner.loops.form import Ints
+from ringloom.planner.loops.values import pack
 
 Groups = dict[str, Ints]  # by side, the group of each block; none where all travel together
 

@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.loops.form import Ints
-from planner.loops.values import Bools, pack
-from planner.partitions import Side
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.form import Ints
+from ringloom.planner.loops.values import Bools, pack
+from ringloom.planner.partitions import Side
 
 ABSENT = np.int32(-(1 << 30))  # the place of no block
 RUNS = 6  # slices of one rectangle or message

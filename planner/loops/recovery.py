@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from planner.cached import cached_on_plan
-from planner.errors import PlanError
-from planner.ir import Plan
-from planner.loops.check import check
-from planner.loops.expand import Expansion
-from planner.loops.form import (
+from ringloom.planner.cached import cached_on_plan
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Plan
+from ringloom.planner.loops.check import check
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import (
     Attend,
     Exchange,
     Expr,
@@ -25,10 +25,10 @@ from planner.loops.form import (
     When,
     inside,
 )
-from planner.loops.naming import Group, Naming
-from planner.loops.pieces import groups
-from planner.loops.statements import Clusters
-from planner.loops.walk import Reading, Record
+from ringloom.planner.loops.naming import Group, Naming
+from ringloom.planner.loops.pieces import groups
+from ringloom.planner.loops.statements import Clusters
+from ringloom.planner.loops.walk import Reading, Record
 
 MOST = 64  # statements of a regular plan
 ORDER = (Start, Exchange, Return, Send, Attend)

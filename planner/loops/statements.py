@@ -11,10 +11,10 @@ from itertools import product
 
 import numpy as np
 
-from planner.analysis.kinds import KINDS, TILES
-from planner.ir import TENSORS
-from planner.loops.fitting import Piece, Sets, plane, runs
-from planner.loops.form import (
+from ringloom.planner.analysis.kinds import KINDS, TILES
+from ringloom.planner.ir import TENSORS
+from ringloom.planner.loops.fitting import Piece, Sets, plane, runs
+from ringloom.planner.loops.form import (
     Attend,
     Ends,
     Expr,
@@ -30,10 +30,10 @@ from planner.loops.form import (
     When,
     inside,
 )
-from planner.loops.naming import Group, constant
-from planner.loops.places import Role
-from planner.loops.transfers import Way
-from planner.loops.walk import Record
+from ringloom.planner.loops.naming import Group, constant
+from ringloom.planner.loops.places import Role
+from ringloom.planner.loops.transfers import Way
+from ringloom.planner.loops.walk import Record
 
 Slices = tuple[tuple[Ends | None, Ends | None], ...]  # pieces and heads per part
 Parts = tuple[tuple[Role, Part], ...]

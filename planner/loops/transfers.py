@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from planner.loops.form import Ints
+from ringloom.planner.loops.form import Ints
 
 NAMES = "ABCDEFHIJKLMNOPQRSTUVWXYZ"  # G is for exchanges
 NEVER = 9

@@ -7,10 +7,10 @@ them, counted from the lowest that it has. -1 stands for nothing.
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import flat, widened
-from planner.ir import Move, Plan
-from planner.loops.form import Ints, Part
-from planner.partitions import Side
+from ringloom.planner.columns import flat, widened
+from ringloom.planner.ir import Move, Plan
+from ringloom.planner.loops.form import Ints, Part
+from ringloom.planner.partitions import Side
 
 FAR = 1 << 30
 Bools = NDArray[np.bool_]

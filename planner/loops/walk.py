@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.analysis.kinds import Kinds
-from planner.columns import distinct, taken
-from planner.ir import Attend, Move, Plan, Step
-from planner.loops.exchanges import Exchanges
-from planner.loops.form import Ints
-from planner.loops.meetings import Meeting, parted
-from planner.loops.pieces import Groups
-from planner.loops.places import Asked, Cut, read
-from planner.loops.transfers import Transfers, Way, find_mesh
+from ringloom.planner.analysis.kinds import Kinds
+from ringloom.planner.columns import distinct, taken
+from ringloom.planner.ir import Attend, Move, Plan, Step
+from ringloom.planner.loops.exchanges import Exchanges
+from ringloom.planner.loops.form import Ints
+from ringloom.planner.loops.meetings import Meeting, parted
+from ringloom.planner.loops.pieces import Groups
+from ringloom.planner.loops.places import Asked, Cut, read
+from ringloom.planner.loops.transfers import Transfers, Way, find_mesh
 
 Key = tuple[str, tuple[str, ...]]  # of a send the name that it makes, and tensors
 

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import chosen
-from planner.errors import PlanError
-from planner.masks.regions import Ints, Region, overlaps
+from ringloom.planner.columns import chosen
+from ringloom.planner.errors import PlanError
+from ringloom.planner.masks.regions import Ints, Region, overlaps
 
 Ranges = tuple[range, ...]
 LIMIT = 2**31

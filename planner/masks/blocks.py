@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.errors import PlanError
-from planner.given import tokens, whole
-from planner.masks.areas import LIMIT
-from planner.masks.mask import Allowed, Mask, Names
-from planner.masks.regions import Region, rectangles
+from ringloom.planner.errors import PlanError
+from ringloom.planner.given import tokens, whole
+from ringloom.planner.masks.areas import LIMIT
+from ringloom.planner.masks.mask import Allowed, Mask, Names
+from ringloom.planner.masks.regions import Region, rectangles
 
 MOST_CELLS = 2**24
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.masks.mask import Mask, Packed
-from planner.masks.regions import FAR, MOST, Ints, Region
+from ringloom.planner.errors import PlanError
+from ringloom.planner.masks.mask import Mask, Packed
+from ringloom.planner.masks.regions import FAR, MOST, Ints, Region
 
 
 @dataclass(frozen=True, repr=False)

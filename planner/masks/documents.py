@@ -7,12 +7,12 @@ from itertools import islice
 
 import numpy as np
 
-from planner.errors import PlanError, brief
-from planner.given import tokens, whole
-from planner.masks.areas import LIMIT
-from planner.masks.mask import Mask, Names, Packed
-from planner.masks.regions import MOST, Ints
-from planner.masks.window import Window
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.given import tokens, whole
+from ringloom.planner.masks.areas import LIMIT
+from ringloom.planner.masks.mask import Mask, Names, Packed
+from ringloom.planner.masks.regions import MOST, Ints
+from ringloom.planner.masks.window import Window
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from planner.errors import PlanError
-from planner.masks.mask import ALL, Mask
-from planner.masks.regions import FAR, Region
+from ringloom.planner.errors import PlanError
+from ringloom.planner.masks.mask import ALL, Mask
+from ringloom.planner.masks.regions import FAR, Region
 
 
 @dataclass(frozen=True, repr=False)

@@ -20,12 +20,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError, brief
-from planner.given import tokens, whole
-from planner.masks.areas import LIMIT, Ranges, areas
-from planner.masks.regions import FAR, Ints, Region
-from planner.one_line import OneLine, python
-from planner.parse import from_json
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.given import tokens, whole
+from ringloom.planner.masks.areas import LIMIT, Ranges, areas
+from ringloom.planner.masks.regions import FAR, Ints, Region
+from ringloom.planner.one_line import OneLine, python
+from ringloom.planner.parse import from_json
 
 Positions = range | Sequence[int] | NDArray[np.integer]
 Allowed = NDArray[np.bool_]

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.errors import PlanError, brief
-from planner.given import whole
-from planner.masks.documents import Documents, Varlen
-from planner.masks.mask import Mask, checked, undivided
-from planner.masks.plain import Causal
-from planner.masks.regions import FAR
-from planner.masks.window import Window
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.given import whole
+from ringloom.planner.masks.documents import Documents, Varlen
+from ringloom.planner.masks.mask import Mask, checked, undivided
+from ringloom.planner.masks.plain import Causal
+from ringloom.planner.masks.regions import FAR
+from ringloom.planner.masks.window import Window
 
 
 class CuSeqlens(NamedTuple):

@@ -11,9 +11,9 @@ A file name with spaces or signs in it is put in double quotes: documents@"my fi
 import re
 from pathlib import Path
 
-from planner.disk import read
-from planner.errors import PlanError, RingloomError, brief, nearest
-from planner.masks.mask import MASKS, And, Mask, Or
+from ringloom.planner.disk import read
+from ringloom.planner.errors import PlanError, RingloomError, brief, nearest
+from ringloom.planner.masks.mask import MASKS, And, Mask, Or
 
 PAIRS = {pair.sign: pair for pair in (And, Or)}
 LARGEST_FILE = 1 << 24  # bytes: a million lengths, or a grid of 2**22 cells as JSON

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from planner.masks.mask import Mask, Packed
+from ringloom.planner.masks.mask import Mask, Packed
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from planner.errors import PlanError, brief
-from planner.given import tokens, whole
-from planner.masks.areas import LIMIT
-from planner.masks.mask import Allowed, Mask, Names, Packed, undivided
-from planner.masks.plain import Causal, Full
-from planner.masks.regions import FAR, MOST, Ints, Region, first_overlap
-from planner.parse import from_json
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.given import tokens, whole
+from ringloom.planner.masks.areas import LIMIT
+from ringloom.planner.masks.mask import Allowed, Mask, Names, Packed, undivided
+from ringloom.planner.masks.plain import Causal, Full
+from ringloom.planner.masks.regions import FAR, MOST, Ints, Region, first_overlap
+from ringloom.planner.parse import from_json
 
 Row = tuple[int, int, int, int, str]
 KINDS = {  # whether j - i has a least value, and a largest

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.errors import PlanError, brief
-from planner.given import whole
-from planner.masks.documents import Documents, whole_lengths
-from planner.masks.mask import Allowed, Mask, Names, SideName
-from planner.masks.plain import Causal
-from planner.masks.regions import Ints, Region, rectangles
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.given import whole
+from ringloom.planner.masks.documents import Documents, whole_lengths
+from ringloom.planner.masks.mask import Allowed, Mask, Names, SideName
+from ringloom.planner.masks.plain import Causal
+from ringloom.planner.masks.regions import Ints, Region, rectangles
 
 MOST_NODES = 2**13  # a table tells of any two whether the one is above the other
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from planner.given import whole
-from planner.masks.areas import LIMIT
-from planner.masks.mask import Mask, Packed
-from planner.masks.plain import Full
-from planner.masks.regions import FAR
+from ringloom.planner.given import whole
+from ringloom.planner.masks.areas import LIMIT
+from ringloom.planner.masks.mask import Mask, Packed
+from ringloom.planner.masks.plain import Full
+from ringloom.planner.masks.regions import FAR
 
 
 @dataclass(frozen=True, repr=False)

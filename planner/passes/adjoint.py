@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.analysis.messages import reaches_owner
-from planner.analysis.tables import Table
-from planner.columns import twice
-from planner.errors import PlanError, each
-from planner.ir import QUERY_SIDE, TENSORS, Held, Move, Plan, Step
-from planner.partitions import Ints
-from planner.plans import one_plan
+from ringloom.planner.analysis.messages import reaches_owner
+from ringloom.planner.analysis.tables import Table
+from ringloom.planner.columns import twice
+from ringloom.planner.errors import PlanError, each
+from ringloom.planner.ir import QUERY_SIDE, TENSORS, Held, Move, Plan, Step
+from ringloom.planner.partitions import Ints
+from ringloom.planner.plans import one_plan
 
 KEPT = ("Q", "KV", "OUT")  # what a forward pass may leave in place
 

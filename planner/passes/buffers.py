@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from planner.analysis.liveness import slots
-from planner.ir import Plan
+from ringloom.planner.analysis.liveness import slots
+from ringloom.planner.ir import Plan
 
 
 def fit_buffers(plan: Plan) -> Plan:

@@ -19,15 +19,15 @@ from typing import Literal, NamedTuple, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tables import attended_blocks
-from planner.analysis.tiles import FULL, LIVE, Tiles, alive, tiles
-from planner.columns import ragged
-from planner.ir import ACCUMULATORS, Attend, Index, Plan, Step
-from planner.partitions import Ints
-from planner.passes.buffers import fit_buffers
-from planner.passes.edges import cut_at_edges
-from planner.passes.pair_costs import PairCosts
-from planner.plans import AnyPlans, Plans
+from ringloom.planner.analysis.tables import attended_blocks
+from ringloom.planner.analysis.tiles import FULL, LIVE, Tiles, alive, tiles
+from ringloom.planner.columns import ragged
+from ringloom.planner.ir import ACCUMULATORS, Attend, Index, Plan, Step
+from ringloom.planner.partitions import Ints
+from ringloom.planner.passes.buffers import fit_buffers
+from ringloom.planner.passes.edges import cut_at_edges
+from ringloom.planner.passes.pair_costs import PairCosts
+from ringloom.planner.plans import AnyPlans, Plans
 
 Bits = NDArray[np.bool_]
 Floats = NDArray[np.float64]

@@ -11,12 +11,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.columns import by_group, ragged
-from planner.ir import TENSORS, Attend, Held, Index, Move, Plan, Step
-from planner.masks.mask import SideName
-from planner.partitions import LARGEST, Block, Ints, Partition, Ranges, Side
-from planner.plans import one_plan
-from planner.workload import Workload
+from ringloom.planner.columns import by_group, ragged
+from ringloom.planner.ir import TENSORS, Attend, Held, Index, Move, Plan, Step
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.partitions import LARGEST, Block, Ints, Partition, Ranges, Side
+from ringloom.planner.plans import one_plan
+from ringloom.planner.workload import Workload
 
 EDGES = 2000  # of a mask, on both sides
 TILES = 1 << 20  # of parts of both sides: the table of what sees what takes a third of a second

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import Index, Move
+from ringloom.planner.ir import Index, Move
 
 LARGEST = 4096  # ranks up to which sets that overlap, the axes of a mesh, are told apart
 

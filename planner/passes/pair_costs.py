@@ -5,12 +5,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tiles import tiles
-from planner.ir import ACCUMULATORS, Attend, Plan
-from planner.kernel_calls import Call, rectangle_calls
-from planner.kernel_calls.positions import Positions, repeated
-from planner.kernel_calls.strips import EACH
-from planner.partitions import Ints
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.ir import ACCUMULATORS, Attend, Plan
+from ringloom.planner.kernel_calls import Call, rectangle_calls
+from ringloom.planner.kernel_calls.positions import Positions, repeated
+from ringloom.planner.kernel_calls.strips import EACH
+from ringloom.planner.partitions import Ints
 
 # Merging a row of 128 elements moves some 1,300 bytes, for which an H100 takes as long as for about
 # 500 pairs of that head_dim.

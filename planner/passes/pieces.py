@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.analysis.tables import Bits, Table, attended_blocks
-from planner.columns import by_group
-from planner.ir import Held, Index, Move, Plan, Step
-from planner.masks.mask import SideName
-from planner.partitions import Side
-from planner.passes.trim import drop_empty
+from ringloom.planner.analysis.tables import Bits, Table, attended_blocks
+from ringloom.planner.columns import by_group
+from ringloom.planner.ir import Held, Index, Move, Plan, Step
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.partitions import Side
+from ringloom.planner.passes.trim import drop_empty
 
 
 def per_piece(plan: Plan) -> Plan:

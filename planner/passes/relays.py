@@ -6,14 +6,14 @@ from itertools import groupby
 
 import numpy as np
 
-from planner.analysis.tables import Bits, Table, attended_blocks
-from planner.ir import ACCUMULATORS, Index, Move, Plan, Step
-from planner.partitions import Ints
-from planner.passes.buffers import fit_buffers
-from planner.passes.exchanges import exchanges
-from planner.passes.pieces import brought
-from planner.passes.trim import drop_empty, drop_unused, filled
-from planner.plans import one_plan
+from ringloom.planner.analysis.tables import Bits, Table, attended_blocks
+from ringloom.planner.ir import ACCUMULATORS, Index, Move, Plan, Step
+from ringloom.planner.partitions import Ints
+from ringloom.planner.passes.buffers import fit_buffers
+from ringloom.planner.passes.exchanges import exchanges
+from ringloom.planner.passes.pieces import brought
+from ringloom.planner.passes.trim import drop_empty, drop_unused, filled
+from ringloom.planner.plans import one_plan
 
 Moves = list[tuple[int, Move]]  # of some tensors, each with its step
 NOTHING, MIXED = 0, -1  # what came to a rank; else it is one message, by its number from 1

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.analysis.partial_sums import away, transfers, travelling
-from planner.analysis.tables import Bits, Table, attended_blocks, of_inputs
-from planner.analysis.tiles import Tiles, dead_edges, tiles
-from planner.columns import chosen, distinct
-from planner.ir import Attend, Held, Move, Plan, Step
-from planner.partitions import Ints
-from planner.passes.exchanges import exchanges
-from planner.plans import one_plan
+from ringloom.planner.analysis.partial_sums import away, transfers, travelling
+from ringloom.planner.analysis.tables import Bits, Table, attended_blocks, of_inputs
+from ringloom.planner.analysis.tiles import Tiles, dead_edges, tiles
+from ringloom.planner.columns import chosen, distinct
+from ringloom.planner.ir import Attend, Held, Move, Plan, Step
+from ringloom.planner.partitions import Ints
+from ringloom.planner.passes.exchanges import exchanges
+from ringloom.planner.plans import one_plan
 
 Needed = dict[str, Table]  # of the first of each group of inputs that travel: what is read later
 

@@ -4,26 +4,26 @@ from functools import partial
 from importlib import import_module
 from pkgutil import walk_packages
 
-from planner.schedules.decode.tree import tree
-from planner.schedules.gathers.allgather import allgather
-from planner.schedules.gathers.broadcast import broadcast
-from planner.schedules.gathers.cast import group_cast
-from planner.schedules.gathers.mesh import mesh2d
-from planner.schedules.heads.stages import ulysses_stages
-from planner.schedules.heads.strides import llama3
-from planner.schedules.heads.usp import usp
-from planner.schedules.rings.balanced import balanced
-from planner.schedules.rings.bidirectional import bidirectional
-from planner.schedules.rings.burst import burst
-from planner.schedules.rings.cache import cache_ring
-from planner.schedules.rings.double import double_ring
-from planner.schedules.rings.groups import groups
-from planner.schedules.rings.multi import multi_ring
-from planner.schedules.rings.ring import ring
-from planner.schedules.rings.startrail import startrail
-from planner.schedules.rings.tokenring import tokenring
-from planner.schedules.table import SCHEDULES, Schedule, schedule
-from planner.schedules.variants import (
+from ringloom.planner.schedules.decode.tree import tree
+from ringloom.planner.schedules.gathers.allgather import allgather
+from ringloom.planner.schedules.gathers.broadcast import broadcast
+from ringloom.planner.schedules.gathers.cast import group_cast
+from ringloom.planner.schedules.gathers.mesh import mesh2d
+from ringloom.planner.schedules.heads.stages import ulysses_stages
+from ringloom.planner.schedules.heads.strides import llama3
+from ringloom.planner.schedules.heads.usp import usp
+from ringloom.planner.schedules.rings.balanced import balanced
+from ringloom.planner.schedules.rings.bidirectional import bidirectional
+from ringloom.planner.schedules.rings.burst import burst
+from ringloom.planner.schedules.rings.cache import cache_ring
+from ringloom.planner.schedules.rings.double import double_ring
+from ringloom.planner.schedules.rings.groups import groups
+from ringloom.planner.schedules.rings.multi import multi_ring
+from ringloom.planner.schedules.rings.ring import ring
+from ringloom.planner.schedules.rings.startrail import startrail
+from ringloom.planner.schedules.rings.tokenring import tokenring
+from ringloom.planner.schedules.table import SCHEDULES, Schedule, schedule
+from ringloom.planner.schedules.variants import (
     FAMILIES,
     beside_a_cache,
     by_heads,
@@ -34,7 +34,7 @@ from planner.schedules.variants import (
     under_documents,
     under_sparse,
 )
-from planner.workload import Workload
+from ringloom.planner.workload import Workload
 
 __all__ = ["SCHEDULES", "Schedule", "classic", "comparable", "further", "schedule"]
 

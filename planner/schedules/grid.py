@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.ir import Attend, Held, Move, Plan, Step
-from planner.partitions import Ints, Partition, Side
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Attend, Held, Move, Plan, Step
+from ringloom.planner.partitions import Ints, Partition, Side
 
 Moves = tuple[Move, ...]
 NODE = 8  # ranks that usually share the fast links, where an all-to-all is cheap

@@ -5,7 +5,7 @@ work of 5 documents   50 24 6 9 11   on 6 ranks -> rings of 3, 1 ranks; the rest
 
 import numpy as np
 
-from planner.layouts.dispatch import to_least_loaded
+from ringloom.planner.layouts.dispatch import to_least_loaded
 
 
 def shared_out(loads: list[int], ranks: int) -> list[tuple[int, int]]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeVar, get_args, get_origin, overload
 
-from planner.errors import PlanError, brief
-from planner.ir import Plan
-from planner.schedules.variants import once
-from planner.workload import Workload
+from ringloom.planner.errors import PlanError, brief
+from ringloom.planner.ir import Plan
+from ringloom.planner.schedules.variants import once
+from ringloom.planner.workload import Workload
 
 Build = TypeVar("Build", bound=Callable[..., Plan])
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.ir import ACCUMULATORS, QUERY_SIDE, TENSORS, Attend, Move, Pass, Step
-from planner.masks.mask import SideName
-from planner.partitions import Ints
+from ringloom.planner.ir import ACCUMULATORS, QUERY_SIDE, TENSORS, Attend, Move, Pass, Step
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.partitions import Ints
 
 
 def rotations(blocks: Ints) -> list[Ints]:

@@ -8,9 +8,9 @@ settings   the texts of all their settings; a setting that is the default is not
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
-from planner.layouts import parts
-from planner.masks import Causal, Full
-from planner.workload import Workload
+from ringloom.planner.layouts import parts
+from ringloom.planner.masks import Causal, Full
+from ringloom.planner.workload import Workload
 
 Setting = Mapping[str, int | str]
 Free = Callable[[Workload, int, int], Iterator[Setting]]

@@ -5,12 +5,12 @@ explore(...) -> Tried, ...      seeds, then what is found: layouts, movement, of
 Prices, Score                   what a search is told of a machine, and of a plan on it
 """
 
-from planner.search.building import build as build
-from planner.search.exploring import BUDGET as BUDGET
-from planner.search.exploring import Tried as Tried
-from planner.search.exploring import backwards as backwards
-from planner.search.exploring import explore as explore
-from planner.search.prices import Prices as Prices
-from planner.search.prices import Score as Score
-from planner.search.recipe import Found as Found
-from planner.search.recipe import Recipe as Recipe
+from ringloom.planner.search.building import build as build
+from ringloom.planner.search.exploring import BUDGET as BUDGET
+from ringloom.planner.search.exploring import Tried as Tried
+from ringloom.planner.search.exploring import backwards as backwards
+from ringloom.planner.search.exploring import explore as explore
+from ringloom.planner.search.prices import Prices as Prices
+from ringloom.planner.search.prices import Score as Score
+from ringloom.planner.search.recipe import Found as Found
+from ringloom.planner.search.recipe import Recipe as Recipe

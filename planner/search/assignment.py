@@ -11,13 +11,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import Index
-from planner.layouts import Chunks, cut, sides
-from planner.layouts.pieces import gathered
-from planner.search.evening import evened
-from planner.search.pieces import Owned, cut_pieces, load, seen
-from planner.search.prices import Floats, Prices
-from planner.workload import Workload
+from ringloom.planner.ir import Index
+from ringloom.planner.layouts import Chunks, cut, sides
+from ringloom.planner.layouts.pieces import gathered
+from ringloom.planner.search.evening import evened
+from ringloom.planner.search.pieces import Owned, cut_pieces, load, seen
+from ringloom.planner.search.prices import Floats, Prices
+from ringloom.planner.workload import Workload
 
 # What a rank is expected to take for keys, as a share of their time on the link: most of it passes
 # while it attends. In 7 cases of the corpus plans are alike (within 2 % on H100) from a quarter to

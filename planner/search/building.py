@@ -3,21 +3,21 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from planner.errors import PlanError
-from planner.ir import Pass, Plan
-from planner.layouts import Chunks, sides
-from planner.passes.adjoint import adjoint
-from planner.passes.by_rows import by_rows
-from planner.passes.trim import trim
-from planner.planning import plan as planned
-from planner.search.assignment import laid_out
-from planner.search.cast import cast
-from planner.search.offload import offloaded, placed
-from planner.search.parts import Parts, parts
-from planner.search.prices import Prices
-from planner.search.recipe import MADE, Found, Recipe, Rows
-from planner.verify import verify
-from planner.workload import Workload
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.layouts import Chunks, sides
+from ringloom.planner.passes.adjoint import adjoint
+from ringloom.planner.passes.by_rows import by_rows
+from ringloom.planner.passes.trim import trim
+from ringloom.planner.planning import plan as planned
+from ringloom.planner.search.assignment import laid_out
+from ringloom.planner.search.cast import cast
+from ringloom.planner.search.offload import offloaded, placed
+from ringloom.planner.search.parts import Parts, parts
+from ringloom.planner.search.prices import Prices
+from ringloom.planner.search.recipe import MADE, Found, Recipe, Rows
+from ringloom.planner.verify import verify
+from ringloom.planner.workload import Workload
 
 
 def build(recipe: Recipe, work: Workload, ranks: int, pass_: Pass, prices: Prices) -> Plan:

@@ -15,12 +15,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.ir import Attend, Index, Move, Plan, Step
-from planner.layouts import by_heads, cut
-from planner.partitions import Ints, Partition
-from planner.search.parts import Parts, Rectangle
-from planner.workload import Workload
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Attend, Index, Move, Plan, Step
+from ringloom.planner.layouts import by_heads, cut
+from ringloom.planner.partitions import Ints, Partition
+from ringloom.planner.search.parts import Parts, Rectangle
+from ringloom.planner.workload import Workload
 
 Rows = list[tuple[tuple[int, int], list[int]]]  # (source, destination), parts
 

@@ -11,11 +11,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.masks.areas import areas
-from planner.partitions import shifted
-from planner.search.pieces import Owned, load
-from planner.search.prices import Floats, Prices
-from planner.workload import Workload
+from ringloom.planner.masks.areas import areas
+from ringloom.planner.partitions import shifted
+from ringloom.planner.search.pieces import Owned, load
+from ringloom.planner.search.prices import Floats, Prices
+from ringloom.planner.workload import Workload
 
 Numbers = NDArray[np.int64]
 

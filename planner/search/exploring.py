@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
-from planner.ir import Pass, Plan
-from planner.layouts import Chunks, own_name, owners_of_tokens, sides
-from planner.passes.edges import shares_keys
-from planner.planning import find_schedule
-from planner.search.building import build, parts_of
-from planner.search.parts import Parts
-from planner.search.prices import Prices, Score
-from planner.search.recipe import ROW_WAYS, Found, Recipe
-from planner.workload import Workload, check_request
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.layouts import Chunks, own_name, owners_of_tokens, sides
+from ringloom.planner.passes.edges import shares_keys
+from ringloom.planner.planning import find_schedule
+from ringloom.planner.search.building import build, parts_of
+from ringloom.planner.search.parts import Parts
+from ringloom.planner.search.prices import Prices, Score
+from ringloom.planner.search.recipe import ROW_WAYS, Found, Recipe
+from ringloom.planner.workload import Workload, check_request
 
 BUDGET = 72  # candidates of found plans
 UNEVEN = 1.08  # busiest rank over the mean, beyond which rows run elsewhere

@@ -7,12 +7,12 @@ from collections import defaultdict
 
 import numpy as np
 
-from planner.layouts import Chunks, cut
-from planner.layouts.pieces import gathered
-from planner.search.parts import Placed
-from planner.search.pieces import counted
-from planner.search.prices import Prices
-from planner.workload import Workload
+from ringloom.planner.layouts import Chunks, cut
+from ringloom.planner.layouts.pieces import gathered
+from ringloom.planner.search.parts import Placed
+from ringloom.planner.search.pieces import counted
+from ringloom.planner.search.prices import Prices
+from ringloom.planner.workload import Workload
 
 EVEN = 0.01  # of the mean time of a rank: less than that apart is even
 

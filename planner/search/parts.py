@@ -15,14 +15,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
-from planner.ir import Index
-from planner.kernel_calls.calls import MOST as CUT
-from planner.layouts import Chunks
-from planner.masks.regions import FAR
-from planner.search.pieces import MOST_EDGES, edges, seen, split_at
-from planner.search.recipe import Rows
-from planner.workload import Workload
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Index
+from ringloom.planner.kernel_calls.calls import MOST as CUT
+from ringloom.planner.layouts import Chunks
+from ringloom.planner.masks.regions import FAR
+from ringloom.planner.search.pieces import MOST_EDGES, edges, seen, split_at
+from ringloom.planner.search.recipe import Rows
+from ringloom.planner.workload import Workload
 
 Bits = NDArray[np.bool_]
 Rectangle = tuple[int, list[int], list[int]]  # rank, parts of queries, parts of keys

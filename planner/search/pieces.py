@@ -12,14 +12,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
-from planner.ir import Attend, Index, Plan, Step
-from planner.layouts import cut
-from planner.masks.areas import areas
-from planner.partitions import Block, Partition, Side, shifted
-from planner.passes.by_rows import Price
-from planner.search.prices import Floats, Prices
-from planner.workload import Workload
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Attend, Index, Plan, Step
+from ringloom.planner.layouts import cut
+from ringloom.planner.masks.areas import areas
+from ringloom.planner.partitions import Block, Partition, Side, shifted
+from ringloom.planner.passes.by_rows import Price
+from ringloom.planner.search.prices import Floats, Prices
+from ringloom.planner.workload import Workload
 
 MOST_EDGES = 2000  # of a mask on a side; beyond, tables of parts take longer than the search
 MOST = 4096  # pieces of a layout, for the same reason

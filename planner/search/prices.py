@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.passes.by_rows import Price
+from ringloom.planner.passes.by_rows import Price
 
 Floats = NDArray[np.float64]
 

@@ -3,7 +3,7 @@
 recipe ::= NAME(":" KEY "=" VALUE)* (" --trim blocks")? (" --by-rows")?
 
     usp:ulysses=4                                   a named schedule
-    found:layout=pieces:grain=4096:slices=1-3-4     a plan of `planner.search`
+    found:layout=pieces:grain=4096:slices=1-3-4     a plan of `ringloom.planner.search`
 
 A found plan says how tokens are laid out and how keys come to the queries that see them; its keys
 are the fields of `Found`, those that are as usual left out.
@@ -12,12 +12,12 @@ are the fields of `Found`, those that are as usual left out.
 from dataclasses import MISSING, dataclass, fields
 from typing import Literal
 
-from planner.errors import PlanError, brief, unknown
-from planner.given import whole
-from planner.layouts import BY_MASK, LAYOUTS, own_name
-from planner.parse import schedule
-from planner.passes.adjoint import KEPT
-from planner.planning import TRIMS, Trim, find_schedule
+from ringloom.planner.errors import PlanError, brief, unknown
+from ringloom.planner.given import whole
+from ringloom.planner.layouts import BY_MASK, LAYOUTS, own_name
+from ringloom.planner.parse import schedule
+from ringloom.planner.passes.adjoint import KEPT
+from ringloom.planner.planning import TRIMS, Trim, find_schedule
 
 FOUND = "found"
 TRIM, ROWS = " --trim ", " --by-rows"
@@ -32,7 +32,7 @@ class Found:
 
     layout: str = "pieces"  # or "work", or a layout by its name
     grain: int = 0  # tokens of a piece, or of "work" its percent of a rank's share
-    rows: Rows = "packed"  # or "edges", or "whole": see `planner.search.parts`
+    rows: Rows = "packed"  # or "edges", or "whole": see `ringloom.planner.search.parts`
     slices: tuple[int, ...] = (1,)  # KV heads of each slice, or one number of equal slices
     relay: int = 0  # ranks of a node into which keys go once, 0 for none
     own: int = 0  # while the first keys come, 1: own keys are attended, 2: where no others are seen
@@ -62,7 +62,7 @@ class Found:
 
     @classmethod
     def of(cls, parameters: dict[str, int | str]) -> "Found":
-        """Returns what parameters say, as `planner.parse.schedule` reads them."""
+        """Returns what parameters say, as `ringloom.planner.parse.schedule` reads them."""
         kinds = {f.name: f.default for f in fields(cls)}
         read = dict[str, object]()
         for key, value in parameters.items():

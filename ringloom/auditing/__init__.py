@@ -9,10 +9,10 @@ adapters   functions of other libraries as `attend(q, k, v)`
 from collections.abc import Callable
 from typing import Any
 
-from planner.errors import RingloomError
-from planner.workload import Workload
 from ringloom.auditing.cases import case_of
 from ringloom.auditing.verdict import Audit
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.workload import Workload
 
 PASSES = "forward", "both"
 TIMEOUT = 300.0  # seconds that ranks wait for each other
@@ -41,7 +41,7 @@ def audit(
     """
     if pass_ not in PASSES:
         raise RingloomError(f"pass_ must be {' or '.join(PASSES)}, not {pass_!r}")
-    from runtimes.audit import audit_rank
+    from ringloom.runtimes.audit import audit_rank
 
     case = case_of(work, ranks, layout, passes=pass_, seed=seed)
     report = audit_rank(attend, case, rank=rank, group=group, timeout=timeout)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from planner.optional import needing
+from ringloom.planner.optional import needing
 
 Attend = Callable[..., Any]
 
@@ -21,7 +21,9 @@ def flash_shaped(function: Attend, **options: Any) -> Attend:
 
     options: passed to each call, such as causal=True. Raises RingloomError without torch.
     """
-    attend: Attend = needing("torch", "runtimes.peers.of_torch").flash_shaped(function, **options)
+    attend: Attend = needing("torch", "ringloom.runtimes.peers.of_torch").flash_shaped(
+        function, **options
+    )
     return attend
 
 
@@ -35,7 +37,7 @@ def pytorch_ring(
     are head-tail (zigzag), else contiguous. exchange: all-gather or all-to-all. Raises
     RingloomError for any other, and without torch.
     """
-    peers = needing("torch", "runtimes.peers.of_torch")
+    peers = needing("torch", "ringloom.runtimes.peers.of_torch")
     attend: Attend = peers.pytorch_ring(balanced, causal, exchange)
     return attend
 
@@ -47,7 +49,7 @@ def ring_attention_pytorch(
 
     Raises RingloomError without it: pip install 'ringloom[peers]'.
     """
-    peers = needing("torch", "runtimes.peers.of_torch")
+    peers = needing("torch", "ringloom.runtimes.peers.of_torch")
     needing("peers", "ring_attention_pytorch")
     attend: Attend = peers.ring_attention_pytorch(striped, causal, bucket)
     return attend
@@ -58,7 +60,7 @@ def transformers_attention(program: ModuleType, name: str = "ringloom-audit") ->
 
     Raises RingloomError without transformers, and for a name that is taken.
     """
-    attend: Attend = needing("hf", "runtimes.peers.of_torch").transformers(program, name)
+    attend: Attend = needing("hf", "ringloom.runtimes.peers.of_torch").transformers(program, name)
     return attend
 
 
@@ -68,5 +70,7 @@ def jax_ring(checkout: str, *, block: int | None = 1, chunk: int = 8) -> Attend:
     block: tokens that see each other, 1 for causal, None for full; chunk: tokens of a kernel call.
     Raises RingloomError where there is no such checkout, and without JAX.
     """
-    attend: Attend = needing("jax", "runtimes.peers.of_jax").ringattention(checkout, block, chunk)
+    attend: Attend = needing("jax", "ringloom.runtimes.peers.of_jax").ringattention(
+        checkout, block, chunk
+    )
     return attend

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from planner.disk import read
-from planner.errors import RingloomError, brief
-from planner.layouts import BY_MASK, LAYOUTS, PEER_NAMES, by_tokens, own_name
-from planner.layouts.peers import ALIASES
-from planner.partitions import Block, Partition, Side
-from planner.workload import Workload, check_request
-from runtimes.audit.case import Case, Ints, Positions
+from ringloom.planner.disk import read
+from ringloom.planner.errors import RingloomError, brief
+from ringloom.planner.layouts import BY_MASK, LAYOUTS, PEER_NAMES, by_tokens, own_name
+from ringloom.planner.layouts.peers import ALIASES
+from ringloom.planner.partitions import Block, Partition, Side
+from ringloom.planner.workload import Workload, check_request
+from ringloom.runtimes.audit.case import Case, Ints, Positions
 
 DETECT = "detect"
 LARGEST = 1 << 26  # bytes of a file of positions

@@ -7,8 +7,6 @@ import numpy as np
 from markupsafe import Markup
 from PIL.Image import Image
 
-from planner.errors import RingloomError
-from planner.version import VERSION
 from ringloom.auditing.page import asked, facts_of
 from ringloom.auditing.pictures import (
     LEGEND,
@@ -22,11 +20,13 @@ from ringloom.auditing.pictures import (
     place_of,
 )
 from ringloom.auditing.verdict import Audit
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.version import VERSION
 from ringloom.report import asset
 from ringloom.report.pictures.palette import rank_colours
 from ringloom.report.summary import TEMPLATES
+from ringloom.runtimes.audit.report import Computed
 from ringloom.views.units import counted
-from runtimes.audit.report import Computed
 
 EACH = "rank", "head"
 MOST = 16  # ranks with pictures, or in the legend

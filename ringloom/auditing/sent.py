@@ -6,14 +6,14 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
-from planner.ir import TENSORS, Pass
-from planner.planning import plan
 from ringloom.auditing.cases import partition_of
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import TENSORS, Pass
+from ringloom.planner.planning import plan
+from ringloom.runtimes.audit.case import Case
+from ringloom.simulator.bounds import least_bytes, outside
+from ringloom.simulator.facts import traffic_of
 from ringloom.views.units import size, times
-from runtimes.audit.case import Case
-from simulator.bounds import least_bytes, outside
-from simulator.facts import traffic_of
 
 Bytes = NDArray[np.int64]
 SCHEDULE = "ring"  # whose bytes others are measured by, with the layout of the case

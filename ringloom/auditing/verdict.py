@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError
-from planner.layouts import names
 from ringloom.auditing.cases import partition_of
 from ringloom.auditing.sent import Sent, sent
+from ringloom.planner.errors import PlanError
+from ringloom.planner.layouts import names
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.report import Fault, Report
 from ringloom.views.units import times
-from runtimes.audit.case import Case
-from runtimes.audit.report import Fault, Report
 
 ROWS = 1024  # queries whose pairs are counted at a time
 
@@ -124,7 +124,7 @@ class Audit:
 
         Raises RingloomError without bokeh's libraries: pip install 'ringloom[report]'.
         """
-        from planner.optional import needing
+        from ringloom.planner.optional import needing
 
         text: str = needing("report", "ringloom.auditing.html").page(self, each)
         return text

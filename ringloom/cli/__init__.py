@@ -18,11 +18,11 @@ from typing import Any
 
 import click
 
-from planner.disk import can_name
-from planner.errors import LONGEST_WORD, Reasons, RingloomError, brief, printable, shown
-from planner.version import VERSION
 from ringloom.cli.synonyms import unknown_option
-from runtimes.machine import RankError
+from ringloom.planner.disk import can_name
+from ringloom.planner.errors import LONGEST_WORD, Reasons, RingloomError, brief, printable, shown
+from ringloom.planner.version import VERSION
+from ringloom.runtimes.machine import RankError
 
 GROUPS = {
     "Explore": (

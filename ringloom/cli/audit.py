@@ -14,16 +14,16 @@ from typing import Any
 
 import click
 
-from planner.disk import write
-from planner.errors import RingloomError
-from planner.optional import needing, require
 from ringloom.auditing import PASSES, TIMEOUT
 from ringloom.auditing.cases import case_of, layout_of
 from ringloom.auditing.page import page
 from ringloom.auditing.verdict import Audit
 from ringloom.cli.options import FILE, workload, workload_options
 from ringloom.cli.output import Number, Whole, show, typed_command, working
-from runtimes.audit.case import Case
+from ringloom.planner.disk import write
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.optional import needing, require
+from ringloom.runtimes.audit.case import Case
 
 EACH = "rank", "head"
 USUAL = {"heads": "2", "head_dim": "16", "dtype": "float32"}
@@ -93,6 +93,6 @@ def command(
 
 def audited(target: str, case: Case, backend: str, timeout: float) -> Audit:
     """Audits a function on ranks that are started for it."""
-    from runtimes.audit import launch
+    from ringloom.runtimes.audit import launch
 
     return Audit(case, launch(target, case, backend=backend, timeout=timeout), target)

@@ -12,12 +12,12 @@ from typing import Any
 import click
 from rich.table import Table
 
-from planner.disk import write
 from ringloom.calibrating import Calibration, calibrate
 from ringloom.cli.options import FILE
 from ringloom.cli.output import progress, show
+from ringloom.planner.disk import write
+from ringloom.simulator.hardware.measured import as_toml
 from ringloom.views.tables import titled
-from simulator.hardware.measured import as_toml
 
 
 @click.command()

@@ -18,20 +18,20 @@ from typing import Any
 
 import click
 
-from planner.disk import read
-from planner.errors import RingloomError
-from planner.optional import require
-from planner.workload import Workload
 from ringloom.cli.options import TOKENS
 from ringloom.cli.output import Number, Whole, show, stages
+from ringloom.planner.disk import read
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.optional import require
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.judging import judge
+from ringloom.runtimes.judging.case import Case
+from ringloom.runtimes.judging.claims import Claims, claims
+from ringloom.runtimes.judging.self_check import KEPT, SelfCheck, self_check
+from ringloom.runtimes.judging.verdict import Verdict
+from ringloom.runtimes.machine import memory_bytes
 from ringloom.views.judgement import judgement
 from ringloom.views.units import size
-from runtimes.judging import judge
-from runtimes.judging.case import Case
-from runtimes.judging.claims import Claims, claims
-from runtimes.judging.self_check import KEPT, SelfCheck, self_check
-from runtimes.judging.verdict import Verdict
-from runtimes.machine import memory_bytes
 
 LARGEST = 1 << 28  # bytes of a program, whose tables may be long
 SHARE = 0.75  # of the machine's memory that ranks may take

@@ -15,9 +15,9 @@ from ringloom.cli.options import compared, comparison_options, memory_option
 from ringloom.cli.output import console, csv_option, show
 from ringloom.cli.search import searched, tally
 from ringloom.comparison import lengths
+from ringloom.simulator.confidence import basis
 from ringloom.views.tables import bars, comparison_table, faint
 from ringloom.views.units import counted
-from simulator.confidence import basis
 
 
 @click.command()

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from codegen import emit
-from codegen.programs import PLATFORMS, TARGETS
-from planner.disk import write
 from ringloom.cli.options import FILE, is_file, max_calls_option, plans_of, source_options
 from ringloom.cli.output import TYPED, show, typed_command, working
+from ringloom.codegen import emit
+from ringloom.codegen.programs import PLATFORMS, TARGETS
+from ringloom.planner.disk import write
 
 
 @click.command()

@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 
-from planner.errors import RingloomError
-from planner.optional import needing
 from ringloom.cli.options import hardware_option, scenario_of, scenario_options, workload_options
 from ringloom.cli.output import Whole, show
 from ringloom.explore.choices import Choices, from_scenario
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.optional import needing
 from ringloom.views.units import length
 
 HOST = "127.0.0.1"  # the loopback address only

@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from planner.optional import needing
 from ringloom.cli.options import compared, comparison_options, refuse_typed
 from ringloom.cli.output import progress, show
+from ringloom.planner.optional import needing
 
 FIGURES = {  # name of the file: module and function
     "tiles_per_round": ("ringloom.figures.rounds", "rounds"),

@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from planner.errors import RingloomError
 from ringloom.cli.output import csv_option, show
 from ringloom.csv_rows import positive, records
+from ringloom.planner.errors import RingloomError
+from ringloom.simulator.hardware.measured import fit_curve, fit_link
 from ringloom.views.tables import titled
-from simulator.hardware.measured import fit_curve, fit_link
 
 FORMS = {("bytes", "seconds"): fit_link, ("size", "tflops"): fit_curve}
 UNITS = {"alpha": "s", "bandwidth": "bytes/s", "tmax": "TF/s", "s_half": ""}

@@ -11,8 +11,8 @@ from typing import Any
 import click
 from rich.text import Text
 
-from planner.optional import needing
 from ringloom.cli.output import show
+from ringloom.planner.optional import needing
 from ringloom.views.tables import faint, plain_table, titled
 
 

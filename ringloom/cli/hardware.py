@@ -13,14 +13,14 @@ from typing import Any
 
 import click
 
-from planner.disk import write
 from ringloom.cli.options import FILE
 from ringloom.cli.output import csv_option, show
+from ringloom.planner.disk import write
+from ringloom.simulator.hardware import hardware, presets
+from ringloom.simulator.hardware.measured import as_toml
+from ringloom.simulator.hardware.schema import Constant, unit_of
 from ringloom.views.tables import plain_table
 from ringloom.views.units import size
-from simulator.hardware import hardware, presets
-from simulator.hardware.measured import as_toml
-from simulator.hardware.schema import Constant, unit_of
 
 
 @click.command()

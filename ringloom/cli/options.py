@@ -9,22 +9,22 @@ from typing import Any, TypeVar
 
 import click
 
-from planner.disk import with_folder
-from planner.errors import PlanError, RingloomError, brief
-from planner.files import load
-from planner.given import tokens
-from planner.masks import forms as mask_forms
-from planner.passes.by_rows import Price, by_rows
-from planner.planning import TRIMS, plan
-from planner.plans import Plans
-from planner.verify import verify
-from planner.workload import DTYPES, Workload
 from ringloom.cli.output import TYPED, Number, Whole, progress, working
 from ringloom.comparison import PASSES, Comparison, compare
+from ringloom.planner.disk import with_folder
+from ringloom.planner.errors import PlanError, RingloomError, brief
+from ringloom.planner.files import load
+from ringloom.planner.given import tokens
+from ringloom.planner.masks import forms as mask_forms
+from ringloom.planner.passes.by_rows import Price, by_rows
+from ringloom.planner.planning import TRIMS, plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import verify
+from ringloom.planner.workload import DTYPES, Workload
+from ringloom.simulator.chrome_trace import trace_file
+from ringloom.simulator.network.topology import forms as topology_forms
+from ringloom.simulator.scenario import Scenario, scenario_file, value_of
 from ringloom.trials import recipe_of
-from simulator.chrome_trace import trace_file
-from simulator.network.topology import forms as topology_forms
-from simulator.scenario import Scenario, scenario_file, value_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

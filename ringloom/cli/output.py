@@ -28,8 +28,8 @@ from rich.progress import (
 )
 from rich.segment import Segment
 
-from planner.errors import brief, printable
 from ringloom.csv_rows import cell
+from ringloom.planner.errors import brief, printable
 from ringloom.rows import flat
 
 Item = TypeVar("Item")

@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-from planner.analysis.balance import imbalance
-from planner.errors import PlanError
-from planner.files import save
-from planner.ir import Plan
-from planner.layouts import names
-from planner.loops import recover
 from ringloom.cli.options import FILE, plans_of, source_options
 from ringloom.cli.output import console, show, working
 from ringloom.comparison import asked
+from ringloom.planner.analysis.balance import imbalance
+from ringloom.planner.errors import PlanError
+from ringloom.planner.files import save
+from ringloom.planner.ir import Plan
+from ringloom.planner.layouts import names
+from ringloom.planner.loops import recover
 from ringloom.views import tables
 from ringloom.views.grids import cells, grid, legend
 from ringloom.views.pseudo_code import pseudo_code

@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from planner.disk import write
-from planner.optional import needing
 from ringloom.cli.options import FILE, compared, comparison_options
 from ringloom.cli.output import show, typed_command, working
+from ringloom.planner.disk import write
+from ringloom.planner.optional import needing
 
 MOST = 5  # schedules of a page for which none are named
 

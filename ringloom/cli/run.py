@@ -13,18 +13,18 @@ from typing import Any
 
 import click
 
-from planner.errors import RingloomError
-from planner.plans import Plans
-from planner.workload import Workload
 from ringloom.cli.options import TRACE, plans_of, source_options
 from ringloom.cli.output import Number, Whole, show, working
 from ringloom.comparison import asked
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.plans import Plans
+from ringloom.planner.workload import Workload
 from ringloom.recording import record
+from ringloom.runtimes.arrays import draw, draw_sinks
+from ringloom.runtimes.backends import BACKENDS, executor, run
+from ringloom.runtimes.validation import check
 from ringloom.views.tables import titled, verdict
 from ringloom.views.units import seconds, size
-from runtimes.arrays import draw, draw_sinks
-from runtimes.backends import BACKENDS, executor, run
-from runtimes.validation import check
 
 LARGEST = 4 << 30  # bytes of one dense score matrix
 

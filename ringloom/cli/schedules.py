@@ -6,8 +6,8 @@ Example:
 
 import click
 
-from planner.schedules import SCHEDULES
 from ringloom.cli.output import csv_option, show
+from ringloom.planner.schedules import SCHEDULES
 from ringloom.views.tables import plain_table
 
 

@@ -16,8 +16,6 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from planner.files import save
-from planner.layouts import own_name
 from ringloom.cli.options import (
     FILE,
     hardware_option,
@@ -30,11 +28,13 @@ from ringloom.cli.options import (
 )
 from ringloom.cli.output import Whole, console, show
 from ringloom.comparison import asked
+from ringloom.planner.files import save
+from ringloom.planner.layouts import own_name
 from ringloom.searching import SearchResult, search
 from ringloom.searching.gaps import WORDS, Gap
+from ringloom.simulator.hardware import hardware as find_hardware
 from ringloom.views.tables import faint, plain_table, titled
 from ringloom.views.units import counted, in_lines, seconds, size
-from simulator.hardware import hardware as find_hardware
 
 ROUNDING = 1e-12  # seconds, below which a part of a gap is none
 

@@ -15,14 +15,14 @@ from typing import Any
 import click
 from rich.table import Table
 
-from planner.optional import needing
 from ringloom.cli.options import Written, compared, comparison_options
 from ringloom.cli.output import show, working
+from ringloom.planner.optional import needing
+from ringloom.simulator.confidence import Sensitivity, sensitivity
+from ringloom.simulator.hardware import hardware as find_hardware
+from ringloom.simulator.what_if import OWN, Curves, curves
 from ringloom.views.tables import plain_table
 from ringloom.views.units import seconds
-from simulator.confidence import Sensitivity, sensitivity
-from simulator.hardware import hardware as find_hardware
-from simulator.what_if import OWN, Curves, curves
 
 BAR = 12  # characters of the longest bar
 MOST = 3  # schedules where none are named

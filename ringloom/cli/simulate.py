@@ -12,7 +12,6 @@ from typing import Any
 import click
 from rich.table import Table
 
-from planner.analysis.messages import travelling_sums
 from ringloom.cli.options import (
     TRACE,
     hardware_option,
@@ -23,15 +22,16 @@ from ringloom.cli.options import (
 )
 from ringloom.cli.output import show, working
 from ringloom.comparison import asked
+from ringloom.planner.analysis.messages import travelling_sums
+from ringloom.simulator.chrome_trace import save_trace, trace
+from ringloom.simulator.confidence import basis, constants_of, interval, spread
+from ringloom.simulator.costs.prices import attend_price
+from ringloom.simulator.critical_path import Leg, critical_path
+from ringloom.simulator.engines.choice import ENGINES, Engine
+from ringloom.simulator.hardware import hardware as find_hardware
+from ringloom.simulator.prediction import simulate
 from ringloom.views.tables import plain_table, prediction, titled
 from ringloom.views.units import SHOWN, both_ends, seconds
-from simulator.chrome_trace import save_trace, trace
-from simulator.confidence import basis, constants_of, interval, spread
-from simulator.costs.prices import attend_price
-from simulator.critical_path import Leg, critical_path
-from simulator.engines.choice import ENGINES, Engine
-from simulator.hardware import hardware as find_hardware
-from simulator.prediction import simulate
 
 KINDS = {
     "attend": "attends",

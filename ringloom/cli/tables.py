@@ -11,8 +11,6 @@ from typing import Any
 
 import click
 
-from codegen import save_tables, tables
-from codegen.programs import TARGETS
 from ringloom.cli.options import (
     FILE,
     is_file,
@@ -22,6 +20,8 @@ from ringloom.cli.options import (
     workload,
 )
 from ringloom.cli.output import show
+from ringloom.codegen import save_tables, tables
+from ringloom.codegen.programs import TARGETS
 
 
 @click.command()

@@ -10,16 +10,16 @@ from operator import methodcaller
 from typing import Any
 from urllib.parse import urlencode
 
-from planner.errors import RingloomError, unknown
-from planner.given import tokens
-from planner.planning import find_schedule
-from planner.plans import Passes
-from planner.workload import Workload
 from ringloom.comparison import PASSES
-from simulator.hardware import hardware, machines
-from simulator.network.topology import KINDS
-from simulator.network.topology import forms as topology_forms
-from simulator.scenario import Scenario, text_of, value_of
+from ringloom.planner.errors import RingloomError, unknown
+from ringloom.planner.given import tokens
+from ringloom.planner.planning import find_schedule
+from ringloom.planner.plans import Passes
+from ringloom.planner.workload import Workload
+from ringloom.simulator.hardware import hardware, machines
+from ringloom.simulator.network.topology import KINDS
+from ringloom.simulator.network.topology import forms as topology_forms
+from ringloom.simulator.scenario import Scenario, text_of, value_of
 
 MOST_RANKS = 1024  # beyond these, an answer takes too long to wait for
 MOST_HEADS = 1024

@@ -4,14 +4,14 @@ import json
 from collections.abc import Callable
 from functools import partial
 
-from codegen import TARGETS, emit
-from planner.files import dumps
-from planner.schedules import SCHEDULES
+from ringloom.codegen import TARGETS, emit
 from ringloom.comparison import PASSES
 from ringloom.explore.choices import Choices
 from ringloom.explore.view import planned, predicted
-from simulator.chrome_trace import trace
-from simulator.hardware import machines
+from ringloom.planner.files import dumps
+from ringloom.planner.schedules import SCHEDULES
+from ringloom.simulator.chrome_trace import trace
+from ringloom.simulator.hardware import machines
 
 LABELS = {
     "seq": "tokens",

@@ -15,14 +15,14 @@ import panel as pn
 from bokeh.models import ColumnDataSource
 from markupsafe import Markup
 
-from planner.errors import RingloomError
 from ringloom.explore.answers import Stages, Table, Turns, Words
 from ringloom.explore.choices import ChoiceError, Choices, entries, from_query
 from ringloom.explore.controls import FILES, LABELS, OPTIONS
 from ringloom.explore.gate import guard as guard
 from ringloom.explore.view import MOST_LANES, View, compared, finding
+from ringloom.planner.errors import RingloomError
 from ringloom.report import SCRIPTS, asset
-from simulator.pictures import FEW
+from ringloom.simulator.pictures import FEW
 
 PAGE = Path(__file__).parent / "page"
 STYLES = asset("style.css") + asset("explore.css", PAGE)

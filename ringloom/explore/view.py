@@ -11,23 +11,23 @@ import numpy as np
 from bokeh.models import Range1d
 from numpy.typing import NDArray
 
-from planner.planning import plan
-from planner.plans import Passes, Plans
-from planner.schedules import comparable
-from planner.workload import Workload
 from ringloom.comparison import Comparison
 from ringloom.explore.choices import Choices
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Passes, Plans
+from ringloom.planner.schedules import comparable
+from ringloom.planner.workload import Workload
 from ringloom.report.facts.tiles import TileFacts, tables
 from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficPicture
 from ringloom.rows import Refusal, Row, shortage
+from ringloom.simulator.confidence import unvalidated
+from ringloom.simulator.facts import bars_of, by_nodes, over_average, traffic_of, usage, work_of
+from ringloom.simulator.hardware import hardware
+from ringloom.simulator.pictures import FEW
+from ringloom.simulator.prediction import simulate
 from ringloom.trials import Case, against, case, feasible, on_machine
-from simulator.confidence import unvalidated
-from simulator.facts import bars_of, by_nodes, over_average, traffic_of, usage, work_of
-from simulator.hardware import hardware
-from simulator.pictures import FEW
-from simulator.prediction import simulate
 
 MOST_LANES = 128  # ranks of a timeline
 KEPT = 64  # plans and predictions that are kept (benchmarks/bench_explore.py)

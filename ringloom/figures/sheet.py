@@ -14,8 +14,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from planner import disk
 from ringloom.comparison import Comparison
+from ringloom.planner import disk
 
 INK, LINE, WASTE = "#1b1f24", "#b8c0c8", "#e3e7eb"
 STYLE: dict[str, Any] = {

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import ringloom as rl
-from planner.analysis.balance import loads
-from planner.ir import Plan
 from ringloom.figures.sheet import INK, LINE, WASTE
+from ringloom.planner.analysis.balance import loads
+from ringloom.planner.ir import Plan
+from ringloom.simulator.pictures import COMPUTE, MERGE, SEND
 from ringloom.views.grids import cells
 from ringloom.views.units import numbers
-from simulator.pictures import COMPUTE, MERGE, SEND
 
 RANKS = 8
 SCHEDULES = ("ring", "balanced")

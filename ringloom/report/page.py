@@ -12,8 +12,8 @@ from bokeh.models import Range1d
 from markupsafe import Markup
 
 import ringloom
-from planner.files.digest import digest
 from ringloom.comparison import Comparison
+from ringloom.planner.files.digest import digest
 from ringloom.report import SCRIPTS, asset
 from ringloom.report.facts.recorded import Recorded, matching
 from ringloom.report.facts.tiles import tables
@@ -22,9 +22,7 @@ from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficPicture, look_of
 from ringloom.report.summary import TEMPLATES, summary
 from ringloom.rows import Row
-from ringloom.trials import Case
-from ringloom.views.units import seconds, size, times
-from simulator.facts import (
+from ringloom.simulator.facts import (
     Usage,
     bars_of,
     by_nodes,
@@ -34,7 +32,9 @@ from simulator.facts import (
     whole,
     work_of,
 )
-from simulator.pictures import FEW
+from ringloom.simulator.pictures import FEW
+from ringloom.trials import Case
+from ringloom.views.units import seconds, size, times
 
 APART = 3  # times as long: a run beyond that is drawn on its own scale
 BOKEH = Path(bokeh.__file__).parent

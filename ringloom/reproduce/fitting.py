@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.optional import needing
+from ringloom.planner.optional import needing
 
 Floats = NDArray[np.float64]
 Model = Callable[[Floats, NDArray[np.intp]], Floats]  # (constants, rows) -> predictions

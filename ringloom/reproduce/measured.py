@@ -23,21 +23,21 @@ from math import log
 from pathlib import Path
 from typing import Literal, get_args
 
-from planner.analysis.balance import loads
-from planner.analysis.tiles import tiles
-from planner.errors import RingloomError
-from planner.planning import find_schedule, plan
-from planner.plans import Passes, Plans
-from planner.workload import Workload
 from ringloom.comparison import PASSES
 from ringloom.csv_rows import Record, chosen, maybe, records, whole
+from ringloom.planner.analysis.balance import loads
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.planning import find_schedule, plan
+from ringloom.planner.plans import Passes, Plans
+from ringloom.planner.workload import Workload
 from ringloom.reproduce import DATA
+from ringloom.simulator.confidence import Interval, interval, spread
+from ringloom.simulator.costs.kernels import Kernels
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.prediction import Prediction, simulate
+from ringloom.simulator.scenario import Scenario
 from ringloom.trials import on_machine
-from simulator.confidence import Interval, interval, spread
-from simulator.costs.kernels import Kernels
-from simulator.hardware import Hardware, hardware
-from simulator.prediction import Prediction, simulate
-from simulator.scenario import Scenario
 
 Use = Literal["fitted", "given", "context", "blind"]
 ROWS = DATA / "measured.csv"

@@ -18,7 +18,7 @@ from ringloom.csv_rows import records
 from ringloom.reproduce import DATA
 from ringloom.reproduce.measured import Measured, published_rows
 from ringloom.reproduce.tables import Line, Table
-from simulator.confidence import RESIDUALS, ratio_interval
+from ringloom.simulator.confidence import RESIDUALS, ratio_interval
 
 APART = 1.1  # schedules whose published times differ by more must come out in their order
 CONTEXT = DATA / "context.csv"

@@ -1,7 +1,7 @@
 """search(work, ranks, hardware)   the best plan that is found, and how far it is from the bound.
 
 seeds      what compare tries: so a search is never slower than compare
-found      plans of `planner.search`, whose estimates or kernels may beat the best so far
+found      plans of `ringloom.planner.search`, whose estimates or kernels may beat the best so far
 both       a forward and a backward plan that fit together, of the least sum
 
 trying     the candidates of each pass            result     what a search returns
@@ -15,25 +15,25 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from planner.errors import PlanError, Reasons, RingloomError, brief
-from planner.given import whole
-from planner.ir import Plan
-from planner.layouts import own_name
-from planner.plans import Passes, Plans
-from planner.search import BUDGET, Tried
-from planner.workload import Workload, check_request
+from ringloom.planner.errors import PlanError, Reasons, RingloomError, brief
+from ringloom.planner.given import whole
+from ringloom.planner.ir import Plan
+from ringloom.planner.layouts import own_name
+from ringloom.planner.plans import Passes, Plans
+from ringloom.planner.search import BUDGET, Tried
+from ringloom.planner.workload import Workload, check_request
 from ringloom.pricing import prices_in
 from ringloom.searching.gaps import gaps_of, lost_by
 from ringloom.searching.pairs import by_sum, fit, plan_of, time_of
 from ringloom.searching.result import RunnerUp
 from ringloom.searching.result import SearchResult as SearchResult
 from ringloom.searching.trying import PASSES, Search, Told, prediction_of
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.hardware import hardware as find_hardware
+from ringloom.simulator.prediction import Prediction, simulate
+from ringloom.simulator.scenario import Scenario, scenario_of
 from ringloom.trials import amount
 from ringloom.views.units import size
-from simulator.hardware import Hardware
-from simulator.hardware import hardware as find_hardware
-from simulator.prediction import Prediction, simulate
-from simulator.scenario import Scenario, scenario_of
 
 SHOWN = 6  # runner-ups
 REASONS = 3  # for which no plan can run, that an error lists

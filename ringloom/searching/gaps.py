@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.ir import Plan
-from simulator.costs.prices import Costs
-from simulator.facts import work_of
-from simulator.hardware import Hardware
-from simulator.prediction import Prediction
-from simulator.scenario import Scenario
+from ringloom.planner.ir import Plan
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.facts import work_of
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.prediction import Prediction
+from ringloom.simulator.scenario import Scenario
 
 WORDS = {
     "waiting": "waiting for transfers",

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.ir import Plan
-from planner.search import Tried
-from planner.verify import verify_pair
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Plan
+from ringloom.planner.search import Tried
+from ringloom.planner.verify import verify_pair
 
 PAIRED = 5  # of the best plans of a pass, whose other passes are tried as well
 

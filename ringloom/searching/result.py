@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from planner.plans import Plans
+from ringloom.planner.plans import Plans
 from ringloom.searching.gaps import Gap
+from ringloom.simulator.bounds import Bounds
+from ringloom.simulator.prediction import Prediction
 from ringloom.views.units import seconds
-from simulator.bounds import Bounds
-from simulator.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)

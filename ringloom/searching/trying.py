@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 from itertools import chain
 from time import monotonic
 
-from planner.errors import PlanError
-from planner.ir import Pass, Plan
-from planner.masks import Full
-from planner.plans import Passes
-from planner.search import Prices, Recipe, Score, Tried, backwards, explore
-from planner.search.recipe import TRIM
-from planner.workload import Workload
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.masks import Full
+from ringloom.planner.plans import Passes
+from ringloom.planner.search import Prices, Recipe, Score, Tried, backwards, explore
+from ringloom.planner.search.recipe import TRIM
+from ringloom.planner.workload import Workload
 from ringloom.rows import shortage
 from ringloom.searching.pairs import fastest
+from ringloom.simulator.costs.kernels import Kernels
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.prediction import Prediction, kernel_seconds, simulate
+from ringloom.simulator.scenario import Scenario
 from ringloom.trials import asked_for
 from ringloom.views.units import size
-from simulator.costs.kernels import Kernels
-from simulator.hardware import Hardware
-from simulator.prediction import Prediction, kernel_seconds, simulate
-from simulator.scenario import Scenario
 
 Told = Callable[[str, float, float], None]  # what is tried, the best seconds so far, and their gap
 PASSES: dict[Passes, tuple[Pass, ...]] = {

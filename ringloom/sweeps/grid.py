@@ -23,22 +23,22 @@ from typing import Any
 
 import numpy as np
 
-from planner.disk import from_toml, read
-from planner.errors import RingloomError, brief
-from planner.given import name, tokens, whole
-from planner.masks import Mask, parse
-from planner.one_line import python
-from planner.planning import TRIMS, Trim, find_schedule, plan
-from planner.plans import Passes
-from planner.schedules import SCHEDULES, Schedule
-from planner.version import VERSION
-from planner.workload import DTYPES, Workload
 from ringloom.comparison import PASSES
+from ringloom.planner.disk import from_toml, read
+from ringloom.planner.errors import RingloomError, brief
+from ringloom.planner.given import name, tokens, whole
+from ringloom.planner.masks import Mask, parse
+from ringloom.planner.one_line import python
+from ringloom.planner.planning import TRIMS, Trim, find_schedule, plan
+from ringloom.planner.plans import Passes
+from ringloom.planner.schedules import SCHEDULES, Schedule
+from ringloom.planner.version import VERSION
+from ringloom.planner.workload import DTYPES, Workload
 from ringloom.rows import shortage
-from simulator.hardware import Hardware, hardware
-from simulator.network.topology import Topology
-from simulator.prediction import simulate
-from simulator.scenario import Scenario, scenario_of
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.network.topology import Topology
+from ringloom.simulator.prediction import simulate
+from ringloom.simulator.scenario import Scenario, scenario_of
 
 MOST_POINTS = 2**18
 LONGEST_LABEL = 2000  # characters: a mask may list documents

@@ -14,9 +14,9 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 from pyarrow import csv, parquet
 
-from planner import disk
 from ringloom.csv_rows import cell
 from ringloom.figures import sheet
+from ringloom.planner import disk
 from ringloom.report.pictures.palette import OKABE_ITO
 from ringloom.sweeps.grid import Row
 from ringloom.sweeps.run import Standing, standings

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.errors import RingloomError
-from planner.optional import needing
-from planner.version import VERSION
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.optional import needing
+from ringloom.planner.version import VERSION
+from ringloom.runtimes.machine import holding_interrupts
+from ringloom.simulator.prediction import ratio
 from ringloom.sweeps.grid import Grid, Row, grid_of, outcome, read_grid
 from ringloom.sweeps.store import Store, opened
 from ringloom.sweeps.workers import workers
-from runtimes.machine import holding_interrupts
-from simulator.prediction import ratio
 
 Batch = list[int]
 Track = Callable[[list[Batch]], Iterable[Batch]]

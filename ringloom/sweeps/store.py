@@ -14,9 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from planner.disk import make_folder, writing
-from planner.errors import RingloomError
-from planner.version import VERSION
+from ringloom.planner.disk import make_folder, writing
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.version import VERSION
 from ringloom.sweeps.grid import Row
 
 NAME = "sweep.jsonl"

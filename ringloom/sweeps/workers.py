@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from planner.errors import RingloomError, unknown
-from planner.given import whole
-from planner.optional import needing
+from ringloom.planner.errors import RingloomError, unknown
+from ringloom.planner.given import whole
+from ringloom.planner.optional import needing
 
 BACKENDS = ("loky", "dask", "ray")
 LINGER = 20  # seconds after which processes without work end, as when the sweep is killed

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 
-from planner.analysis.tiles import tiles
-from planner.ir import Plan
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.ir import Plan
 from ringloom.views.units import numbers
 
 Blocks = NDArray[np.int32]

@@ -3,12 +3,12 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.errors import printable, shown
+from ringloom.planner.errors import printable, shown
+from ringloom.runtimes.judging.case import Case
+from ringloom.runtimes.judging.self_check import first_errors
+from ringloom.runtimes.judging.verdict import Verdict
 from ringloom.views.tables import mark, plain_table, titled
 from ringloom.views.units import counted
-from runtimes.judging.case import Case
-from runtimes.judging.self_check import first_errors
-from runtimes.judging.verdict import Verdict
 
 SAID = {True: "passes", False: "FAILS", None: "did not run"}
 LONGEST = 60  # characters of a mask

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from math import prod
 
-from planner.ir import TENSORS
-from planner.loops.form import (
+from ringloom.planner.ir import TENSORS
+from ringloom.planner.loops.form import (
     Attend,
     Ends,
     Exchange,

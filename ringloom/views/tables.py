@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from planner.analysis.balance import loads
-from planner.analysis.messages import message_bytes
-from planner.ir import Move, Plan
 from ringloom.advice import recommend
+from ringloom.planner.analysis.balance import loads
+from ringloom.planner.analysis.messages import message_bytes
+from ringloom.planner.ir import Move, Plan
 from ringloom.rows import ADDED, LABELS, Refusal, Row, cells, notes
+from ringloom.runtimes.validation import Check
+from ringloom.simulator.prediction import Prediction
 from ringloom.views.units import in_lines, length, seconds, size, times
-from runtimes.validation import Check
-from simulator.prediction import Prediction
 
 BUSY, IDLE, WAITING = "cyan", "bright_black", "red"
 BAR = 40  # characters of the longest bar

@@ -15,13 +15,13 @@ values, a call shows how often queries attend keys. No code of the implementatio
 from collections.abc import Callable
 from typing import Any
 
-from runtimes.audit.case import Case as Case
-from runtimes.audit.report import KINDS as KINDS
-from runtimes.audit.report import Computed as Computed
-from runtimes.audit.report import Fault as Fault
-from runtimes.audit.report import Measured as Measured
-from runtimes.audit.report import Report as Report
-from runtimes.audit.running.launching import launch as launch
+from ringloom.runtimes.audit.case import Case as Case
+from ringloom.runtimes.audit.report import KINDS as KINDS
+from ringloom.runtimes.audit.report import Computed as Computed
+from ringloom.runtimes.audit.report import Fault as Fault
+from ringloom.runtimes.audit.report import Measured as Measured
+from ringloom.runtimes.audit.report import Report as Report
+from ringloom.runtimes.audit.running.launching import launch as launch
 
 TIMEOUT = 300.0  # seconds that ranks wait for each other
 
@@ -42,8 +42,8 @@ def audit_rank(
     the same report. One rank needs no process group. Raises RankError where ranks wait longer than
     `timeout` seconds, and RingloomError for a group of another number of ranks.
     """
-    from runtimes.audit.examining import examine
-    from runtimes.audit.running.on_torch import Asker, lead
+    from ringloom.runtimes.audit.examining import examine
+    from ringloom.runtimes.audit.running.on_torch import Asker, lead
 
     report: Report = lead(Asker(attend, case, rank, group, timeout), examine)
     return report

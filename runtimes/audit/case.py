@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import RingloomError
-from planner.masks.mask import SideName
-from planner.workload import Workload, check_request
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.workload import Workload, check_request
 
 Ints = NDArray[np.int64]
 Positions = tuple[Ints, ...]  # of each rank's local rows, in their order; -1 is padding

@@ -6,21 +6,21 @@ from typing import Protocol
 
 import numpy as np
 
-from planner.errors import RingloomError
-from runtimes.arrays import Array
-from runtimes.audit.case import Case
-from runtimes.audit.faults.verdicts import judge
-from runtimes.audit.place import Place, place
-from runtimes.audit.probes import levels
-from runtimes.audit.probes.detecting import detect
-from runtimes.audit.probes.history import history, later, settled
-from runtimes.audit.probes.loud import loud, loud_gradients
-from runtimes.audit.probes.probing import probe
-from runtimes.audit.probes.questions import Answer, Question
-from runtimes.audit.probes.samples import measured, said_faults, sample_faults
-from runtimes.audit.probes.variants import variants
-from runtimes.audit.report import Fault, Report
-from runtimes.audit.running.asking import EndedError
+from ringloom.planner.errors import RingloomError
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.faults.verdicts import judge
+from ringloom.runtimes.audit.place import Place, place
+from ringloom.runtimes.audit.probes import levels
+from ringloom.runtimes.audit.probes.detecting import detect
+from ringloom.runtimes.audit.probes.history import history, later, settled
+from ringloom.runtimes.audit.probes.loud import loud, loud_gradients
+from ringloom.runtimes.audit.probes.probing import probe
+from ringloom.runtimes.audit.probes.questions import Answer, Question
+from ringloom.runtimes.audit.probes.samples import measured, said_faults, sample_faults
+from ringloom.runtimes.audit.probes.variants import variants
+from ringloom.runtimes.audit.report import Fault, Report
+from ringloom.runtimes.audit.running.asking import EndedError
 
 COMMON = "a factor common to all keys of a row: outputs show multiplicities in their ratio alone"
 

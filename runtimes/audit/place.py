@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runtimes.arrays import Array
-from runtimes.audit.case import Case, Ints
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

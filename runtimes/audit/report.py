@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import RingloomError, unknown
+from ringloom.planner.errors import RingloomError, unknown
 
 Matrix = NDArray[Any]
 LARGEST = 4096  # queries and keys of a matrix in the report; longer sequences are pooled

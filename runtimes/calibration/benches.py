@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from planner.errors import RingloomError
-from planner.ir import Pass
-from runtimes.machine import memory_bytes
-from runtimes.reference.online_softmax import attend, gradients
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import Pass
+from ringloom.runtimes.machine import memory_bytes
+from ringloom.runtimes.reference.online_softmax import attend, gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,5 +100,5 @@ def bench(kind: str = "") -> Bench:
         raise RingloomError(f"no {chosen} to measure here: choose one of {', '.join(kinds)}")
     if chosen == "numpy":
         return Bench()
-    device: Bench = import_module("runtimes.calibration.torch_bench").TorchBench(chosen)
+    device: Bench = import_module("ringloom.runtimes.calibration.torch_bench").TorchBench(chosen)
     return device

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from runtimes.arrays import Array
-from runtimes.machine import RankError
-from runtimes.torch.launch import in_processes
-from runtimes.torch.rank import Parts
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.machine import RankError
+from ringloom.runtimes.torch.launch import in_processes
+from ringloom.runtimes.torch.rank import Parts
 
 Rows = list[tuple[int, float]]
 SIZES = tuple(4**n for n in range(6, 13))  # 4 KB to 16 MB

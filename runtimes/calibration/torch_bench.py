@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from codegen import emit
-from planner.planning import plan
-from planner.workload import Workload
-from runtimes.calibration.benches import Bench, Sample
-from runtimes.emitted import load
-from runtimes.machine import memory_bytes
+from ringloom.codegen import emit
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.calibration.benches import Bench, Sample
+from ringloom.runtimes.emitted import load
+from ringloom.runtimes.machine import memory_bytes
 
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 

@@ -22,19 +22,19 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from planner.plans import Plans
-from runtimes.arrays import Array
-from runtimes.emitted import RESULTS, SIDES, load, source_of
-from runtimes.machine import RankError, ended
-from runtimes.process_tree import tree
+from ringloom.planner.plans import Plans
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.emitted import RESULTS, SIDES, load, source_of
+from ringloom.runtimes.machine import RankError, ended
+from ringloom.runtimes.process_tree import tree
 
 DEVICES = 8  # virtual devices that a process gets, at least
-CHILD = "from runtimes.jax.mesh import child; child()"
+CHILD = "from ringloom.runtimes.jax.mesh import child; child()"
 Call = tuple[int, str, str, tuple[Array, ...], Array | None]  # what `run` takes
 
 
 def execute(plans: Plans, function: str, *arrays: Array, sinks: Array | None = None) -> list[Array]:
-    """Runs plans: the backend `jax`, see `runtimes.backends`."""
+    """Runs plans: the backend `jax`, see `ringloom.runtimes.backends`."""
     if function == "attention" and len(arrays) == 3:
         return execute(plans, "forward", *arrays, sinks=sinks)[:1]
     call = plans.ranks, source_of(plans, "jax"), function, arrays, sinks

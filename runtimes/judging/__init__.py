@@ -24,13 +24,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from planner.errors import RingloomError
-from runtimes.judging.case import Case
-from runtimes.judging.verdict import Track, Verdict
-from runtimes.machine import ended
-from runtimes.process_tree import tree
+from ringloom.planner.errors import RingloomError
+from ringloom.runtimes.judging.case import Case
+from ringloom.runtimes.judging.verdict import Track, Verdict
+from ringloom.runtimes.machine import ended
+from ringloom.runtimes.process_tree import tree
 
-MAIN = "from runtimes.judging.process import main; main()"
+MAIN = "from ringloom.runtimes.judging.process import main; main()"
 LOOK = 0.2  # seconds between looks at the clock
 
 

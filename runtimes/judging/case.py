@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from planner.workload import Workload
-from runtimes.arrays import Array, draw, draw_sinks
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array, draw, draw_sinks
 
 PAIRS = 1 << 28  # of all heads, that are compared with dense attention at most
 FEWEST = 64  # queries that are compared at least

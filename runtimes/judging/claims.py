@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from planner.errors import RingloomError
-from planner.given import whole
-from planner.workload import Workload
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.given import whole
+from ringloom.planner.workload import Workload
 
 CHECKED = 128  # queries per rank of a judgement where any length goes
 SIZES = "ranks", "heads", "kv_heads", "head_dim"  # that every PLAN names

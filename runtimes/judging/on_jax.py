@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from codegen.frame.masks import boxes
-from runtimes.arrays import Array, load_arrays, save_arrays
-from runtimes.emitted import load
-from runtimes.judging.case import Case, Layout, layouts, misplacement
-from runtimes.machine import RankError, ended
-from runtimes.process_tree import limit_memory
+from ringloom.codegen.frame.masks import boxes
+from ringloom.runtimes.arrays import Array, load_arrays, save_arrays
+from ringloom.runtimes.emitted import load
+from ringloom.runtimes.judging.case import Case, Layout, layouts, misplacement
+from ringloom.runtimes.machine import RankError, ended
+from ringloom.runtimes.process_tree import limit_memory
 
-CHILD = "from runtimes.judging.on_jax import child; child()"
+CHILD = "from ringloom.runtimes.judging.on_jax import child; child()"
 Parts = list[Array]
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from runtimes.arrays import Array
-from runtimes.emitted import load
-from runtimes.judging.case import Case, layouts, misplacement
-from runtimes.process_tree import limit_memory
-from runtimes.torch.launch import in_processes
-from runtimes.torch.rank import Parts, to_numpy, to_torch
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.emitted import load
+from ringloom.runtimes.judging.case import Case, layouts, misplacement
+from ringloom.runtimes.process_tree import limit_memory
+from ringloom.runtimes.torch.launch import in_processes
+from ringloom.runtimes.torch.rank import Parts, to_numpy, to_torch
 
 
 def run(case: Case, inputs: Sequence[Array], folder: Path, end: float) -> list[Parts]:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from runtimes.arrays import Array
-from runtimes.audit.case import Case as Audited
-from runtimes.audit.faults.verdicts import judge
-from runtimes.audit.probes.probing import probe
-from runtimes.audit.probes.questions import Answer, Question, inputs
-from runtimes.judging.case import Case, Layout
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case as Audited
+from ringloom.runtimes.audit.faults.verdicts import judge
+from ringloom.runtimes.audit.probes.probing import probe
+from ringloom.runtimes.audit.probes.questions import Answer, Question, inputs
+from ringloom.runtimes.judging.case import Case, Layout
 
 Run = Callable[[Sequence[Array]], Sequence[Sequence[Array]]]  # inputs to the parts of ranks
 PAIRS = 1 << 30  # of all heads and questions, that are computed at most

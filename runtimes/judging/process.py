@@ -15,14 +15,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from codegen import save_tables, tables
-from planner.errors import RingloomError
-from planner.planning import plan
-from runtimes.arrays import Array
-from runtimes.judging.case import Case
-from runtimes.judging.pairs import first_wrong_pair
-from runtimes.judging.verdict import Track, Verdict, compare
-from runtimes.machine import RankError, serve
+from ringloom.codegen import save_tables, tables
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.planning import plan
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.judging.case import Case
+from ringloom.runtimes.judging.pairs import first_wrong_pair
+from ringloom.runtimes.judging.verdict import Track, Verdict, compare
+from ringloom.runtimes.machine import RankError, serve
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     os.set_inheritable(number, False)
     case: Case = pickle.loads((folder / "case.pickle").read_bytes())
     if case.target == "torch":  # imported there while it is imported here
-        serve("runtimes.judging.on_torch")
+        serve("ringloom.runtimes.judging.on_torch")
     tempfile.tempdir = str(folder)  # which the parent removes
     with os.fdopen(number, "w") as pipe:
 
@@ -50,7 +50,7 @@ def main() -> None:
 def judged(case: Case, folder: Path, track: Track) -> Verdict:
     """Returns the verdict on a program; raises RingloomError where it takes no such length."""
     track(f"importing {case.target}", 0, 0)
-    runtime = import_module(f"runtimes.judging.on_{case.target}")
+    runtime = import_module(f"ringloom.runtimes.judging.on_{case.target}")
     if case.dynamic and case.target == "torch":
         plans = plan("zigzag", case.work, case.ranks, pass_="both")
         save_tables(tables(plans, "torch"), str(folder / "tables.npz"))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from planner.errors import shown
-from runtimes.process_tree import tree
+from ringloom.planner.errors import shown
+from ringloom.runtimes.process_tree import tree
 
 KEPT = 4000  # characters of a program's last words that are kept
 READ = 1 << 20  # bytes of a program's output that are read

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.errors import RingloomError
-from runtimes.arrays import Array
-from runtimes.judging.case import Case, Layout, misplacement
-from runtimes.reference import dense
-from runtimes.validation import EXACT, GRADIENTS, distance
+from ringloom.planner.errors import RingloomError
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.judging.case import Case, Layout, misplacement
+from ringloom.runtimes.reference import dense
+from ringloom.runtimes.validation import EXACT, GRADIENTS, distance
 
 LISTED = 8  # results with NaN that are named
 BLOCK = 1 << 22  # scores of a head that dense attention holds at once

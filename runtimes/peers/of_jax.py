@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from planner.errors import RingloomError
+from ringloom.planner.errors import RingloomError
 
 FILE = "ringattention/ringattention_jax.py"
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from planner.errors import RingloomError, unknown
+from ringloom.planner.errors import RingloomError, unknown
 
 Attend = Callable[..., Any]
 TEMPLATE = "torch.distributed.tensor.experimental._context_parallel._attention"
@@ -119,7 +119,7 @@ def transformers(program: Any, name: str) -> Attend:
     """Returns an emitted program as a model of transformers calls it, through our adapter."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    from runtimes.huggingface import register
+    from ringloom.runtimes.huggingface import register
 
     register(program, name, None, any_mask=True, any_positions=True)
 

@@ -10,7 +10,7 @@ plan. Times are seconds of `time.perf_counter`, which the processes of a machine
 
 from typing import Literal
 
-from planner.ir import Plan
+from ringloom.planner.ir import Plan
 
 Kind = Literal["attend", "merge", "send", "receive", "arrive"]
 Events = dict[tuple[Kind, int, int, int], tuple[float, float]]  # kind, rank, step, number: seconds

@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch.distributed as dist
 
-from planner.analysis.tiles import tiles
-from planner.errors import RingloomError
-from planner.ir import Plan
-from planner.plans import Plans
-from runtimes.arrays import Array
-from runtimes.recording.events import Events, Kind, Recorded
-from runtimes.torch.faults import refuse_nan
-from runtimes.torch.launch import TIMEOUT, Launch, launched, wholes
-from runtimes.torch.rank import BODIES, Body, Parts
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import Plan
+from ringloom.planner.plans import Plans
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.recording.events import Events, Kind, Recorded
+from ringloom.runtimes.torch.faults import refuse_nan
+from ringloom.runtimes.torch.launch import TIMEOUT, Launch, launched, wholes
+from ringloom.runtimes.torch.rank import BODIES, Body, Parts
 
 KERNEL, SENT, CAME = range(3)
 KERNELS = ("attend", "attend_backward")
@@ -80,7 +80,7 @@ def execute(
     launch: Launch | None = None,
     timeout: float = TIMEOUT,
 ) -> list[Array]:
-    """Runs plans as `runtimes.torch.launch.execute` does, and stores events in the log.
+    """Runs plans as `ringloom.runtimes.torch.launch.execute` does, and stores events in the log.
 
     Raises RingloomError also where the program does not follow the plan row by row.
     """

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.workload import Workload
-from runtimes.arrays import Array, check_arrays, dtype_of, wide
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array, check_arrays, dtype_of, wide
 
 Place = tuple[int, int]  # batch row and head
 PAIRS = 1 << 26  # of queries and keys at a time: half a gigabyte of scores

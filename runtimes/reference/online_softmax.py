@@ -12,7 +12,7 @@ are repeated for the query heads that share them. Any length may be 0.
 
 import numpy as np
 
-from runtimes.arrays import Array
+from ringloom.runtimes.arrays import Array
 
 
 def attend(q: Array, k: Array, v: Array, sees: Array, scale: float) -> tuple[Array, Array]:

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.ir import INPUTS, Plan
-from planner.partitions import Block
-from planner.plans import Plans
-from runtimes.arrays import Array, dtype_of, wide
-from runtimes.recording.events import Recorded
-from runtimes.reference.online_softmax import sink_gradient, sunk
-from runtimes.reference.virtual_ranks import Arrays, VirtualRanks
+from ringloom.planner.ir import INPUTS, Plan
+from ringloom.planner.partitions import Block
+from ringloom.planner.plans import Plans
+from ringloom.runtimes.arrays import Array, dtype_of, wide
+from ringloom.runtimes.recording.events import Recorded
+from ringloom.runtimes.reference.online_softmax import sink_gradient, sunk
+from ringloom.runtimes.reference.virtual_ranks import Arrays, VirtualRanks
 
 
 def execute(
@@ -34,7 +34,7 @@ def execute(
     sinks: Array | None = None,
     log: list[Recorded] | None = None,
 ) -> Arrays:
-    """Runs plans: the backend `numpy`, see `runtimes.backends`; events are added to the log.
+    """Runs plans as the backend `numpy` of `ringloom.runtimes.backends`; logs events.
 
     Sums are rounded to the workload's dtype when they are complete.
     """

@@ -11,13 +11,13 @@ from time import perf_counter
 
 import numpy as np
 
-from planner.analysis.liveness import lifetimes
-from planner.errors import PlanError
-from planner.ir import INPUTS, TENSORS, Attend, Move, Plan
-from planner.partitions import Ints
-from runtimes.arrays import Array, wide
-from runtimes.recording.events import Events, Kind
-from runtimes.reference.online_softmax import attend, gradients, merge
+from ringloom.planner.analysis.liveness import lifetimes
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import INPUTS, TENSORS, Attend, Move, Plan
+from ringloom.planner.partitions import Ints
+from ringloom.runtimes.arrays import Array, wide
+from ringloom.runtimes.recording.events import Events, Kind
+from ringloom.runtimes.reference.online_softmax import attend, gradients, merge
 
 Arrays = tuple[Array, ...]  # the arrays of a tensor: KV is (k, v), OUT is (o, lse), and so on
 Place = tuple[str, int]  # tensor, block

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from planner.errors import RingloomError, brief, each
-from planner.masks import Mask
-from planner.masks.areas import areas
-from planner.masks.regions import Ints
-from planner.masks.slices import covering
-from planner.workload import Workload
+from ringloom.planner.errors import RingloomError, brief, each
+from ringloom.planner.masks import Mask
+from ringloom.planner.masks.areas import areas
+from ringloom.planner.masks.regions import Ints
+from ringloom.planner.masks.slices import covering
+from ringloom.planner.workload import Workload
 
 Bools = NDArray[np.bool_]
 Rule = Callable[[Tensor, Tensor], Any]  # (query positions, key positions) -> allowed, elementwise

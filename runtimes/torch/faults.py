@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from planner.errors import RingloomError
-from runtimes.arrays import Array
-from runtimes.machine import RankError, ended
+from ringloom.planner.errors import RingloomError
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.machine import RankError, ended
 
 ASK = signal.SIGUSR1
 ANSWER, LOOK = 1.0, 0.02  # seconds in which a rank answers, and between looks

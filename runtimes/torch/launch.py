@@ -25,16 +25,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from planner.errors import RingloomError
-from planner.plans import Plans
-from runtimes.arrays import Array, dtype_of, load_arrays, save_arrays
-from runtimes.emitted import RESULTS, load, source_of
-from runtimes.machine import (
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.plans import Plans
+from ringloom.runtimes.arrays import Array, dtype_of, load_arrays, save_arrays
+from ringloom.runtimes.emitted import RESULTS, load, source_of
+from ringloom.runtimes.machine import (
     end_with_parent,
     memory_bytes,
     serve,
 )
-from runtimes.torch.faults import (
+from ringloom.runtimes.torch.faults import (
     UNGUARDED,
     error_file,
     failure,
@@ -44,7 +44,7 @@ from runtimes.torch.faults import (
     stack_file,
     watch,
 )
-from runtimes.torch.rank import BODIES, Body, Parts, to_numpy, to_torch
+from ringloom.runtimes.torch.rank import BODIES, Body, Parts, to_numpy, to_torch
 
 Launch = Callable[[str, int, tuple[Array, ...], Body, float], list[Parts]]
 TIMEOUT = 300.0  # seconds
@@ -60,7 +60,7 @@ def execute(
     launch: Launch | None = None,
     timeout: float = TIMEOUT,
 ) -> list[Array]:
-    """Runs plans: the backend `torch`, see `runtimes.backends`.
+    """Runs plans: the backend `torch`, see `ringloom.runtimes.backends`.
 
     `launch` says where ranks live: by default in the process group that is initialised, else in
     processes. Raises RankError, which names a rank, where one fails, returns NaN, or is not done

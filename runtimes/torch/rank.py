@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from runtimes.arrays import Array, dtype_of, wide
-from runtimes.emitted import SIDES
+from ringloom.runtimes.arrays import Array, dtype_of, wide
+from ringloom.runtimes.emitted import SIDES
 
 Parts = list[Array]  # what a rank has of each result
 Body = Callable[..., Parts]  # of a program, a group, arrays and perhaps sinks

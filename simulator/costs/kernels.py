@@ -34,10 +34,10 @@ from typing import Any
 
 import numpy as np
 
-from planner.ir import CARRIED, TENSORS, Pass
-from planner.kernel_calls import Call, Takes
-from planner.workload import DTYPES, Workload
-from simulator.hardware import Hardware
+from ringloom.planner.ir import CARRIED, TENSORS, Pass
+from ringloom.planner.kernel_calls import Call, Takes
+from ringloom.planner.workload import DTYPES, Workload
+from ringloom.simulator.hardware import Hardware
 
 # Per (query, key) pair, head, and element of head_dim and v_head_dim: scores, dQ and dK are
 # products over head_dim, out, dP and dV over v_head_dim; a backward pass repeats the scores.

@@ -1,10 +1,10 @@
 """Prices of a plan's attends and merges on some hardware: seconds, row by row.
 
-An attend takes its kernel calls (`simulator.costs.kernels`) at 2 (head_dim + v_head_dim) flop per
-pair and head, 6 head_dim + 4 v_head_dim in the backward pass: those that a rectangle is cut into
-(`simulator.costs.rectangles`), and the merging of their results.
+An attend takes its kernel calls (`ringloom.simulator.costs.kernels`) at 2 (head_dim + v_head_dim)
+flop per pair and head, 6 head_dim + 4 v_head_dim in the backward pass: those that a rectangle is
+cut into (`ringloom.simulator.costs.rectangles`), and the merging of their results.
 
-All else is added up from `simulator.costs.terms`. Adding to an absent accumulator is free.
+All else is added up from `ringloom.simulator.costs.terms`. Adding to an absent accumulator is free.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.ir import ACCUMULATORS, Attend, Move, Plan
-from simulator.costs.kernels import Kernels
-from simulator.costs.rectangles import Floats, Rectangles
-from simulator.costs.terms import Event, terms
-from simulator.hardware import Hardware
-from simulator.hardware import hardware as find_hardware
+from ringloom.planner.ir import ACCUMULATORS, Attend, Move, Plan
+from ringloom.simulator.costs.kernels import Kernels
+from ringloom.simulator.costs.rectangles import Floats, Rectangles
+from ringloom.simulator.costs.terms import Event, terms
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.hardware import hardware as find_hardware
 
 KEPT = "_rectangles"
 

@@ -1,6 +1,6 @@
 """The kernel calls of a plan's rectangles: how many, how much work, how much merged in between.
 
-Rectangles are cut into calls as programs cut them (see `planner.kernel_calls`); those that are
+Rectangles are cut into calls as programs cut them (`ringloom.planner.kernel_calls`); those that are
 alike but for a shift, under a mask that only looks at distances, are cut once. Where rectangles are
 so many that cutting each would take minutes, those left are not cut: each counts as one full call
 of as many pairs as its mask allows.
@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tiles import tiles
-from planner.ir import Attend, Plan
-from planner.kernel_calls import Call, rectangle_calls
-from planner.kernel_calls.positions import Positions, Rectangle, repeated
-from planner.partitions import Ints
-from simulator.costs.kernels import Kernels
-from simulator.costs.shapes import Shapes
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.ir import Attend, Plan
+from ringloom.planner.kernel_calls import Call, rectangle_calls
+from ringloom.planner.kernel_calls.positions import Positions, Rectangle, repeated
+from ringloom.planner.partitions import Ints
+from ringloom.simulator.costs.kernels import Kernels
+from ringloom.simulator.costs.shapes import Shapes
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]

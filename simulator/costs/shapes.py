@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.masks.regions import Ints
-from planner.partitions import Partition, Ranges
-from planner.workload import Workload
+from ringloom.planner.masks.regions import Ints
+from ringloom.planner.partitions import Partition, Ranges
+from ringloom.planner.workload import Workload
 
 Index = NDArray[np.integer]
 

@@ -7,8 +7,8 @@ merge      term(costs, tensor)   seconds per token and head of merging an accumu
 exchange   term(costs)           seconds per byte of an all-to-all of heads, with those that stay
 prologue   term(costs)           seconds of each rank before step 0: [ranks]
 
-`costs` are the `simulator.costs.prices.Costs` of one plan on one hardware. All terms of an event
-are added up.
+`costs` are the `ringloom.simulator.costs.prices.Costs` of one plan on one hardware. All terms of an
+event are added up.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import TENSORS
-from planner.workload import DTYPES
-from simulator.hardware.schema import OPTIONAL, RATIO, SECONDS, Unit
+from ringloom.planner.ir import TENSORS
+from ringloom.planner.workload import DTYPES
+from ringloom.simulator.hardware.schema import OPTIONAL, RATIO, SECONDS, Unit
 
 Event = Literal["attend", "add", "merge", "exchange", "prologue"]
 Seconds = Callable[..., Any]

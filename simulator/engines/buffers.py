@@ -9,7 +9,7 @@ from itertools import chain
 
 import numpy as np
 
-from simulator.engines.tasks import Tasks
+from ringloom.simulator.engines.tasks import Tasks
 
 
 class Buffers:

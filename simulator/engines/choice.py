@@ -11,14 +11,14 @@ Speeds, slowed links and any topology are within the reach of both.
 
 from typing import Literal
 
-from planner.errors import RingloomError, unknown
-from simulator.costs.prices import Costs
-from simulator.engines.discrete_event import run_events
-from simulator.engines.recurrence import Sums, run
-from simulator.network.ports import link_ports, node_ports
-from simulator.network.routes import Traffic
-from simulator.scenario import Scenario
-from simulator.timeline import Timeline
+from ringloom.planner.errors import RingloomError, unknown
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.engines.discrete_event import run_events
+from ringloom.simulator.engines.recurrence import Sums, run
+from ringloom.simulator.network.ports import link_ports, node_ports
+from ringloom.simulator.network.routes import Traffic
+from ringloom.simulator.scenario import Scenario
+from ringloom.simulator.timeline import Timeline
 
 Engine = Literal["auto", "recurrence", "events"]
 ENGINES: tuple[Engine, ...] = ("auto", "recurrence", "events")

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planner.errors import PlanError
-from simulator.costs.prices import Costs
-from simulator.engines.buffers import Buffers
-from simulator.engines.events import Clock
-from simulator.engines.recurrence import KEPT, Sums
-from simulator.engines.tasks import RankStep, Tasks
-from simulator.engines.transfers import NEVER, Transfers
-from simulator.network.routes import Traffic
-from simulator.scenario import Scenario
-from simulator.timeline import Floats, Kind, Rows, Timeline, Wait, block_names, work
+from ringloom.planner.errors import PlanError
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.engines.buffers import Buffers
+from ringloom.simulator.engines.events import Clock
+from ringloom.simulator.engines.recurrence import KEPT, Sums
+from ringloom.simulator.engines.tasks import RankStep, Tasks
+from ringloom.simulator.engines.transfers import NEVER, Transfers
+from ringloom.simulator.network.routes import Traffic
+from ringloom.simulator.scenario import Scenario
+from ringloom.simulator.timeline import Floats, Kind, Rows, Timeline, Wait, block_names, work
 
 Want = int | float  # a message by number, or a time
 Mark = tuple[int, float, float, float, float]  # a step: begin, first attend, end of attends, of all

@@ -13,7 +13,7 @@
 
 Ports serve messages in plan order (step, node, row), first in first out. A rank has one pair of
 ports for the links inside its node and one for those between nodes, or those of a topology on
-which no two messages meet (see `simulator.network.ports`). Without overlap a message also
+which no two messages meet (see `ringloom.simulator.network.ports`). Without overlap a message also
 waits for its receiver to begin the step, and the attends of a step for every message of that step
 that the rank sends or receives: nothing travels to or from a rank while it attends. All times are
 maxima and sums of earlier ones, so no shorter row can make a plan slower. Each step is a few numpy
@@ -25,12 +25,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import index
-from planner.ir import Index, Plan
-from simulator.costs.prices import Costs
-from simulator.engines.rounds import Calls, Messages, Rounds
-from simulator.network.ports import Ports
-from simulator.timeline import Floats, Kind, Rows, Timeline, Wait, work
+from ringloom.planner.columns import index
+from ringloom.planner.ir import Index, Plan
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.engines.rounds import Calls, Messages, Rounds
+from ringloom.simulator.network.ports import Ports
+from ringloom.simulator.timeline import Floats, Kind, Rows, Timeline, Wait, work
 
 KEPT = 1 << 22  # steps x ranks up to which every step's times are kept
 

@@ -22,14 +22,14 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.exchanges import Exchanges
-from planner.analysis.messages import message_bytes
-from planner.analysis.tables import Table, attended_blocks, of_inputs
-from planner.ir import ACCUMULATORS, Attend, Index, Move, Node, Step
-from planner.partitions import Ints
-from simulator.costs.prices import Costs
-from simulator.costs.terms import Event
-from simulator.timeline import Floats
+from ringloom.planner.analysis.exchanges import Exchanges
+from ringloom.planner.analysis.messages import message_bytes
+from ringloom.planner.analysis.tables import Table, attended_blocks, of_inputs
+from ringloom.planner.ir import ACCUMULATORS, Attend, Index, Move, Node, Step
+from ringloom.planner.partitions import Ints
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.costs.terms import Event
+from ringloom.simulator.timeline import Floats
 
 EVENTS: tuple[Event, ...] = ("add", "merge")
 AnyNode = TypeVar("AnyNode", bound=Node)

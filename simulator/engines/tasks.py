@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.prices import Costs
-from simulator.engines.rounds import Calls, Messages, Rounds
-from simulator.timeline import Floats
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.engines.rounds import Calls, Messages, Rounds
+from ringloom.simulator.timeline import Floats
 
 Needs = tuple[int, ...]  # numbers of messages
 

@@ -15,11 +15,11 @@ import math
 
 import numpy as np
 
-from simulator.engines.buffers import Buffers
-from simulator.engines.events import Action, Clock
-from simulator.engines.tasks import RankStep, Tasks
-from simulator.network.routes import Traffic
-from simulator.scenario import Scenario
+from ringloom.simulator.engines.buffers import Buffers
+from ringloom.simulator.engines.events import Action, Clock
+from ringloom.simulator.engines.tasks import RankStep, Tasks
+from ringloom.simulator.network.routes import Traffic
+from ringloom.simulator.scenario import Scenario
 
 MOST = 32  # chunks of a message
 NEVER = math.inf

@@ -18,12 +18,12 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import RingloomError
-from planner.ir import Pass
-from planner.workload import Workload
-from simulator.costs.kernels import causal_pairs, flop_per_pair, traffic_per_token
-from simulator.hardware import Constant, Hardware
-from simulator.hardware.schema import LARGEST, REFERENCE_DIM, SMALLEST, unit_of
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import Pass
+from ringloom.planner.workload import Workload
+from ringloom.simulator.costs.kernels import causal_pairs, flop_per_pair, traffic_per_token
+from ringloom.simulator.hardware import Constant, Hardware
+from ringloom.simulator.hardware.schema import LARGEST, REFERENCE_DIM, SMALLEST, unit_of
 
 Floats = NDArray[np.float64]
 ROUNDS = 20  # of reweighting
@@ -252,7 +252,7 @@ def measured_hardware(
 
 
 def as_toml(hardware: Hardware, head: str = "") -> str:
-    """Write a hardware file, which `simulator.hardware.load` reads back as the same hardware."""
+    """Write a hardware file, which `rl.hardware` reads back as the same hardware."""
     sections = dict[str, list[str]]()
     for key, constant in hardware.constants.items():
         section, name = key.split(".")

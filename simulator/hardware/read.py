@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import simulator.costs.terms  # noqa: F401  registers the constants that cost terms bring along
-from planner.disk import is_file, parse_table, read
-from planner.errors import RingloomError, brief, unknown
-from planner.given import name as name_of
-from planner.given import number
-from simulator.hardware.schema import Constant, Hardware
+import ringloom.simulator.costs.terms  # noqa: F401  registers the constants that cost terms bring along
+from ringloom.planner.disk import is_file, parse_table, read
+from ringloom.planner.errors import RingloomError, brief, unknown
+from ringloom.planner.given import name as name_of
+from ringloom.planner.given import number
+from ringloom.simulator.hardware.schema import Constant, Hardware
 
 PRESETS = Path(__file__).parent / "presets"
 KEYS = "value", "source", "calibrated", "range"  # of a constant

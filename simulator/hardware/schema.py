@@ -10,7 +10,7 @@ A chip may have several kernels, `h100:fa3`; `kernel = "cudnn"` says which one i
 `kind = "mesh"` in [node] says how the chips of a node are joined: by a `switch`, as a `torus`, each
 with each in a `mesh`, or by a tree of `pcie` links whose host bridges are joined by one link.
 `OPTIONAL` constants may be left out: their defaults leave their effect out. They are those of cost
-terms (`simulator.costs.terms`) and
+terms (`ringloom.simulator.costs.terms`) and
 
 attention.traffic             how much of its traffic to memory, inputs and results once each, a
                               kernel does not hide behind products: 0 all, 1 nothing
@@ -43,9 +43,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from planner.errors import RingloomError, brief, unknown
-from planner.given import number
-from planner.ir import Pass
+from ringloom.planner.errors import RingloomError, brief, unknown
+from ringloom.planner.given import number
+from ringloom.planner.ir import Pass
 
 SMALLEST, LARGEST = 1e-30, 1e30  # in any unit: what is beyond overflows in products
 MOST = 2**31  # tokens, ranks, blocks

@@ -4,8 +4,8 @@ from itertools import combinations, product
 
 import networkx as nx
 
-from simulator.hardware import Hardware, Link
-from simulator.network.topology import Place, Topology, half, join, kind
+from ringloom.simulator.hardware import Hardware, Link
+from ringloom.simulator.network.topology import Place, Topology, half, join, kind
 
 
 @kind("mesh")

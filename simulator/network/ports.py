@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.columns import index
-from planner.ir import Move
-from simulator.hardware import Hardware, Link
-from simulator.network.routes import Path, Traffic
+from ringloom.planner.columns import index
+from ringloom.planner.ir import Move
+from ringloom.simulator.hardware import Hardware, Link
+from ringloom.simulator.network.routes import Path, Traffic
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.integer]

@@ -16,8 +16,8 @@ from itertools import zip_longest
 
 import numpy as np
 
-from planner.ir import Move, Plan, Step
-from simulator.network.topology import Topology
+from ringloom.planner.ir import Move, Plan, Step
+from ringloom.simulator.network.topology import Topology
 
 Trees = Sequence[Sequence[int]]  # of each source, the rank before each rank
 

@@ -17,11 +17,11 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError, RingloomError
-from planner.given import integer
-from planner.ir import Plan
-from simulator.hardware.schema import LARGEST, SMALLEST
-from simulator.network.topology import Place, Topology
+from ringloom.planner.errors import PlanError, RingloomError
+from ringloom.planner.given import integer
+from ringloom.planner.ir import Plan
+from ringloom.simulator.hardware.schema import LARGEST, SMALLEST
+from ringloom.simulator.network.topology import Place, Topology
 
 Links = Mapping[tuple[Place, Place], float]  # factor on the bandwidth both ways; 0 cuts the link
 Floats = NDArray[np.float64]

@@ -23,11 +23,11 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from planner.disk import from_json, is_file, read
-from planner.errors import RingloomError, brief, nearest
-from planner.given import integer, name, number, whole
-from simulator.hardware import Hardware, Link
-from simulator.hardware import hardware as hardware_named
+from ringloom.planner.disk import from_json, is_file, read
+from ringloom.planner.errors import RingloomError, brief, nearest
+from ringloom.planner.given import integer, name, number, whole
+from ringloom.simulator.hardware import Hardware, Link
+from ringloom.simulator.hardware import hardware as hardware_named
 
 Place = int | str
 Build = Callable[..., "Topology"]

@@ -8,11 +8,11 @@ import numpy as np
 from fits import misfits
 
 from conftest import SIZES, Reader
-from planner.workload import Workload
 from ringloom.auditing.cases import case_of
 from ringloom.auditing.html import page
 from ringloom.auditing.verdict import Audit
-from runtimes.audit.report import Computed, Fault, Measured, Report, pooled
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.audit.report import Computed, Fault, Measured, Report, pooled
 
 TOKENS, RANKS, QUERY, KEY = 96, 8, 70, 21
 RING = """

@@ -18,8 +18,8 @@ import ringloom as rl
 from ringloom.comparison import Comparison, compare
 from ringloom.report.facts.recorded import recorded
 from ringloom.report.page import page
-from simulator.chrome_trace import save_trace, trace
-from simulator.hardware import hardware
+from ringloom.simulator.chrome_trace import save_trace, trace
+from ringloom.simulator.hardware import hardware
 
 FLAGS = (
     "--headless=new",

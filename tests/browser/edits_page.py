@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from conftest import PATIENCE, Reader
 from ringloom.explore.choices import from_query
 from ringloom.explore.view import compared
-from simulator.facts import bars_of
+from ringloom.simulator.facts import bars_of
 
 Readers = Callable[..., Reader]
 

@@ -13,13 +13,13 @@ from selenium.webdriver.common.keys import Keys
 
 import ringloom as rl
 from conftest import Reader
-from planner.files import loads
 from ringloom.comparison import compare
 from ringloom.explore.choices import Choices
 from ringloom.explore.view import compared
+from ringloom.planner.files import loads
 from ringloom.report.facts.tiles import tile_facts
-from simulator.facts import bars_of
-from simulator.hardware import hardware
+from ringloom.simulator.facts import bars_of
+from ringloom.simulator.hardware import hardware
 
 Readers = Callable[..., Reader]
 

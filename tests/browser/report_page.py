@@ -15,9 +15,9 @@ from ringloom.comparison import Comparison, compare
 from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.page import page
 from ringloom.report.pictures.palette import rank_colours
+from ringloom.simulator.facts import bars_of, traffic_of
+from ringloom.simulator.prediction import simulate
 from ringloom.views.units import seconds, size
-from simulator.facts import bars_of, traffic_of
-from simulator.prediction import simulate
 
 Readers = Callable[..., Reader]
 

@@ -5,11 +5,11 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-from planner.errors import RingloomError
-from planner.files import save
-from planner.planning import plan
-from planner.workload import Workload
 from ringloom.cli import main
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.files import save
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 
 SLOW = {
     "explore",

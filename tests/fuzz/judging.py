@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from fuzz.readers import READERS
-from planner.errors import RingloomError
+from ringloom.planner.errors import RingloomError
 
 SECONDS = 2.0  # of processor time of a case
 QUOTED = 200  # characters of a case that a message may repeat

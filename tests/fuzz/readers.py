@@ -13,24 +13,24 @@ from typing import Any
 
 from fuzz import mutations, seeds
 from fuzz.commands import run_command
-from planner import files, given
-from planner.errors import RingloomError
-from planner.masks import Mask, parse
-from planner.planning import find_schedule
-from planner.plans import Plans
-from planner.verify import verify
-from planner.workload import Workload
 from ringloom.cli.fit import _read as read_fit
 from ringloom.csv_rows import records
+from ringloom.planner import files, given
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.masks import Mask, parse
+from ringloom.planner.planning import find_schedule
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import verify
+from ringloom.planner.workload import Workload
 from ringloom.report.facts.recorded import Recorded, recorded
 from ringloom.reproduce.measured import measured
 from ringloom.reproduce.papers import striped
+from ringloom.runtimes.validation import check
+from ringloom.simulator.hardware import Hardware, hardware, load
+from ringloom.simulator.hardware.measured import as_toml
+from ringloom.simulator.network.topology import graph_of, topology
+from ringloom.simulator.scenario import Scenario, scenario_file, text_of, value_of
 from ringloom.sweeps.grid import Grid, read_grid
-from runtimes.validation import check
-from simulator.hardware import Hardware, hardware, load
-from simulator.hardware.measured import as_toml
-from simulator.network.topology import graph_of, topology
-from simulator.scenario import Scenario, scenario_file, text_of, value_of
 
 Made = tuple[str, bytes] | str | list[str]  # a file by its ending, a text, the words of a command
 FEW = 4096  # numbers of a plan that is run

@@ -6,13 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from planner.files import dumps
-from planner.planning import plan
-from planner.workload import Workload
-from simulator.chrome_trace import trace
-from simulator.hardware import hardware
-from simulator.hardware.read import PRESETS
-from simulator.prediction import simulate
+from ringloom.planner.files import dumps
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.simulator.chrome_trace import trace
+from ringloom.simulator.hardware import hardware
+from ringloom.simulator.hardware.read import PRESETS
+from ringloom.simulator.prediction import simulate
 
 DATA = Path(__file__).parents[2] / "ringloom" / "reproduce" / "data"
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]

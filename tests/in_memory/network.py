@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import torch
 import torch.distributed as dist
 
-from runtimes.machine import RankError
+from ringloom.runtimes.machine import RankError
 
 Key = tuple[tuple[int, ...], int]  # of a group: its ranks of the world, and which of theirs it is
 Finish = Callable[[list[Any]], None]

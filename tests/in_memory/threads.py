@@ -14,7 +14,7 @@ import torch
 
 from in_memory.distributed import joined
 from in_memory.network import MemoryGroup, Network
-from runtimes.machine import RankError
+from ringloom.runtimes.machine import RankError
 
 T = TypeVar("T")
 

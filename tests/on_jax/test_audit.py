@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 
 from jax_devices import Mesh
-from planner.layouts import by_tokens
-from planner.planning import plan
-from planner.workload import Workload
 from planted_in_jax import (
     OURS,
     PUBLIC,
@@ -23,10 +20,13 @@ from planted_in_jax import (
     right_program,
     right_ring,
 )
-from runtimes.audit import Case, Report, launch
-from runtimes.audit.examining import examine
-from runtimes.audit.running.on_jax import Asker
-from runtimes.emitted import load, source_of
+from ringloom.planner.layouts import by_tokens
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.audit import Case, Report, launch
+from ringloom.runtimes.audit.examining import examine
+from ringloom.runtimes.audit.running.on_jax import Asker
+from ringloom.runtimes.emitted import load, source_of
 from sampling import NIGHTLY, square
 
 CHECKOUT = "RINGLOOM_HAOLIUHL"

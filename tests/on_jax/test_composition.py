@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from codegen import emit
 from jax_devices import QUICK, Mesh, jax, self_check
-from planner.masks import Causal, Window
-from planner.planning import plan
-from planner.plans import AnyPlans
-from planner.workload import Workload
-from runtimes.arrays import draw
-from runtimes.reference import dense
+from ringloom.codegen import emit
+from ringloom.planner.masks import Causal, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import AnyPlans
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import draw
+from ringloom.runtimes.reference import dense
 
 Array = NDArray[np.float32]
 WORK = Workload(24, heads=4, kv_heads=2, head_dim=4, batch=2, mask=Causal(), dtype="float32")

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit
 from jax_devices import Mesh, jax, self_check
-from planner.masks import Causal, Documents, Full, Window
-from planner.planning import plan
-from planner.workload import Workload
-from runtimes.arrays import draw, draw_sinks
-from runtimes.emitted import load
+from ringloom.codegen import emit
+from ringloom.planner.masks import Causal, Documents, Full, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import draw, draw_sinks
+from ringloom.runtimes.emitted import load
 
 jnp = jax.numpy
 WORK = Workload(7, heads=4, kv_heads=2, head_dim=4, mask=Causal() & Window(2), dtype="float32")

@@ -5,8 +5,8 @@ import pytest
 from dense_attention import assert_dense
 from jax_devices import jax
 from jax_in_numpy import replay
-from runtimes import backends
-from runtimes.arrays import draw
+from ringloom.runtimes import backends
+from ringloom.runtimes.arrays import draw
 from sampling import NIGHTLY
 from small_searches import PROGRAMS, in_float64, search_freely
 

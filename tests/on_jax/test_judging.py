@@ -12,10 +12,10 @@ import ringloom as rl
 pytest.importorskip("jax")
 
 from process_trees import begun, wait_for
-from runtimes.judging.case import Case
-from runtimes.judging.claims import claims
-from runtimes.judging.process import judged
-from runtimes.judging.verdict import Verdict
+from ringloom.runtimes.judging.case import Case
+from ringloom.runtimes.judging.claims import claims
+from ringloom.runtimes.judging.process import judged
+from ringloom.runtimes.judging.verdict import Verdict
 
 WORK = rl.Workload(seq=37, heads=4, kv_heads=2, head_dim=8, v_head_dim=4, sinks=True)
 FULL = rl.Workload(seq=32, heads=4, kv_heads=2, head_dim=8, mask=rl.Full())
@@ -66,7 +66,7 @@ def test_a_program_that_leaves_no_results_is_not_exact(
 
 RUNNING = """
 import sys
-from runtimes.jax import mesh
+from ringloom.runtimes.jax import mesh
 mesh.CHILD = "import sys, time; open(sys.argv[1] + '.began', 'w').close(); time.sleep(600)"
 mesh.tempfile.tempdir = sys.argv[1]
 mesh.in_child((2, "", "", (), None))

@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit
-from codegen.frame.assemble import assemble
-from codegen.jax import kernels
 from jax_devices import Mesh, jax
-from planner.kernel_calls import Call
-from planner.masks import Causal
-from planner.planning import plan
-from planner.workload import Workload
 from repository import ROOT
-from runtimes.reference import dense
-from runtimes.validation import distance
-from simulator.costs.kernels import Kernels
-from simulator.costs.prices import Costs
-from simulator.hardware import hardware
+from ringloom.codegen import emit
+from ringloom.codegen.frame.assemble import assemble
+from ringloom.codegen.jax import kernels
+from ringloom.planner.kernel_calls import Call
+from ringloom.planner.masks import Causal
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.reference import dense
+from ringloom.runtimes.validation import distance
+from ringloom.simulator.costs.kernels import Kernels
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.hardware import hardware
 
 jnp = jax.numpy
 P = jax.sharding.PartitionSpec
@@ -40,7 +40,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The kernels as one module of a scale of our own, Pallas ones interpreted."""
     module = ModuleType("parts")
     for name in PARTS:
-        part = __import__(f"codegen.jax.parts.{name}", fromlist=[name])
+        part = __import__(f"ringloom.codegen.jax.parts.{name}", fromlist=[name])
         monkeypatch.setattr(part, "SCALE", SCALE, raising=False)
         module.__dict__.update({k: v for k, v in vars(part).items() if not k.startswith("__")})
     (splash, _), triton = module.splash(), module.triton()
@@ -110,7 +110,7 @@ def test_two_merged_tiles_are_dense_attention(
 def test_masks_of_positions_are_exact_where_rows_see_nothing(
     parts: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from codegen.jax.parts import masked
+    from ringloom.codegen.jax.parts import masked
 
     monkeypatch.setattr(masked, "SEQ", 1000)
     monkeypatch.setattr(masked, "KV_SEQ", 1010)

@@ -8,12 +8,12 @@ import layer_jax as example
 import numpy as np
 import pytest
 
-from codegen import emit
 from jax_devices import Mesh, jax
-from planner.masks import Causal
-from planner.planning import plan
-from planner.workload import Workload
-from runtimes.emitted import load
+from ringloom.codegen import emit
+from ringloom.planner.masks import Causal
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.emitted import load
 
 jnp = jax.numpy
 SEQ, RANKS = 32, 4

@@ -6,19 +6,19 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from codegen.programs import Program, program_of
 from dense_attention import assert_dense
 from jax_in_numpy import replay, replayed
 from loop_schedules import FOREIGN, foreign_pair
-from planner.ir import Attend, Held, Move, Plan, Step
-from planner.layouts import by_tokens
-from planner.masks import Causal, Documents, Full, Prefix, Window
-from planner.passes.adjoint import adjoint
-from planner.planning import derive, plan
-from planner.verify import verify, verify_pair
-from planner.workload import Workload
-from runtimes.arrays import draw
-from runtimes.emitted import source_of
+from ringloom.codegen.programs import Program, program_of
+from ringloom.planner.ir import Attend, Held, Move, Plan, Step
+from ringloom.planner.layouts import by_tokens
+from ringloom.planner.masks import Causal, Documents, Full, Prefix, Window
+from ringloom.planner.passes.adjoint import adjoint
+from ringloom.planner.planning import derive, plan
+from ringloom.planner.verify import verify, verify_pair
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import draw
+from ringloom.runtimes.emitted import source_of
 
 WORK = Workload(64, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")
 UNEVEN = replace(WORK, seq=61, kv_seq=61)

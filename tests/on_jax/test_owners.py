@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from codegen import emit
 from dense_attention import assert_dense
 from jax_in_numpy import replay, replayed
-from planner.ir import Attend, Move, Step
-from planner.masks import Causal, Window
-from planner.planning import plan
-from planner.verify import verify, verify_pair
-from planner.workload import Workload
-from runtimes.arrays import draw
+from ringloom.codegen import emit
+from ringloom.planner.ir import Attend, Move, Step
+from ringloom.planner.masks import Causal, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.verify import verify, verify_pair
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import draw
 
 
 def test_what_came_with_sums_that_owners_keep_is_not_sent_again() -> None:

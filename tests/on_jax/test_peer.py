@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from jax_devices import Mesh, jax
-from planner.masks import BlockCausal, Causal, Documents, Full, Mask
-from planner.planning import plan
-from planner.workload import Workload
-from runtimes.arrays import Array, draw
-from runtimes.backends import run
+from ringloom.planner.masks import BlockCausal, Causal, Documents, Full, Mask
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array, draw
+from ringloom.runtimes.backends import run
 
 VARIABLE = "RINGLOOM_HAOLIUHL"
 RANKS, TOKENS, CHUNK = 4, 64, 8

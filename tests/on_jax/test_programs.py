@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen import emit
 from dense_attention import assert_dense
 from jax_devices import Mesh, jax
 from jax_in_numpy import replay
-from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
-from planner.planning import plan
-from planner.plans import AnyPlans
-from planner.verify import verify_pair
-from planner.workload import Workload
-from runtimes import backends
-from runtimes.arrays import draw, draw_sinks
-from runtimes.emitted import load, source_of
-from runtimes.jax import mesh
-from runtimes.reference import dense
-from runtimes.validation import check, distance
+from ringloom.codegen import emit
+from ringloom.planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import AnyPlans
+from ringloom.planner.verify import verify_pair
+from ringloom.planner.workload import Workload
+from ringloom.runtimes import backends
+from ringloom.runtimes.arrays import draw, draw_sinks
+from ringloom.runtimes.emitted import load, source_of
+from ringloom.runtimes.jax import mesh
+from ringloom.runtimes.reference import dense
+from ringloom.runtimes.validation import check, distance
 from sampling import NIGHTLY, square
 from strategies import CLASSIC, OTHERS, any_workloads, divided_workloads, schedules, workloads
 

@@ -2,9 +2,9 @@
 
 from dense_attention import assert_dense
 from jax_in_numpy import replayed
-from planner.plans import Plans
 from printed_loops import check_random_plans
-from runtimes.arrays import draw
+from ringloom.planner.plans import Plans
+from ringloom.runtimes.arrays import draw
 
 
 def assert_exact(source: str, plans: Plans) -> None:

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from codegen import emit
 from dense_attention import assert_dense
 from jax_in_numpy import array, replay, replayed
-from planner.masks import Causal
-from planner.planning import plan
-from planner.workload import Workload
-from runtimes import backends
-from runtimes.arrays import draw
+from ringloom.codegen import emit
+from ringloom.planner.masks import Causal
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes import backends
+from ringloom.runtimes.arrays import draw
 from stand_ins.ranks import Stuck
 
 WORK = Workload(32, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")

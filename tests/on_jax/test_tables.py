@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit
-from codegen.frame import masks
-from codegen.jax import by_tables, slots, write
-from codegen.jax.slots import tables
-from codegen.programs import program_of
 from dense_attention import assert_dense
 from jax_devices import Mesh, jax, self_check
 from jax_in_numpy import replayed
-from planner.errors import PlanError
-from planner.masks import Causal, Documents, Full, Keys, Mask, Prefix, Window
-from planner.planning import plan
-from planner.plans import AnyPlans
-from planner.workload import Workload
-from runtimes.arrays import Array, draw
+from ringloom.codegen import emit
+from ringloom.codegen.frame import masks
+from ringloom.codegen.jax import by_tables, slots, write
+from ringloom.codegen.jax.slots import tables
+from ringloom.codegen.programs import program_of
+from ringloom.planner.errors import PlanError
+from ringloom.planner.masks import Causal, Documents, Full, Keys, Mask, Prefix, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import AnyPlans
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array, draw
 
 jnp = jax.numpy
 WORK = Workload(37, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit
-from codegen.frame.masks import boxes
-from codegen.jax.parts import tiles
 from jax_devices import Mesh, jax
-from planner.masks import Causal, Documents, Full, Global, Mask, Prefix, Window
-from planner.planning import plan
-from planner.workload import Workload
-from runtimes.arrays import draw
-from runtimes.reference import dense
-from runtimes.validation import distance
+from ringloom.codegen import emit
+from ringloom.codegen.frame.masks import boxes
+from ringloom.codegen.jax.parts import tiles
+from ringloom.planner.masks import Causal, Documents, Full, Global, Mask, Prefix, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import draw
+from ringloom.runtimes.reference import dense
+from ringloom.runtimes.validation import distance
 
 jnp = jax.numpy
 WORK = Workload(64, heads=4, kv_heads=2, head_dim=4, mask=Causal(), dtype="float64")

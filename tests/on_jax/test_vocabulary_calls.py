@@ -12,8 +12,8 @@ import pytest
 
 from jax_devices import Mesh, jax  # isort: skip
 
-from codegen.jax.parts import kernels, kernels_cpu, masked, tiles
-from codegen.jax.parts.vocabulary import accumulation, messages
+from ringloom.codegen.jax.parts import kernels, kernels_cpu, masked, tiles
+from ringloom.codegen.jax.parts.vocabulary import accumulation, messages
 
 RANKS = 4
 NEXT = [(r, (r + 1) % RANKS) for r in range(RANKS)]

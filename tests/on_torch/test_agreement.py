@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit, tables
-from planner.masks import Causal, Full
-from planner.planning import plan
-from planner.workload import Workload
-from runtimes.emitted import load
+from ringloom.codegen import emit, tables
+from ringloom.planner.masks import Causal, Full
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.emitted import load
 
 torch = pytest.importorskip("torch")
 

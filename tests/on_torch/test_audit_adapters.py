@@ -17,8 +17,8 @@ import torch.distributed as dist
 import ringloom as rl
 from ringloom.auditing.adapters import flash_shaped, transformers_attention
 from ringloom.auditing.cases import case_of
-from runtimes.audit import audit_rank
-from runtimes.emitted import load, source_of
+from ringloom.runtimes.audit import audit_rank
+from ringloom.runtimes.emitted import load, source_of
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.workload import Workload
-from runtimes.audit import Case, launch
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.audit import Case, launch
 
 pytest.importorskip("torch")
 FUNCTIONS = """

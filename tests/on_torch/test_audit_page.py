@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pages import STATUS, blocks
 
-from planner.workload import Workload
 from repository import ROOT
 from ringloom.auditing.cases import case_of
 from ringloom.auditing.verdict import Audit
 from ringloom.cli import main
-from runtimes.audit import Report
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.audit import Report
 
 pytest.importorskip("torch")
 PAGE = ROOT / "docs" / "how-to" / "audit.md"

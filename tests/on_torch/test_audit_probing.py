@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.layouts import by_tokens
-from planner.workload import Workload
 from ringloom.auditing.adapters import flash_shaped
-from runtimes.arrays import Array
-from runtimes.audit import Case, Report, audit_rank, launch
-from runtimes.audit.probes.detecting import detect
-from runtimes.audit.probes.questions import Answer, Question, inputs
+from ringloom.planner.layouts import by_tokens
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit import Case, Report, audit_rank, launch
+from ringloom.runtimes.audit.probes.detecting import detect
+from ringloom.runtimes.audit.probes.questions import Answer, Question, inputs
 from sampling import square
 
 torch = pytest.importorskip("torch")
@@ -241,10 +241,10 @@ class OneProcess:
 
 PLANNED = """
 import torch.distributed as dist
-from planner.planning import plan
-from planner.layouts import by_tokens
-from planner.workload import Workload
-from runtimes.emitted import load, source_of
+from ringloom.planner.planning import plan
+from ringloom.planner.layouts import by_tokens
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.emitted import load, source_of
 
 def attend(q, k, v, group):
     work = Workload(48, heads=2, kv_heads=1, head_dim=8, dtype="float32")

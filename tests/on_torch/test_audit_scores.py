@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.workload import Workload
-from runtimes.audit import Case, Report, audit_rank
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.audit import Case, Report, audit_rank
 
 torch = pytest.importorskip("torch")
 

@@ -6,14 +6,14 @@ Probing asks at equal scores, so a matrix of weights stands for the attention.
 import numpy as np
 import pytest
 
-from planner.workload import Workload
-from runtimes.audit import Case
-from runtimes.audit.faults.verdicts import judge
-from runtimes.audit.probes.probing import probe
-from runtimes.audit.probes.questions import Answer, Question, inputs
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.audit import Case
+from ringloom.runtimes.audit.faults.verdicts import judge
+from ringloom.runtimes.audit.probes.probing import probe
+from ringloom.runtimes.audit.probes.questions import Answer, Question, inputs
 
 torch = pytest.importorskip("torch")
-from runtimes.torch.rank import to_torch  # noqa: E402
+from ringloom.runtimes.torch.rank import to_torch  # noqa: E402
 
 KEYS = 4096
 FAULTS = {

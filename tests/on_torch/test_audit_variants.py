@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import ringloom as rl
-from planner.errors import RingloomError
-from planner.workload import Workload
-from runtimes.audit.running.launching import load_function
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.audit.running.launching import load_function
 
 torch = pytest.importorskip("torch")
 WORK = Workload(16, heads=2, kv_heads=2, head_dim=8, dtype="float32", mask="causal")

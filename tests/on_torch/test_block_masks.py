@@ -12,8 +12,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 import ringloom as rl
 from rank_threads import in_threads, load
-from runtimes.arrays import draw
-from runtimes.reference import dense
+from ringloom.runtimes.arrays import draw
+from ringloom.runtimes.reference import dense
 from strategies import masks
 
 TABLES = ["kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"]

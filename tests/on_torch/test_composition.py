@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from codegen import emit, save_tables, tables
-from planner.masks import Causal
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.codegen import emit, save_tables, tables
+from ringloom.planner.masks import Causal
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 
 torch = pytest.importorskip("torch")
 
-from runtimes.emitted import load  # noqa: E402  only where torch is
+from ringloom.runtimes.emitted import load  # noqa: E402  only where torch is
 
 RANKS, SEQ, DIM, BATCH = 4, 22, 16, 2
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 4

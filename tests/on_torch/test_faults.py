@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit
-from planner.planning import plan
-from planner.plans import Plans
-from planner.workload import Workload
 from process_trees import Begun, begun, wait_for
 from ringloom.cli import main
-from runtimes.arrays import Array, draw
-from runtimes.machine import RankError
+from ringloom.codegen import emit
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array, draw
+from ringloom.runtimes.machine import RankError
 
 pytest.importorskip("torch")
 
-from runtimes.torch import launch
-from runtimes.torch.faults import FRAME, place_of
-from runtimes.torch.launch import in_processes
-from runtimes.torch.rank import attend
+from ringloom.runtimes.torch import launch
+from ringloom.runtimes.torch.faults import FRAME, place_of
+from ringloom.runtimes.torch.launch import in_processes
+from ringloom.runtimes.torch.rank import attend
 
 SMALL = Workload(seq=12, heads=2, head_dim=4, dtype="float64")
 LIMIT = 8.0  # seconds

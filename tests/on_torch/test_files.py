@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen import emit
-from planner.masks import Causal, Documents, Full, Mask, Window
-from planner.planning import plan
-from planner.plans import Plans
-from planner.workload import Workload
-from runtimes.arrays import draw, shapes
+from ringloom.codegen import emit
+from ringloom.planner.masks import Causal, Documents, Full, Mask, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import draw, shapes
 from strategies import schedules, workloads
 
 torch = pytest.importorskip("torch")
@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402  only where torch is
 
 from rank_threads import in_threads, load, self_check  # noqa: E402  only where torch is
-from runtimes.torch.rank import attend  # noqa: E402
+from ringloom.runtimes.torch.rank import attend  # noqa: E402
 
 FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
 TINY = Workload(seq=8, heads=2, head_dim=4, dtype="float64")

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codegen.torch import write
-from planner.masks import Causal, Documents, Mask, Window
-from planner.workload import Workload
+from ringloom.codegen.torch import write
+from ringloom.planner.masks import Causal, Documents, Mask, Window
+from ringloom.planner.workload import Workload
 from strategies import any_workloads, schedules
 
 torch = pytest.importorskip("torch")
 
-from codegen.torch.parts.merge import merge  # noqa: E402  only where torch is
 from on_torch.test_kernels import (  # noqa: E402
     EXACT,
     SCALE,
@@ -27,6 +26,7 @@ from on_torch.test_kernels import (  # noqa: E402
 )
 from on_torch.test_tables import CASES, HEADS, both, program_of  # noqa: E402
 from rank_threads import assert_exact, load  # noqa: E402
+from ringloom.codegen.torch.parts.merge import merge  # noqa: E402  only where torch is
 
 
 @pytest.fixture(autouse=True)

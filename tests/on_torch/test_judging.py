@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import ringloom as rl
-from planner.errors import RingloomError
+from ringloom.planner.errors import RingloomError
 
 pytest.importorskip("torch")
 
 from process_trees import begun, wait_for
+from ringloom.runtimes.judging import case as cases
+from ringloom.runtimes.judging.case import Case
+from ringloom.runtimes.judging.claims import claims
+from ringloom.runtimes.judging.process import judged
+from ringloom.runtimes.judging.verdict import Verdict
 from ringloom.views.judgement import reason
-from runtimes.judging import case as cases
-from runtimes.judging.case import Case
-from runtimes.judging.claims import claims
-from runtimes.judging.process import judged
-from runtimes.judging.verdict import Verdict
 
 SMALL = {"seq": 24, "heads": 4, "kv_heads": 2, "head_dim": 8}
 WORK = rl.Workload(**SMALL, mask=rl.Causal())

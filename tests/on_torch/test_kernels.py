@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codegen.frame.assemble import Part
-from codegen.torch.parts import bands
-from planner.masks import Window
-from planner.partitions import shifted
-from planner.workload import Workload
+from ringloom.codegen.frame.assemble import Part
+from ringloom.codegen.torch.parts import bands
+from ringloom.planner.masks import Window
+from ringloom.planner.partitions import shifted
+from ringloom.planner.workload import Workload
 from strategies import masks
 
 torch = pytest.importorskip("torch")
 
-from codegen.torch.parts.merge import merge  # noqa: E402  only where torch is
-from codegen.torch.parts.visitors import with_output  # noqa: E402
+from ringloom.codegen.torch.parts.merge import merge  # noqa: E402  only where torch is
+from ringloom.codegen.torch.parts.visitors import with_output  # noqa: E402
 
 SCALE = 0.4
 EXACT = 1e-12

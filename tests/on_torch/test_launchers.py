@@ -15,23 +15,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit
-from planner.errors import RingloomError
-from planner.masks import Causal, Documents
-from planner.planning import plan
-from planner.plans import Plans
-from planner.workload import Workload
-from runtimes import backends
-from runtimes.arrays import Array, draw
-from runtimes.machine import RankError
+from ringloom.codegen import emit
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.masks import Causal, Documents
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.workload import Workload
+from ringloom.runtimes import backends
+from ringloom.runtimes.arrays import Array, draw
+from ringloom.runtimes.machine import RankError
 
 pytest.importorskip("torch")
 
 from process_trees import begun, wait_for
 from rank_threads import as_threads, run
-from runtimes.torch import launch
-from runtimes.torch.launch import in_processes
-from runtimes.torch.rank import attend
+from ringloom.runtimes.torch import launch
+from ringloom.runtimes.torch.launch import in_processes
+from ringloom.runtimes.torch.rank import attend
 
 SMALL = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
 
@@ -130,7 +130,7 @@ def test_a_rank_that_stalls_ends_the_run_in_time() -> None:
 
 STALLING = """
 import os, signal, sys, time
-from runtimes.torch.launch import in_processes
+from ringloom.runtimes.torch.launch import in_processes
 
 def stalls(program, group, arrays):
     open(f"{sys.argv[1]}/{group.rank()}", "w").close()
@@ -156,7 +156,7 @@ def test_ranks_end_with_the_process_that_began_them(sent: signal.Signals, tmp_pa
 def test_more_ranks_than_there_is_memory_for_are_refused_before_any_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("runtimes.torch.launch.memory_bytes", lambda: 2.0**28)
+    monkeypatch.setattr("ringloom.runtimes.torch.launch.memory_bytes", lambda: 2.0**28)
     source = emit(plan("ring", SMALL, 2), "torch")
     with pytest.raises(
         RingloomError, match=r"2 processes of torch take 0\.5 GiB, this machine has"

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit, tables
-from planner.masks import Causal
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.codegen import emit, tables
+from ringloom.planner.masks import Causal
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 
 torch = pytest.importorskip("torch")
 

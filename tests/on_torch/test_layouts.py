@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.analysis.balance import loads
-from planner.layouts import by_tokens
-from planner.masks import Causal, Documents, Full, Mask, Window
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.planner.analysis.balance import loads
+from ringloom.planner.layouts import by_tokens
+from ringloom.planner.masks import Causal, Documents, Full, Mask, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 from shards import in_order
 
 torch = pytest.importorskip("torch")

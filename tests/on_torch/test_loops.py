@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit
-from codegen.programs import Program, lowered, program_of
-from codegen.torch import write
-from planner import ir
-from planner.errors import PlanError
-from planner.loops import recovered
-from planner.loops.check import check
-from planner.loops.expand import Expansion, expand
-from planner.loops.form import (
+from ringloom.codegen import emit
+from ringloom.codegen.programs import Program, lowered, program_of
+from ringloom.codegen.torch import write
+from ringloom.planner import ir
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops import recovered
+from ringloom.planner.loops.check import check
+from ringloom.planner.loops.expand import Expansion, expand
+from ringloom.planner.loops.form import (
     Attend,
     Expr,
     Guard,
@@ -30,12 +30,22 @@ from planner.loops.form import (
     Statement,
     When,
 )
-from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Slices, Window
-from planner.partitions import Partition, Side
-from planner.planning import plan
-from planner.plans import Plans
-from planner.verify import verify, verify_pair
-from planner.workload import Workload
+from ringloom.planner.masks import (
+    Blocks,
+    Causal,
+    Documents,
+    Full,
+    Global,
+    Mask,
+    Prefix,
+    Slices,
+    Window,
+)
+from ringloom.planner.partitions import Partition, Side
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import verify, verify_pair
+from ringloom.planner.workload import Workload
 
 torch = pytest.importorskip("torch")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runtimes.machine import RankError
+from ringloom.runtimes.machine import RankError
 
 torch = pytest.importorskip("torch")
 

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from codegen.torch.parts import merge as part  # noqa: E402  only where torch is
+from ringloom.codegen.torch.parts import merge as part  # noqa: E402  only where torch is
 
 NO_TRITON = "Triton, which comes with torch for GPUs, is not installed"
 EXACT = {torch.float64: 1e-14, torch.float32: 1e-6}

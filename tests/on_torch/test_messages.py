@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen import emit
-from planner.ir import Attend, Move, Plan, Step
-from planner.masks import Causal, Full, Mask, Window
-from planner.passes.adjoint import adjoint
-from planner.planning import plan
-from planner.plans import Plans
-from planner.verify import verify, verify_pair
-from planner.workload import Workload
-from runtimes.arrays import draw
+from ringloom.codegen import emit
+from ringloom.planner.ir import Attend, Move, Plan, Step
+from ringloom.planner.masks import Causal, Full, Mask, Window
+from ringloom.planner.passes.adjoint import adjoint
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import verify, verify_pair
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import draw
 from strategies import CLASSIC, schedules, workloads
 
 pytest.importorskip("torch")

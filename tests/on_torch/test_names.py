@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from codegen import emit
-from planner.ir import Attend, Move, Plan, Step
-from planner.planning import plan
-from planner.plans import Plans
-from planner.verify import verify, verify_pair
-from planner.workload import Workload
+from ringloom.codegen import emit
+from ringloom.planner.ir import Attend, Move, Plan, Step
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import verify, verify_pair
+from ringloom.planner.workload import Workload
 
 pytest.importorskip("torch")
 

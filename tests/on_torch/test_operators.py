@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit
-from planner.files.digest import digest
-from planner.masks import Window
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.codegen import emit
+from ringloom.planner.files.digest import digest
+from ringloom.planner.masks import Window
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 
 torch = pytest.importorskip("torch")
 

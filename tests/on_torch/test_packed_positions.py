@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 import ringloom as rl
-from planner.errors import RingloomError
-from planner.masks import parse
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.masks import parse
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from in_memory.network import Network  # noqa: E402
 from rank_threads import in_threads  # noqa: E402  only where torch is
-from runtimes import huggingface  # noqa: E402  only where transformers is
+from ringloom.runtimes import huggingface  # noqa: E402  only where transformers is
 from tiny_llama import BATCH, SEQ, TINY, emitted, llama, text, trained  # noqa: E402
 
 PACKED = torch.cat([torch.arange(10), torch.arange(16)])[None]

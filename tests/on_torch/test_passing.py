@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from codegen import emit
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.codegen import emit
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 
 torch = pytest.importorskip("torch")
 
-from codegen.torch.parts.check import limits_of  # noqa: E402  only where torch is
-from codegen.torch.parts.vocabulary import messages  # noqa: E402
 from in_memory import distributed  # noqa: E402
 from rank_threads import assert_exact, load  # noqa: E402
+from ringloom.codegen.torch.parts.check import limits_of  # noqa: E402  only where torch is
+from ringloom.codegen.torch.parts.vocabulary import messages  # noqa: E402
 
 OLD, NEW = (
     ("all_gather_into_tensor", "reduce_scatter_tensor"),

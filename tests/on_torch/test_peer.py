@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from peer_processes import on_processes, results
-from planner.masks import Causal
-from planner.planning import plan
-from planner.workload import Workload
-from runtimes.arrays import draw
+from ringloom.planner.masks import Causal
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import draw
 
 torch = pytest.importorskip("torch")
 ring = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel._attention")

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from peer_processes import on_processes, results
-from planner.layouts import by_tokens
-from planner.planning import plan
-from planner.workload import Workload
-from runtimes.arrays import draw
+from ringloom.planner.layouts import by_tokens
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import draw
 from shards import in_order
 
 torch = pytest.importorskip("torch")

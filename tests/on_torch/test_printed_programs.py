@@ -2,12 +2,12 @@
 
 import pytest
 
-from codegen.programs import program_of
-from codegen.torch import write
 from loop_schedules import foreign_pair
 from lowered_programs import masks, workload
-from planner.planning import plan
-from planner.plans import Plans
+from ringloom.codegen.programs import program_of
+from ringloom.codegen.torch import write
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
 
 pytest.importorskip("torch")
 

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen import emit, tables
 from dense_attention import assert_dense
 from loop_schedules import FOREIGN, foreign_pair
-from planner.ir import Held, Move, Step
-from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
-from planner.partitions import Block, Partition, Side
-from planner.planning import plan
-from planner.plans import Plans
-from planner.verify import verify_pair
-from planner.workload import Workload
-from runtimes.arrays import Array, draw, draw_sinks
-from runtimes.backends import forward
-from runtimes.emitted import source_of
-from runtimes.reference import dense
-from runtimes.validation import backward_leaks, check, distance, forward_leaks
+from ringloom.codegen import emit, tables
+from ringloom.planner.ir import Held, Move, Step
+from ringloom.planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
+from ringloom.planner.partitions import Block, Partition, Side
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import verify_pair
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array, draw, draw_sinks
+from ringloom.runtimes.backends import forward
+from ringloom.runtimes.emitted import source_of
+from ringloom.runtimes.reference import dense
+from ringloom.runtimes.validation import backward_leaks, check, distance, forward_leaks
 from sampling import square
 from strategies import CLASSIC, OTHERS, any_workloads, divided_workloads, schedules, workloads
 
@@ -32,7 +32,7 @@ torch = pytest.importorskip("torch")
 
 from in_memory.network import MemoryGroup  # noqa: E402
 from rank_threads import execute, in_threads, load, run  # noqa: E402  only where torch is
-from runtimes.torch.rank import to_numpy, to_torch  # noqa: E402
+from ringloom.runtimes.torch.rank import to_numpy, to_torch  # noqa: E402
 
 FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
 MASKS: list[Mask] = [

@@ -13,23 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringloom as rl
-from codegen import emit
 from command_line import CommandLine
 from plain.test_traces import keeps_the_schema
-from planner.analysis.messages import message_bytes
-from planner.errors import RingloomError
-from planner.ir import Plan
-from planner.passes.trim import drop_dead, drop_empty, drop_unused
-from planner.planning import plan
-from planner.plans import Plans
-from planner.workload import Workload
+from ringloom.codegen import emit
+from ringloom.planner.analysis.messages import message_bytes
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import Plan
+from ringloom.planner.passes.trim import drop_dead, drop_empty, drop_unused
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.workload import Workload
 from ringloom.recording import Recording, record, timeline
 from ringloom.report.facts.recorded import recorded
-from runtimes import backends
-from runtimes.arrays import draw, draw_sinks
-from runtimes.backends import run
-from simulator.chrome_trace import trace
-from simulator.timeline import Span, spans
+from ringloom.runtimes import backends
+from ringloom.runtimes.arrays import draw, draw_sinks
+from ringloom.runtimes.backends import run
+from ringloom.simulator.chrome_trace import trace
+from ringloom.simulator.timeline import Span, spans
 from strategies import any_workloads, schedules
 
 SMALL = Workload(seq=48, heads=4, kv_heads=2, head_dim=8, dtype="float64")
@@ -118,7 +118,7 @@ def test_what_ran_is_what_was_planned(data: st.DataObject, ranks: int, work: Wor
 def test_a_program_that_ran_before_in_the_same_process_is_recorded() -> None:
     pytest.importorskip("torch")
     from rank_threads import as_threads
-    from runtimes.torch.rank import BODIES
+    from ringloom.runtimes.torch.rank import BODIES
 
     pair, arrays = plan("ring", SMALL, 4, pass_="both"), draw(SMALL, 1)
     again = emit(pair, "torch").replace('"""', '"""The same code. ', 1)
@@ -212,7 +212,7 @@ def test_a_recording_that_lacks_something_is_refused() -> None:
 
 
 def test_a_program_that_does_something_else_is_refused() -> None:
-    of_torch = pytest.importorskip("runtimes.recording.of_torch")
+    of_torch = pytest.importorskip("ringloom.runtimes.recording.of_torch")
     from rank_threads import as_threads
 
     one, two = (plan(name, SMALL, 2) for name in ("ring", "zigzag"))

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 import ringloom as rl
-from planner.errors import RingloomError
+from ringloom.planner.errors import RingloomError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from rank_threads import in_threads  # noqa: E402  only where torch is
-from runtimes import huggingface  # noqa: E402  only where transformers is
+from ringloom.runtimes import huggingface  # noqa: E402  only where transformers is
 from tiny_llama import ONE_AT_A_TIME, VOCABULARY, emitted, text  # noqa: E402
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from codegen.programs import program_of
-from codegen.steps import last_reads, with_statistics
-from codegen.torch import write
-from planner.ir import Attend, Held, Move, Step
-from planner.masks import Causal, Full
-from planner.planning import plan
-from planner.plans import Plans
-from planner.verify import verify
-from planner.workload import Workload
-from runtimes.arrays import draw
+from ringloom.codegen.programs import program_of
+from ringloom.codegen.steps import last_reads, with_statistics
+from ringloom.codegen.torch import write
+from ringloom.planner.ir import Attend, Held, Move, Step
+from ringloom.planner.masks import Causal, Full
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import verify
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import draw
 
 torch = pytest.importorskip("torch")
 

@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen.frame.layout import layout_of
-from codegen.programs import Program
-from codegen.torch import by_tables, write
-from codegen.torch.by_tables import tables_of
-from codegen.torch.calls import shared_heads
 from command_line import CommandLine
-from planner.errors import PlanError
-from planner.ir import Attend, Held, Move, Plan, Step
-from planner.masks import Causal, Full, Mask, Window
-from planner.partitions import Block, Partition, Side
-from planner.planning import backward_of, plan
-from planner.plans import Plans
-from planner.verify import verify
-from planner.workload import Workload
-from runtimes.arrays import draw
+from ringloom.codegen.frame.layout import layout_of
+from ringloom.codegen.programs import Program
+from ringloom.codegen.torch import by_tables, write
+from ringloom.codegen.torch.by_tables import tables_of
+from ringloom.codegen.torch.calls import shared_heads
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Attend, Held, Move, Plan, Step
+from ringloom.planner.masks import Causal, Full, Mask, Window
+from ringloom.planner.partitions import Block, Partition, Side
+from ringloom.planner.planning import backward_of, plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import verify
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import draw
 from strategies import any_workloads, masks, schedules
 
 torch = pytest.importorskip("torch")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import ringloom as rl
-from planner.errors import RingloomError
+from ringloom.planner.errors import RingloomError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

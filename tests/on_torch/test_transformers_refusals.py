@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 import ringloom as rl
-from planner.errors import RingloomError
+from ringloom.planner.errors import RingloomError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from in_memory.network import Network  # noqa: E402
 from rank_threads import load  # noqa: E402  only where torch is
-from runtimes import huggingface  # noqa: E402  only where transformers is
+from ringloom.runtimes import huggingface  # noqa: E402  only where transformers is
 from tiny_llama import (  # noqa: E402
     BATCH,
     SEQ,

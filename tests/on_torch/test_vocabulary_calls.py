@@ -12,10 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from codegen.torch.parts import bands, merge  # noqa: E402  only where torch is
-from codegen.torch.parts.vocabulary import accumulation, messages  # noqa: E402
 from in_memory import distributed as memory_dist  # noqa: E402
 from rank_threads import in_threads  # noqa: E402
+from ringloom.codegen.torch.parts import bands, merge  # noqa: E402  only where torch is
+from ringloom.codegen.torch.parts.vocabulary import accumulation, messages  # noqa: E402
 
 RANKS = 4
 

@@ -40,10 +40,10 @@ COMMANDS = {
     "emit": ("emit", "generators", "ring", "--ranks", "4", "--seq", "64", "--pass", "forward"),
     "help": ("simulate", "--help"),
 }
-PLANNER_NAMES = """from planner.ir import Attend, Move, Plan, Step
-from planner.layouts import by_tokens
-from planner.schedules.table import schedule
-from planner.workload import Workload"""
+PLANNER_NAMES = """from ringloom.planner.ir import Attend, Move, Plan, Step
+from ringloom.planner.layouts import by_tokens
+from ringloom.planner.schedules.table import schedule
+from ringloom.planner.workload import Workload"""
 # Runs all commands in one process: the output of each as one JSON object.
 SCRIPT = """
 import contextlib, io, json, sys

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from plain.test_passes import CAUSAL, WORK, flat, hand_made, names, ranks
-from planner.analysis.liveness import occupancy, slots
-from planner.errors import PlanError
-from planner.ir import Attend, Held, Move, Plan, Step
-from planner.layouts import LAYOUTS
-from planner.passes.adjoint import adjoint
-from planner.planning import derive
-from planner.plans import Plans
-from planner.schedules import SCHEDULES
-from planner.verify import verify, verify_pair
+from ringloom.planner.analysis.liveness import occupancy, slots
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Attend, Held, Move, Plan, Step
+from ringloom.planner.layouts import LAYOUTS
+from ringloom.planner.passes.adjoint import adjoint
+from ringloom.planner.planning import derive
+from ringloom.planner.plans import Plans
+from ringloom.planner.schedules import SCHEDULES
+from ringloom.planner.verify import verify, verify_pair
 from strategies import masks, schedules, workloads
 
 

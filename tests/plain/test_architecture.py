@@ -1,270 +1,58 @@
-"""The house rules: what may import what, and how big and how named a file may be.
+"""The house rules, tried on this repository, on a house that keeps them and on some that do not."""
 
-A rule is a function from a root folder to the complaints it has. Each is tried on this repository,
-on a small house that keeps every rule, and on houses that break it.
-"""
-
-import ast
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import cache
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from planner.masks import MASKS
-from planner.schedules import SCHEDULES
-from repository import ROOT
-
-BELOW = {
-    "planner": set[str](),
-    "simulator": {"planner"},
-    "codegen": {"planner"},
-    "runtimes": {"planner", "codegen"},
-    "ringloom": {"planner", "simulator", "codegen", "runtimes"},
-}
-FRAMEWORKS = {"torch", "jax", "jaxlib"}
-PLANS = {"plan", "one", "forward", "backward", "program", "first", "second"}
-LONGEST = 400
-VAGUE = {"utils", "util", "core", "helpers", "helper", "common", "misc"}
-OUR_MODULE = re.compile(rf"({'|'.join(BELOW)})(\.\w+)+(:\w+)?")
-IMPORTERS = {"__import__", "import_module", "run_module"}
-
-Complaints = list[str]
-Rule = Callable[[Path], Complaints]
-Nodes = list[ast.AST]
-
-
-def sources(root: Path, package: str) -> list[Path]:
-    files = sorted((root / package).rglob("*.py"))
-    assert files, f"no file in {package}: a check that finds nothing must not pass"
-    return files
-
-
-def modules(root: Path) -> Iterator[tuple[str, str, Nodes]]:
-    """(package, path, nodes of its tree) of every file of every package."""
-    for package in BELOW:
-        for path in sources(root, package):
-            yield package, str(path.relative_to(root)), parsed(path.read_text(encoding="utf-8"))
-
-
-@cache
-def parsed(text: str) -> Nodes:
-    """All nodes of a text's syntax tree, for all rules."""
-    return [*ast.walk(ast.parse(text))]
-
-
-def called(node: ast.Call) -> str:
-    match node.func:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name
-        case _:
-            return ""
-
-
-def literal(node: ast.expr) -> str:
-    """The text that a string, or the fixed head of an f-string, begins with."""
-    match node:
-        case ast.Constant(value=str(text)):
-            return text
-        case ast.JoinedStr(values=[first, *_]):
-            return literal(first)
-        case _:
-            return ""
-
-
-def written_imports(nodes: Nodes) -> Iterator[str]:
-    """Modules named by import statements and by the arguments of import functions."""
-    for node in nodes:
-        match node:
-            case ast.Import(names=names):
-                yield from (alias.name for alias in names)
-            case ast.ImportFrom(module=str(name), level=0):
-                yield name
-            case ast.Call(args=args, keywords=keywords) if called(node) in IMPORTERS:
-                yield from map(literal, [*args, *(word.value for word in keywords)])
-
-
-def tabled_imports(nodes: Nodes) -> Iterator[str]:
-    """Our modules named in strings, "runtimes.oracle:run", where a file imports by name at all."""
-    if any(isinstance(node, ast.Call) and called(node) in IMPORTERS for node in nodes):
-        texts = (literal(node) for node in nodes if isinstance(node, ast.Constant))
-        yield from (text for text in texts if OUR_MODULE.fullmatch(text))
-
-
-def top(name: str) -> str:
-    return name.split(".")[0]
-
-
-def imports_that_point_up(root: Path) -> Complaints:
-    return [
-        f"{path} reaches up to {name}"
-        for package, path, nodes in modules(root)
-        for name in sorted({*written_imports(nodes), *tabled_imports(nodes)})
-        if top(name) in BELOW.keys() - BELOW[package] - {package}
-    ]
-
-
-def relative_imports(root: Path) -> Complaints:
-    return [
-        f"{path}:{node.lineno} imports relative to itself"
-        for _, path, nodes in modules(root)
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and node.level
-    ]
-
-
-def frameworks_outside_runtimes(root: Path) -> Complaints:
-    """Parts of programs import them: emission reads their text."""
-    return [
-        f"{path} imports {name}"
-        for package, path, nodes in modules(root)
-        for name in sorted(set(written_imports(nodes)))
-        if package != "runtimes" and not is_part(path) and top(name) in FRAMEWORKS
-    ]
-
-
-def is_part(path: str) -> bool:
-    return path.startswith("codegen/") and "parts" in Path(path).parts
-
-
-def blind(root: Path) -> Iterator[tuple[str, Nodes]]:
-    """(path, nodes of its tree) of files that work for any plan, whatever schedule made it."""
-    for package, path, nodes in modules(root):
-        if package == "codegen" or path.startswith("planner/loops/"):
-            yield path, nodes
-
-
-def schedules_known_by_name(root: Path) -> Complaints:
-    """Imports of schedules, and comparisons, cases and keys that are the name of one."""
-    complaints = []
-    for path, nodes in blind(root):
-        names = [n for n in set(written_imports(nodes)) if n.startswith("planner.schedules")]
-        complaints += [f"{path} imports {name}" for name in names]
-        for node in nodes:
-            known = {text for text in looked_at(node) if text.split(":")[0] in SCHEDULES}
-            complaints += [f"{path} asks for the schedule {name}" for name in sorted(known)]
-    return complaints
-
-
-def masks_known_by_name(root: Path) -> Complaints:
-    """Imports of masks other than Full and Causal: what a mask is stands in its class."""
-    known = {mask.__name__ for mask in MASKS.values()} - {"Full", "Causal"}
-    return [
-        f"{path} imports {alias.name}"
-        for _, path, nodes in modules(root)
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("planner.masks")
-        for alias in node.names
-        if alias.name in known and path != "ringloom/api.py" and "masks/" not in path
-    ]
-
-
-def looked_at(node: ast.AST) -> Iterator[str]:
-    """The strings that a comparison, a case or the keys of a table look at."""
-    match node:
-        case ast.Compare(left=left, comparators=others):
-            parts: list[ast.AST] = [left, *others]
-        case ast.MatchValue(value=value):
-            parts = [value]
-        case ast.Dict(keys=keys):
-            parts = [key for key in keys if key]
-        case ast.Call(func=ast.Attribute(attr="startswith" | "endswith" | "get"), args=args):
-            parts = [*args]
-        case _:
-            return
-    for part in parts:
-        elements = part.elts if isinstance(part, ast.Tuple | ast.List | ast.Set) else [part]
-        yield from (
-            e.value for e in elements if isinstance(e, ast.Constant) and isinstance(e.value, str)
-        )
-
-
-def plan_names_read(root: Path) -> Complaints:
-    """A plan's name is for people: `Program.name` hands it on to the header and to PLAN."""
-    return [
-        f"{path}:{node.lineno} reads the name of a plan"
-        for path, nodes in blind(root)
-        for node in nodes
-        if isinstance(node, ast.Attribute)
-        and node.attr == "name"
-        and is_plan(node.value)
-        and path not in ("codegen/programs.py", "codegen/frame/header.py")
-    ]
-
-
-def is_plan(node: ast.expr) -> bool:
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name in PLANS
-    return False
-
-
-def long_files(root: Path) -> Complaints:
-    """Files of the packages, and of the tests where there are some."""
-    paths = [path for package in BELOW for path in sources(root, package)]
-    paths += (root / "tests").rglob("*.py")
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
-    return [f"{path} has {n} lines" for path, n in lengths.items() if n > LONGEST]
-
-
-def names_that_name_no_idea(root: Path) -> Complaints:
-    paths = [path.relative_to(root) for package in BELOW for path in sources(root, package)]
-    return [f"{path} names no idea" for path in paths if VAGUE & {*path.with_suffix("").parts}]
-
-
-def folders_left_out_of_the_wheel(root: Path) -> Complaints:
-    folders = {path.parent for package in BELOW for path in sources(root, package)}
-    lacking = sorted(folder for folder in folders if not (folder / "__init__.py").exists())
-    return [f"{folder.relative_to(root)} has no __init__.py" for folder in lacking]
-
-
-def prints_below_the_front_door(root: Path) -> Complaints:
-    return [
-        f"{path}:{node.lineno} prints"
-        for package, path, nodes in modules(root)
-        for node in nodes
-        if package != "ringloom"
-        and not is_part(path)
-        and isinstance(node, ast.Name)
-        and node.id == "print"
-    ]
-
-
-RULES: list[Rule] = [
-    imports_that_point_up,
-    relative_imports,
-    frameworks_outside_runtimes,
-    long_files,
-    names_that_name_no_idea,
+from house_rules import (
+    BELOW,
+    FRAMEWORKS,
+    RULES,
+    Rule,
+    bare_imports,
     folders_left_out_of_the_wheel,
-    prints_below_the_front_door,
-    schedules_known_by_name,
+    frameworks_outside_runtimes,
+    imports_that_point_up,
+    is_part,
+    long_files,
     masks_known_by_name,
+    names_that_name_no_idea,
     plan_names_read,
-]
+    prints_below_the_front_door,
+    relative_imports,
+    schedules_known_by_name,
+    sources,
+)
+from repository import ROOT
 
 # What breaks each rule: the file, its text, and what the complaint must say.
 BREACHES: list[tuple[Rule, str, str, str]] = [
-    (imports_that_point_up, "planner/a.py", "import simulator.costs", "simulator.costs"),
+    (imports_that_point_up, "planner/a.py", "import ringloom.simulator.costs", "simulator.costs"),
     (imports_that_point_up, "planner/b/c.py", "from ringloom import plan", "ringloom"),
-    (imports_that_point_up, "simulator/a.py", "def f():\n    import codegen", "codegen"),
-    (imports_that_point_up, "codegen/a.py", "from runtimes.oracle import run", "runtimes.oracle"),
-    (imports_that_point_up, "runtimes/a.py", "__import__('simulator')", "simulator"),
+    (imports_that_point_up, "simulator/a.py", "def f():\n    import ringloom.codegen", "codegen"),
     (
         imports_that_point_up,
         "codegen/a.py",
-        "import importlib\nimportlib.import_module(name=f'runtimes.{x}')",
+        "from ringloom.runtimes.oracle import run",
+        "ringloom.runtimes.oracle",
+    ),
+    (imports_that_point_up, "runtimes/a.py", "__import__('ringloom.simulator')", "simulator"),
+    (
+        imports_that_point_up,
+        "codegen/a.py",
+        "import importlib\nimportlib.import_module(name=f'ringloom.runtimes.{x}')",
         "runtimes.",
     ),
     (
         imports_that_point_up,
         "simulator/a.py",
-        "from importlib import import_module\nT = {'a': 'runtimes.x:run'}\nimport_module(T['a'])",
-        "runtimes.x:run",
+        "import importlib as i\nT = {'a': 'ringloom.runtimes.x:run'}\ni.import_module(T['a'])",
+        "ringloom.runtimes.x:run",
     ),
+    (bare_imports, "planner/a.py", "from planner.ir import x", "planner.ir without"),
     (relative_imports, "planner/a.py", "from . import masks", "planner/a.py:1"),
     (relative_imports, "ringloom/a.py", "\nfrom ..planner import ir", "ringloom/a.py:2"),
     (frameworks_outside_runtimes, "planner/a.py", "def f():\n    import torch", "torch"),
@@ -277,7 +65,12 @@ BREACHES: list[tuple[Rule, str, str, str]] = [
     (folders_left_out_of_the_wheel, "planner/b/c.py", "", "planner/b"),
     (prints_below_the_front_door, "runtimes/a.py", "\nprint(1)", "runtimes/a.py:2"),
     (prints_below_the_front_door, "planner/a.py", "list(map(print, [1]))", "planner/a.py:1"),
-    (schedules_known_by_name, "codegen/a.py", "from planner.schedules.ring import ring", "ring"),
+    (
+        schedules_known_by_name,
+        "codegen/a.py",
+        "from ringloom.planner.schedules.ring import ring",
+        "ring",
+    ),
     (schedules_known_by_name, "planner/loops/a.py", "x = y == 'zigzag'", "zigzag"),
     (schedules_known_by_name, "codegen/a.py", "x = y in ('a', 'burst')", "burst"),
     (schedules_known_by_name, "codegen/a.py", "x = {'usp': 1}", "usp"),
@@ -288,8 +81,18 @@ BREACHES: list[tuple[Rule, str, str, str]] = [
         "match x:\n    case 'balanced':\n        y = 1",
         "balanced",
     ),
-    (masks_known_by_name, "codegen/a.py", "from planner.masks import Mask, Window", "Window"),
-    (masks_known_by_name, "planner/a.py", "from planner.masks.blocks import Blocks", "Blocks"),
+    (
+        masks_known_by_name,
+        "codegen/a.py",
+        "from ringloom.planner.masks import Mask, Window",
+        "Window",
+    ),
+    (
+        masks_known_by_name,
+        "planner/a.py",
+        "from ringloom.planner.masks.blocks import Blocks",
+        "Blocks",
+    ),
     (plan_names_read, "codegen/a.py", "x = program.forward.name", "codegen/a.py:1"),
     (plan_names_read, "planner/loops/a.py", "\nx = plan.name", "planner/loops/a.py:2"),
 ]
@@ -298,20 +101,21 @@ BREACHES: list[tuple[Rule, str, str, str]] = [
 GOOD_HOUSE = {
     "planner/ir.py": "x = 1\n" * 400,
     "planner/schedules/__init__.py": "",
-    "planner/schedules/ring.py": "from planner.ir import x\n",
-    "simulator/costs.py": "import planner.ir\n",
+    "planner/schedules/ring.py": "from ringloom.planner.ir import x\n",
+    "simulator/costs.py": "import ringloom.planner.ir\n",
     "codegen/torch/__init__.py": "'The ring of zigzag.'\nHEAD = 'import torch, ring'\n",
     "codegen/torch/parts/__init__.py": "",
-    "codegen/torch/parts/merge.py": "import torch\nfrom codegen.torch.parts.wide import wide\n",
+    "codegen/torch/parts/merge.py": "import torch\n"
+    "from ringloom.codegen.torch.parts.wide import wide\n",
     "codegen/torch/parts/check.py": "print(1)\n",
     "codegen/programs.py": "def name(plan):\n    return plan.name\n",
-    "planner/masks/__init__.py": "from planner.masks.window import Window\n",
-    "planner/workload.py": "from planner.masks import Causal, Mask\n",
+    "planner/masks/__init__.py": "from ringloom.planner.masks.window import Window\n",
+    "planner/workload.py": "from ringloom.planner.masks import Causal, Mask\n",
     "planner/loops/__init__.py": "x = kind == 'causal'\n",
-    "planner/planning.py": "from planner.schedules import ring\nx = plan.name == 'ring'\n",
-    "runtimes/torch_ranks.py": "def run():\n    import torch\n    import codegen\n",
-    "ringloom/cli.py": "import importlib\nfrom runtimes import oracle\n"
-    "print(importlib.import_module('simulator.costs'))\n",
+    "planner/planning.py": "from ringloom.planner.schedules import ring\nx = plan.name == 'ring'\n",
+    "runtimes/torch_ranks.py": "def run():\n    import torch\n    import ringloom.codegen\n",
+    "ringloom/cli.py": "import importlib\nfrom ringloom.runtimes import oracle\n"
+    "print(importlib.import_module('ringloom.simulator.costs'))\n",
 }
 
 
@@ -356,6 +160,17 @@ def test_a_rule_that_finds_no_file_fails(package: str, tmp_path: Path) -> None:
             rule(tmp_path)
 
 
+def test_the_wheel_has_one_name_at_its_top_and_all_packages() -> None:
+    setuptools = pytest.importorskip("setuptools")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    include = settings["tool"]["setuptools"]["packages"]["find"]["include"]
+    packages = set(setuptools.find_packages(str(ROOT), include=include))
+    assert {name.split(".")[0] for name in packages} == {"ringloom"}
+    folders = {path.parent.relative_to(ROOT) for name in BELOW for path in sources(ROOT, name)}
+    names = {".".join(folder.parts) for folder in folders}
+    assert {n if n.split(".")[0] == "ringloom" else f"ringloom.{n}" for n in names} <= packages
+
+
 def names_of_modules(root: Path, package: str) -> list[str]:
     """All but parts of programs."""
     paths = [path.relative_to(root) for path in sources(root, package)]
@@ -383,7 +198,8 @@ def frameworks_loaded_by(names: list[str], root: Path, stand_ins: Path) -> list[
 
 @pytest.mark.parametrize("package", ["planner", "simulator", "codegen"])
 def test_no_module_below_the_runtimes_loads_a_framework(package: str, tmp_path: Path) -> None:
-    assert frameworks_loaded_by(names_of_modules(ROOT, package), ROOT, tmp_path) == []
+    names = [f"ringloom.{name}" for name in names_of_modules(ROOT, package)]
+    assert frameworks_loaded_by(names, ROOT, tmp_path) == []
 
 
 def test_the_front_door_loads_no_framework(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from planner.errors import PlanError
-from planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Window
-from planner.masks import areas as module
-from planner.masks.areas import areas
-from planner.masks.regions import Region, overlaps
+from ringloom.planner.errors import PlanError
+from ringloom.planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Window
+from ringloom.planner.masks import areas as module
+from ringloom.planner.masks.areas import areas
+from ringloom.planner.masks.regions import Region, overlaps
 from strategies import masks, range_sets
 
 Ranges = tuple[range, ...]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from codegen.frame import assemble as assembly
-from codegen.frame.assemble import Part, assemble, used
-from codegen.frame.folding import folded
-from codegen.frame.imports import Import, written
+from ringloom.codegen.frame import assemble as assembly
+from ringloom.codegen.frame.assemble import Part, assemble, used
+from ringloom.codegen.frame.folding import folded
+from ringloom.codegen.frame.imports import Import, written
 from ruff_check import assert_as_ruff_has_it
 
 PART = '''"""A part, which tests may import."""
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import torch
 
-from codegen.torch.parts.other import wide
+from ringloom.codegen.torch.parts.other import wide
 
 SCALE = 1.0
 

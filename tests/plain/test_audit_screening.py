@@ -5,12 +5,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from planner.workload import Workload
-from runtimes.arrays import Array
-from runtimes.audit import Case
-from runtimes.audit.probes.probing import Seen, probe, slices
-from runtimes.audit.probes.questions import Answer, Question, inputs
-from runtimes.audit.probes.screening import packs_of
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit import Case
+from ringloom.runtimes.audit.probes.probing import Seen, probe, slices
+from ringloom.runtimes.audit.probes.questions import Answer, Question, inputs
+from ringloom.runtimes.audit.probes.screening import packs_of
 
 TOKENS, HEADS, KV_HEADS = 300, 4, 2
 WORK = Workload(TOKENS, heads=HEADS, kv_heads=KV_HEADS, head_dim=16, dtype="float32")

@@ -11,20 +11,20 @@ import PIL.Image
 import pytest
 from PIL.Image import Image
 
-from planner.errors import RingloomError
-from planner.ir import Pass
-from planner.masks import Full
-from planner.planning import plan
-from planner.workload import Workload
 from ringloom.auditing.cases import case_of
 from ringloom.auditing.html import page, panels
 from ringloom.auditing.pictures import EXTRA, NONE, ONCE, address
 from ringloom.auditing.sent import sent
 from ringloom.auditing.verdict import Audit
-from runtimes.arrays import Array
-from runtimes.audit.report import Computed, Fault, Measured, Report, pooled
-from simulator.bounds import least_bytes, outside
-from simulator.facts import traffic_of
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import Pass
+from ringloom.planner.masks import Full
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.report import Computed, Fault, Measured, Report, pooled
+from ringloom.simulator.bounds import least_bytes, outside
+from ringloom.simulator.facts import traffic_of
 
 RANKS, QUERY, KEY = 4, 40, 9
 ERRORS = {"out": Measured(1e-3, 3e-7, 64.0), "dv": Measured(2e-7, 3e-7, 64.0)}

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from codegen import tables
-from planner.errors import PlanError, RingloomError
-from planner.masks import Causal, Documents, Window
-from planner.search import Recipe
-from planner.verify import verify
-from planner.workload import Workload
 from ringloom.batches import BatchPlanner, Choice, batch_planner, drawn
+from ringloom.codegen import tables
+from ringloom.planner.errors import PlanError, RingloomError
+from ringloom.planner.masks import Causal, Documents, Window
+from ringloom.planner.search import Recipe
+from ringloom.planner.verify import verify
+from ringloom.planner.workload import Workload
 
 WORK = Workload(seq=256, heads=4, kv_heads=2, head_dim=16, mask=Causal())
 

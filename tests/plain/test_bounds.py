@@ -12,24 +12,24 @@ from hypothesis import strategies as st
 from soundness import checks
 
 from plain.test_simulator_reference import crowded, machines, plans
-from planner.analysis.tiles import tiles
-from planner.errors import PlanError
-from planner.ir import Attend, Held, Move, Pass, Plan, Step
-from planner.layouts import by_tokens
-from planner.masks import Blocks, Causal, Full, Mask, Window
-from planner.partitions import Block, Partition, Side
-from planner.planning import plan
-from planner.schedules import comparable
-from planner.verify import verify
-from planner.workload import Workload
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Attend, Held, Move, Pass, Plan, Step
+from ringloom.planner.layouts import by_tokens
+from ringloom.planner.masks import Blocks, Causal, Full, Mask, Window
+from ringloom.planner.partitions import Block, Partition, Side
+from ringloom.planner.planning import plan
+from ringloom.planner.schedules import comparable
+from ringloom.planner.verify import verify
+from ringloom.planner.workload import Workload
+from ringloom.simulator.bounds import Bounds, lower_bound, outside
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.engines.recurrence import run
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.network.ports import node_ports
+from ringloom.simulator.prediction import simulate
+from ringloom.simulator.scenario import Scenario
 from sampling import NIGHTLY as EVERY
-from simulator.bounds import Bounds, lower_bound, outside
-from simulator.costs.prices import Costs
-from simulator.engines.recurrence import run
-from simulator.hardware import Hardware, hardware
-from simulator.network.ports import node_ports
-from simulator.prediction import simulate
-from simulator.scenario import Scenario
 from strategies import masks, workloads
 
 A100 = hardware("a100-nvlink")

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ringloom as rl
-from codegen.programs import program_of
-from codegen.torch.by_tables import tables_of
 from dense_attention import assert_dense
-from planner.analysis.tiles import tiles
-from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, Attend, Held, Move, Plan, Step
-from planner.partitions import Block, Partition, Side
-from planner.passes import by_rows as of_rows
-from planner.passes import edges
-from planner.passes.by_rows import AttendCosts, Price
-from planner.passes.edges import cut_at_edges
-from planner.passes.trim import drop_dead
-from runtimes.arrays import draw, draw_sinks
-from runtimes.backends import forward, run
-from simulator.costs.prices import Costs
-from simulator.prediction import simulate
+from ringloom.codegen.programs import program_of
+from ringloom.codegen.torch.by_tables import tables_of
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import ACCUMULATORS, Attend, Held, Move, Plan, Step
+from ringloom.planner.partitions import Block, Partition, Side
+from ringloom.planner.passes import by_rows as of_rows
+from ringloom.planner.passes import edges
+from ringloom.planner.passes.by_rows import AttendCosts, Price
+from ringloom.planner.passes.edges import cut_at_edges
+from ringloom.planner.passes.trim import drop_dead
+from ringloom.runtimes.arrays import draw, draw_sinks
+from ringloom.runtimes.backends import forward, run
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.prediction import simulate
 from strategies import any_workloads, ranks, schedules
 
 GRID = rl.Blocks(((1, 0, 1, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), 6)

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from planner.analysis.messages import block_bytes
-from planner.cached import cached_on_plan
-from planner.files import dumps
-from planner.masks import Causal
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.planner.analysis.messages import block_bytes
+from ringloom.planner.cached import cached_on_plan
+from ringloom.planner.files import dumps
+from ringloom.planner.masks import Causal
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 
 WORK = Workload(seq=64, heads=2, mask=Causal())
 

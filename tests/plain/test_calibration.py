@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import CommandLine
-from planner.errors import RingloomError
-from planner.ir import Pass
-from planner.kernel_calls import Call
-from planner.masks import Full
-from planner.planning import plan
-from planner.workload import Workload
 from ringloom import calibrating
 from ringloom.calibrating import calibrate, links, medians, peaks, samples
-from runtimes.calibration.benches import Bench, Sample, bench
-from simulator.costs.kernels import Kernels
-from simulator.hardware import Constant, Hardware, hardware, load
-from simulator.hardware.measured import (
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import Pass
+from ringloom.planner.kernel_calls import Call
+from ringloom.planner.masks import Full
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.calibration.benches import Bench, Sample, bench
+from ringloom.simulator.costs.kernels import Kernels
+from ringloom.simulator.hardware import Constant, Hardware, hardware, load
+from ringloom.simulator.hardware.measured import (
     Kernel,
     Timed,
     as_toml,
@@ -35,8 +35,8 @@ from simulator.hardware.measured import (
     positive,
     robust,
 )
-from simulator.hardware.schema import OPTIONAL, UNITS
-from simulator.prediction import simulate
+from ringloom.simulator.hardware.schema import OPTIONAL, UNITS
+from ringloom.simulator.prediction import simulate
 
 torch = pytest.importorskip("torch")
 SEVERAL = st.lists(st.integers(64, 2**26), min_size=4, max_size=12, unique=True)
@@ -263,7 +263,7 @@ def clockwork(machine: Hardware, monkeypatch: pytest.MonkeyPatch) -> Clockwork:
     made = Clockwork(machine)
     monkeypatch.setattr(calibrating, "bench", lambda kind: made)
     monkeypatch.setattr(
-        "runtimes.calibration.links.between_processes",
+        "ringloom.runtimes.calibration.links.between_processes",
         lambda: [(n, 1e-4 + n / 2e9) for n in (4096, 65536, 2**20, 2**24)],
     )
     return made
@@ -307,7 +307,7 @@ def test_this_machine_is_measured(kind: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(calibrating, "samples", few)
     monkeypatch.setattr(calibrating, "ROUNDS", {"cpu": (1, 1), "numpy": (1, 1)})
     monkeypatch.setattr(calibrating, "COPIED", 1 << 22)
-    monkeypatch.setattr("runtimes.calibration.links.between_processes", list)
+    monkeypatch.setattr("ringloom.runtimes.calibration.links.between_processes", list)
     told = calibrate(kind, quick=True)
     assert 1e8 < told.kernels["forward"].rate < 1e14
     assert 1e8 < told.hardware["memory.bandwidth"] < 1e13
@@ -315,7 +315,7 @@ def test_this_machine_is_measured(kind: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_two_processes_exchange_messages() -> None:
-    from runtimes.calibration.links import SIZES, between_processes
+    from ringloom.runtimes.calibration.links import SIZES, between_processes
 
     rows = between_processes()
     assert [n for n, _ in rows] == [*SIZES]

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import emit
-from codegen.programs import Program, program_of
-from codegen.torch.by_tables import tables_of
-from planner.ir import Plan
-from planner.loops import recovered
-from planner.masks import Causal, Chunks, Documents, Full, Mask, Prefix, Window
-from planner.planning import plan
-from planner.schedules import SCHEDULES
-from planner.workload import Workload
+from ringloom.codegen import emit
+from ringloom.codegen.programs import Program, program_of
+from ringloom.codegen.torch.by_tables import tables_of
+from ringloom.planner.ir import Plan
+from ringloom.planner.loops import recovered
+from ringloom.planner.masks import Causal, Chunks, Documents, Full, Mask, Prefix, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.schedules import SCHEDULES
+from ringloom.planner.workload import Workload
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.hardware import hardware
 from sampling import square
-from simulator.costs.prices import Costs
-from simulator.hardware import hardware
 from stand_ins.case import case_of
 from stand_ins.definitions import definitions
 from stand_ins.passes import run_torch, torch_names

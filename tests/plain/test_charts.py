@@ -15,18 +15,18 @@ import soundness as soundness_module
 from soundness import CHECKS, soundness
 
 from command_line import CommandLine
-from planner.errors import RingloomError
-from planner.ir import Plan
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import Plan
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 from ringloom.reproduce import validation
 from ringloom.reproduce.measured import ROWS, Measured, measured, published_rows
 from ringloom.reproduce.tables import Line, Table
 from ringloom.reproduce.validation import Decision, Errors
+from ringloom.simulator.hardware import Hardware, hardware, machines
+from ringloom.simulator.prediction import Prediction, simulate
+from ringloom.simulator.timeline import spans
 from ringloom.trials import on_machine
-from simulator.hardware import Hardware, hardware, machines
-from simulator.prediction import Prediction, simulate
-from simulator.timeline import spans
 
 HOSTS = "h100:fa2", "h100:fa3", "b200:cudnn", "h100"  # whose calls the host of an H100 holds up
 

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from command_line import CommandLine
-from planner.errors import RingloomError
 from process_trees import begun, wait_for
 from ringloom.cli import check, output
-from runtimes import judging
-from runtimes.judging.case import Case, misplaced
-from runtimes.judging.claims import claims
-from runtimes.judging.self_check import self_check
-from runtimes.judging.verdict import Verdict
+from ringloom.planner.errors import RingloomError
+from ringloom.runtimes import judging
+from ringloom.runtimes.judging.case import Case, misplaced
+from ringloom.runtimes.judging.claims import claims
+from ringloom.runtimes.judging.self_check import self_check
+from ringloom.runtimes.judging.verdict import Verdict
 
 PLAN = {"name": "ring", "ranks": 2, "seq": 8, "kv_seq": 8, "heads": 2, "kv_heads": 2, "head_dim": 4}
 PLAN |= {"scale": 0.5, "dtype": "bfloat16", "mask": "causal"}
@@ -272,7 +272,7 @@ time.sleep({seconds})
 """
 HOLDING = """
 import sys
-from runtimes.process_tree import tree
+from ringloom.runtimes.process_tree import tree
 with tree([sys.executable, *sys.argv[1:]]) as process:
     process.wait()
 """
@@ -294,7 +294,7 @@ def test_a_tree_of_processes_ends_with_who_began_it_and_with_its_program(
 
 
 def test_the_status_of_a_program_in_a_tree_is_its_own(tmp_path: Path) -> None:
-    from runtimes.process_tree import tree
+    from ringloom.runtimes.process_tree import tree
 
     for ending, status in (("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", -9), ("", 0)):
         with tree([sys.executable, "-c", f"import os, sys\n{ending}"]) as process:

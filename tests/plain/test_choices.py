@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from command_line import CommandLine
-from planner.schedules import SCHEDULES
 from ringloom.comparison import PASSES
 from ringloom.explore.choices import (
     CHECKS,
@@ -22,8 +21,9 @@ from ringloom.explore.choices import (
     from_query,
     from_scenario,
 )
-from simulator.hardware import presets
-from simulator.scenario import Scenario
+from ringloom.planner.schedules import SCHEDULES
+from ringloom.simulator.hardware import presets
+from ringloom.simulator.scenario import Scenario
 
 chosen = st.builds(
     Choices,

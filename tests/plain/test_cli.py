@@ -14,8 +14,8 @@ from command_line import CommandLine
 from repository import ROOT
 from ringloom.cli import main
 from ringloom.rows import over
-from runtimes import backends
-from runtimes.machine import RankError
+from ringloom.runtimes import backends
+from ringloom.runtimes.machine import RankError
 
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
 COMMANDS = [
@@ -200,7 +200,7 @@ def test_a_corrupt_plan_file_gives_one_line(tmp_path: Path, ringloom: CommandLin
 def test_a_check_that_fails_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, ringloom: CommandLine
 ) -> None:
-    from runtimes.reference import dense
+    from ringloom.runtimes.reference import dense
 
     right = dense.forward
     monkeypatch.setattr(dense, "forward", lambda *a, **k: tuple(1.001 * x for x in right(*a, **k)))
@@ -248,17 +248,29 @@ def test_schedules_of_a_long_mask_of_one_length_are_not_said_to_have_run(
     assert "ran: none, as the mask is" in ringloom("compare", *work, "--schedules=ring", "--check")
 
 
-def test_a_package_that_shadows_ours_is_named(tmp_path: Path) -> None:
-    (tmp_path / "planner").mkdir()
-    (tmp_path / "planner" / "__init__.py").write_text("")
-    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import planner; import ringloom"
-    here = str(ROOT)
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=here, check=False
+def test_other_packages_of_the_names_of_ours_are_left_alone(tmp_path: Path) -> None:
+    for name in ("planner", "simulator", "codegen", "runtimes"):
+        (tmp_path / f"{name}.py").write_text("OTHER = True\n")
+    code = (
+        "import planner, ringloom as rl; work = rl.Workload(seq=64, heads=1);"
+        " print(planner.OTHER, rl.emit(rl.plan('ring', work, 2), 'torch')[:3])"
     )
-    assert run.returncode != 0
-    assert "ringloom needs its own package 'planner'" in run.stderr
-    assert str(tmp_path) in run.stderr
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert said.stdout.startswith("True")
+
+
+@pytest.mark.parametrize("package", ["planner", "simulator", "codegen", "runtimes"])
+def test_our_packages_are_refused_under_their_bare_names(package: str) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", f"import {package}"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert f"ImportError: import ringloom.{package}, not {package}" in said.stderr
 
 
 def test_a_rank_that_fails_tells_its_traceback_and_not_the_command_s(
@@ -267,7 +279,7 @@ def test_a_rank_that_fails_tells_its_traceback_and_not_the_command_s(
     def fail(*_: object, **__: object) -> None:
         raise RankError("rank 2 failed:\n  its traceback")
 
-    monkeypatch.setattr("runtimes.reference.oracle.execute", fail)
+    monkeypatch.setattr("ringloom.runtimes.reference.oracle.execute", fail)
     assert main(["run", "ring", *SMALL]) == 1
     assert capsys.readouterr().err == "ringloom: rank 2 failed:\n  its traceback\n"
 

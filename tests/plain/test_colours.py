@@ -12,8 +12,8 @@ from ringloom.report import asset
 from ringloom.report.pictures.palette import STREAM_COLOURS, amounts, rank_colours
 from ringloom.report.pictures.timeline import HATCHES, TimelinePicture
 from ringloom.report.pictures.totals import look_of
-from simulator.pictures import COMPUTE
-from simulator.timeline import STREAMS, Span
+from ringloom.simulator.pictures import COMPUTE
+from ringloom.simulator.timeline import STREAMS, Span
 
 # Machado, Oliveira, Fernandes 2009: linear red, green and blue as others see them, at severity 1.
 EYES = {

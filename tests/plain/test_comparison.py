@@ -10,16 +10,16 @@ import pytest
 
 import ringloom as rl
 from command_line import CommandLine
-from planner.schedules import comparable
 from ringloom.advice import CLOSE, recommend, why
 from ringloom.cli import main
 from ringloom.comparison import asked
+from ringloom.planner.schedules import comparable
 from ringloom.report.summary import summary
 from ringloom.rows import cells, notes, over
+from ringloom.simulator.hardware import hardware
+from ringloom.simulator.prediction import kernel_seconds
 from ringloom.trials import on_machine
 from ringloom.views.units import in_lines, times
-from simulator.hardware import hardware
-from simulator.prediction import kernel_seconds
 
 WORK = rl.Workload(seq=65536, heads=32, head_dim=128, dtype="bfloat16")
 NAMES = ["ring", "usp:ulysses=3", "zigzag", "striped", "balanced"]

@@ -12,13 +12,13 @@ from left_out import left_out
 
 import ringloom as rl
 from command_line import CommandLine
-from planner.planning import plan
-from planner.plans import Plans
-from planner.workload import Workload
 from ringloom.advice import recommend
 from ringloom.explore.choices import from_query
 from ringloom.explore.view import compared, finding
-from simulator.confidence import (
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.workload import Workload
+from ringloom.simulator.confidence import (
     STUDENT,
     Residual,
     basis,
@@ -31,9 +31,9 @@ from simulator.confidence import (
     spread,
     unvalidated,
 )
-from simulator.hardware import hardware, load, presets
-from simulator.prediction import simulate
-from simulator.scenario import Scenario
+from ringloom.simulator.hardware import hardware, load, presets
+from ringloom.simulator.prediction import simulate
+from ringloom.simulator.scenario import Scenario
 
 WORK = Workload(seq=2**14, heads=8)
 NAMES = ["ring", "zigzag", "ulysses"]

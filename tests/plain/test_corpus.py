@@ -9,7 +9,7 @@ from baseline import best, saved, write
 from corpus import CASES, MACHINES, MASKS, Case, documents, tree
 
 import ringloom as rl
-from simulator.bounds import lower_bound
+from ringloom.simulator.bounds import lower_bound
 
 BASELINE = saved()
 DIGEST = "6a51ebd58976"

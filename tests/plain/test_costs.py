@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 
 from plain.test_simulator_reference import plans
-from planner.analysis.balance import loads
-from planner.analysis.messages import travelling_sums
-from planner.analysis.tiles import tiles
-from planner.ir import Attend, Pass, Plan
-from planner.kernel_calls import Call
-from planner.masks import Causal, Documents, Full, Mask, Window
-from planner.planning import plan
-from planner.workload import Workload
-from simulator.costs.kernels import Kernels, causal_pairs
-from simulator.costs.prices import Costs
-from simulator.costs.rectangles import Rectangles
-from simulator.costs.terms import Event
-from simulator.hardware import Hardware, hardware, presets
-from simulator.prediction import simulate
+from ringloom.planner.analysis.balance import loads
+from ringloom.planner.analysis.messages import travelling_sums
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.ir import Attend, Pass, Plan
+from ringloom.planner.kernel_calls import Call
+from ringloom.planner.masks import Causal, Documents, Full, Mask, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.simulator.costs.kernels import Kernels, causal_pairs
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.costs.rectangles import Rectangles
+from ringloom.simulator.costs.terms import Event
+from ringloom.simulator.hardware import Hardware, hardware, presets
+from ringloom.simulator.prediction import simulate
 
 H100 = hardware("h100")
 SMOOTH = {"attention.host": 0, "attention.blocks": 0}  # neither waves nor a least time
@@ -345,7 +345,7 @@ def test_rectangles_too_many_to_cut_cost_the_pairs_that_their_mask_allows(
     mask = Documents((10_000, 2800, 30_000, 8400)) & Window(5000)
     one = plan(name, Workload(seq=51_200, heads=heads, mask=mask), 4)
     exact = simulate(one, H100).makespan
-    monkeypatch.setattr("simulator.costs.rectangles.WORK", -1)
+    monkeypatch.setattr("ringloom.simulator.costs.rectangles.WORK", -1)
     rough = simulate(one, H100).makespan
     assert 0.15 < rough / exact < 1.5
 
@@ -368,7 +368,7 @@ def test_a_rectangle_is_cut_the_same_whatever_was_cut_before(mask: Mask, layout:
 def test_a_rectangle_too_large_to_cut_is_one_call_of_the_pairs_that_its_mask_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("simulator.costs.rectangles.WORK", -1)
+    monkeypatch.setattr("ringloom.simulator.costs.rectangles.WORK", -1)
     work = Workload(seq=4096, heads=2, mask=Window(1500))
     costs = Costs(plan("allgather:layout=zigzag", work, 4), H100)
     (attend,) = (node for _, node in costs.plan.attends() if node.kv.shape[1] > 2)

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from command_line import CommandLine
 from plain.test_simulator_reference import crowded, machines, plans
-from planner.errors import PlanError, RingloomError
-from planner.ir import Attend, Move, Plan, Step
-from planner.masks import Blocks, Full
-from planner.partitions import Block, Partition, Side
-from planner.planning import plan
-from planner.workload import Workload
-from simulator.hardware import Hardware, hardware
-from simulator.prediction import Prediction, simulate
-from simulator.scenario import Scenario
-from simulator.timeline import Span, spans
+from ringloom.planner.errors import PlanError, RingloomError
+from ringloom.planner.ir import Attend, Move, Plan, Step
+from ringloom.planner.masks import Blocks, Full
+from ringloom.planner.partitions import Block, Partition, Side
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.prediction import Prediction, simulate
+from ringloom.simulator.scenario import Scenario
+from ringloom.simulator.timeline import Span, spans
 
 A100 = hardware("a100-nvlink")
 WORK = Workload(seq=2**16, heads=16)

@@ -14,9 +14,9 @@ from questions import SITUATIONS, output
 from support import IRREGULAR, layouts, matrix, partly, programs, size
 
 import ringloom as rl
-from codegen import TARGETS
 from repository import ROOT
 from ringloom.cli import COMMANDS, command_of
+from ringloom.codegen import TARGETS
 from sampling import square
 
 DOCS = ROOT / "docs"

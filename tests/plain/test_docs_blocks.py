@@ -17,12 +17,12 @@ from pages import STATUS, Block, blocks, execute, same
 
 import ringloom as rl
 from assertions import Assertions
-from planner.masks import MASKS
 from repository import ROOT
 from ringloom.cli import main
-from simulator.costs.terms import TERMS
-from simulator.hardware.schema import OPTIONAL
-from simulator.network.topology import KINDS as TOPOLOGIES
+from ringloom.planner.masks import MASKS
+from ringloom.simulator.costs.terms import TERMS
+from ringloom.simulator.hardware.schema import OPTIONAL
+from ringloom.simulator.network.topology import KINDS as TOPOLOGIES
 
 DOCS = ROOT / "docs"
 RUN = [ROOT / "README.md", DOCS / "start.md", *sorted((DOCS / "how-to").glob("*.md"))]

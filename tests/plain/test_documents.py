@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codegen import emit
-from planner.loops import recover
-from planner.loops.form import Send
-from planner.planning import plan
-from planner.plans import Plans
-from planner.workload import Workload
+from ringloom.codegen import emit
+from ringloom.planner.loops import recover
+from ringloom.planner.loops.form import Send
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.workload import Workload
 
 TOKENS = 16  # of a rank, and of a document on average
 

@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 import ringloom as rl
-from planner.analysis.balance import loads
 from ringloom.cli import output
 from ringloom.cli.output import progress, working
 from ringloom.comparison import compare
+from ringloom.planner.analysis.balance import loads
 from ringloom.views import tables
 from ringloom.views.grids import grid, legend
 from ringloom.views.units import SHOWN, both_ends, seconds

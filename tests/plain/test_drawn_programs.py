@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
-from codegen import emit
-from codegen.programs import TARGETS, Target, program_of
-from planner.errors import PlanError
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.codegen import emit
+from ringloom.codegen.programs import TARGETS, Target, program_of
+from ringloom.planner.errors import PlanError
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 from sampling import NIGHTLY
 from stand_ins import check
 from strategies import any_workloads, divided_workloads, schedules

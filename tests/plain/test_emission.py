@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import codegen
 import ringloom as rl
-from codegen.frame.formatting import formatted
-from codegen.frame.header import plan_literal
-from codegen.programs import program_of
 from command_line import CommandLine
-from planner.files.digest import digest
-from planner.ir import Plan
-from planner.loops.expand import Expansion
-from planner.plans import Plans
-from planner.verify import ensure_verified, mark_verified
 from repository import ROOT
+from ringloom import codegen
 from ringloom.cli import cli
+from ringloom.codegen.frame.formatting import formatted
+from ringloom.codegen.frame.header import plan_literal
+from ringloom.codegen.programs import program_of
 from ringloom.compiling import cache
+from ringloom.planner.files.digest import digest
+from ringloom.planner.ir import Plan
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import ensure_verified, mark_verified
 
 WORK = rl.Workload(seq=64, heads=4, kv_heads=2, head_dim=8, dtype="float64")
 MESSAGE = "step 1: rank 1 sends KV to rank 2, but block 0 never comes there"
@@ -54,7 +54,9 @@ def test_a_wrong_plan_is_refused_with_the_sentence_of_the_verifier() -> None:
 
 def test_a_plan_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, asked = rl.plan("zigzag", WORK, 4), list[Plan]()
-    monkeypatch.setattr("planner.verify.verify", lambda p: asked.append(p) or mark_verified(p))
+    monkeypatch.setattr(
+        "ringloom.planner.verify.verify", lambda p: asked.append(p) or mark_verified(p)
+    )
     ensure_verified(plan)
     rl.simulate(plan, "h100")
     assert asked == []

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engines.events import Clock
+from ringloom.simulator.engines.events import Clock
 
 times = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 3.0]) | st.floats(0, 9), max_size=30)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from dense_attention import assert_dense
-from planner.schedules import SCHEDULES
-from runtimes.arrays import draw as drawn
-from runtimes.arrays import draw_sinks
-from runtimes.backends import forward, run
+from ringloom.planner.schedules import SCHEDULES
+from ringloom.runtimes.arrays import draw as drawn
+from ringloom.runtimes.arrays import draw_sinks
+from ringloom.runtimes.backends import forward, run
 from sampling import NIGHTLY
 from strategies import any_workloads, schedules
 

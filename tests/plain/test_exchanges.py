@@ -5,16 +5,16 @@ from itertools import product
 
 import pytest
 
-from planner.ir import TENSORS, Move, Pass, Plan
-from planner.planning import plan
-from planner.plans import Plans
-from planner.workload import Workload
-from simulator.confidence import interval, spread
-from simulator.engines.choice import Engine
-from simulator.hardware import Hardware, hardware
-from simulator.prediction import simulate
-from simulator.scenario import Scenario
-from simulator.timeline import Rows
+from ringloom.planner.ir import TENSORS, Move, Pass, Plan
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.workload import Workload
+from ringloom.simulator.confidence import interval, spread
+from ringloom.simulator.engines.choice import Engine
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.prediction import simulate
+from ringloom.simulator.scenario import Scenario
+from ringloom.simulator.timeline import Rows
 
 H100 = hardware("h100")
 COPIED: dict[Pass, tuple[str, ...]] = {

@@ -18,16 +18,16 @@ import pytest
 
 import ringloom as rl
 from command_line import CommandLine
-from planner.files import loads
 from ringloom.cli.explore import free, serve
 from ringloom.comparison import compare
 from ringloom.explore import session as sessions
 from ringloom.explore.choices import Choices, from_query
 from ringloom.explore.controls import plan_file, program, trace_file
 from ringloom.explore.view import View, compared, finding, others, predicted
+from ringloom.planner.files import loads
 from ringloom.report.facts.tiles import tile_facts
-from simulator.facts import bars_of, traffic_of, usage, work_of
-from simulator.hardware import hardware
+from ringloom.simulator.facts import bars_of, traffic_of, usage, work_of
+from ringloom.simulator.hardware import hardware
 
 SMALL = Choices(schedule="zigzag", ranks=4, seq="4k", heads=4, kv_heads=2, pass_="both")
 

@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringloom as rl
-from planner import disk, files
-from planner.errors import PlanError, RingloomError
-from planner.files import runs
-from planner.ir import Held
-from planner.plans import Plans
+from ringloom.planner import disk, files
+from ringloom.planner.errors import PlanError, RingloomError
+from ringloom.planner.files import runs
+from ringloom.planner.ir import Held
+from ringloom.planner.plans import Plans
 from ringloom.sweeps import store
 from strategies import masks
 

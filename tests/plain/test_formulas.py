@@ -7,14 +7,14 @@ import pytest
 import sympy
 
 from command_line import CommandLine
-from planner.analysis.balance import loads
-from planner.analysis.liveness import occupancy
-from planner.analysis.messages import message_bytes
-from planner.errors import RingloomError
-from planner.ir import TENSORS, Pass, Plan
-from planner.masks import Full
-from planner.planning import REGULAR, plan
-from planner.workload import Workload
+from ringloom.planner.analysis.balance import loads
+from ringloom.planner.analysis.liveness import occupancy
+from ringloom.planner.analysis.messages import message_bytes
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import TENSORS, Pass, Plan
+from ringloom.planner.masks import Full
+from ringloom.planner.planning import REGULAR, plan
+from ringloom.planner.workload import Workload
 from ringloom.reproduce.formulas import interpolation, symbolic
 from ringloom.reproduce.formulas.counts import cells_speedup, critical_pairs, idle
 from ringloom.reproduce.formulas.interpolation import P, c
@@ -27,8 +27,8 @@ from ringloom.reproduce.formulas.symbolic import (
     striping_length,
 )
 from ringloom.reproduce.papers.striped import coarse_tiles
+from ringloom.simulator.memory import memory
 from sampling import square
-from simulator.memory import memory
 from strategies import CLASSIC
 
 HEAD_DIM = 4

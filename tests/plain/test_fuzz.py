@@ -10,10 +10,10 @@ import pytest
 from fuzz import judging
 from fuzz.judging import case, judge
 from fuzz.readers import READERS
-from planner.masks import Mask
-from planner.masks.chunks import Chunked
+from ringloom.planner.masks import Mask
+from ringloom.planner.masks.chunks import Chunked
 from ringloom.report.facts import recorded
-from simulator.network import topology
+from ringloom.simulator.network import topology
 
 PLANTED = 3000  # cases at most until a planted defect is found
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from codegen import emit
-from codegen.programs import TARGETS, Target, program_of
-from planner.ir import Move, Step
-from planner.masks import Full, Prefix
-from planner.masks.parsing import parse
-from planner.passes.pieces import per_piece
-from planner.passes.relays import homeward
-from planner.passes.trim import trim
-from planner.planning import plan
-from planner.plans import Plans
-from planner.verify import verify
-from planner.workload import Workload
+from ringloom.codegen import emit
+from ringloom.codegen.programs import TARGETS, Target, program_of
+from ringloom.planner.ir import Move, Step
+from ringloom.planner.masks import Full, Prefix
+from ringloom.planner.masks.parsing import parse
+from ringloom.planner.passes.pieces import per_piece
+from ringloom.planner.passes.relays import homeward
+from ringloom.planner.passes.trim import trim
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import verify
+from ringloom.planner.workload import Workload
 from stand_ins import check
 
 Case = tuple[str, int, tuple[int, int], tuple[int, int], str, Target]

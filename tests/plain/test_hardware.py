@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import RingloomError
-from simulator.hardware import Constant, Hardware, hardware, machines, presets
-from simulator.hardware.read import PRESETS
-from simulator.hardware.schema import OPTIONAL, UNITS
+from ringloom.planner.errors import RingloomError
+from ringloom.simulator.hardware import Constant, Hardware, hardware, machines, presets
+from ringloom.simulator.hardware.read import PRESETS
+from ringloom.simulator.hardware.schema import OPTIONAL, UNITS
 
 DEFAULTS = {*OPTIONAL}
 NAMES = {

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import ringloom as rl
-from planner.plans import Plans
+from ringloom.planner.plans import Plans
 
 WORK = rl.Workload(seq=16, heads=2, head_dim=4)
 NAMES = [

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import planner.ir
-import planner.partitions
 import ringloom as rl
-from planner.errors import PlanError
-from planner.ir import TENSORS, Attend, Held, Move, Step
-from planner.partitions import SMALL
-from planner.schedules import SCHEDULES
+from ringloom.planner import ir, partitions
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import TENSORS, Attend, Held, Move, Step
+from ringloom.planner.partitions import SMALL
+from ringloom.planner.schedules import SCHEDULES
 
 WORK = rl.Workload(seq=23, heads=4, kv_heads=2, head_dim=8, mask=rl.Causal())
 
@@ -31,7 +30,7 @@ def test_a_plan_prints_as_the_python_that_builds_it(name: str, P: int, pass_: st
     small = max(plan.rows, len(sides.q), len(sides.kv)) <= SMALL
     assert repr(plan).startswith("Plan(name=" if small else "<Plan ")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (planner.ir, planner.partitions):
+        for module in (ir, partitions):
             patch.setattr(module, "SMALL", 4000)  # so that all are small
         again = eval(repr(plan), vars(rl).copy())
     assert again == plan

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import ringloom as rl
-from planner.errors import RingloomError
-from runtimes.emitted import load
-from runtimes.kept import keep
+from ringloom.planner.errors import RingloomError
+from ringloom.runtimes.emitted import load
+from ringloom.runtimes.kept import keep
 
 SOURCE = "x = 1\n"
 

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from codegen.frame.assemble import Part
-from codegen.torch.parts import bands
-from planner.kernel_calls import Call, Takes, band_calls, rectangle_calls
-from planner.kernel_calls.calls import in_turn
-from planner.kernel_calls.runs import Run, runs
-from planner.kernel_calls.strips import strip_calls
-from planner.masks import Causal, Documents, Mask, Window
-from planner.partitions import Ranges, merge, shifted
-from planner.workload import Workload
+from ringloom.codegen.frame.assemble import Part
+from ringloom.codegen.torch.parts import bands
+from ringloom.planner.kernel_calls import Call, Takes, band_calls, rectangle_calls
+from ringloom.planner.kernel_calls.calls import in_turn
+from ringloom.planner.kernel_calls.runs import Run, runs
+from ringloom.planner.kernel_calls.strips import strip_calls
+from ringloom.planner.masks import Causal, Documents, Mask, Window
+from ringloom.planner.partitions import Ranges, merge, shifted
+from ringloom.planner.workload import Workload
 from strategies import masks, range_sets
 
 Counts = NDArray[np.int64]
@@ -68,8 +68,8 @@ def test_calls_cover_what_the_mask_allows_once(
 ) -> None:
     work, q, kv = case
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("planner.kernel_calls.calls.MOST", most)
-        patched.setattr("planner.kernel_calls.strips.TILE", tile)
+        patched.setattr("ringloom.planner.kernel_calls.calls.MOST", most)
+        patched.setattr("ringloom.planner.kernel_calls.strips.TILE", tile)
         aligned = [shifted(block, work.offset) for block in q]
         takes = Takes(bottom_right=late)
         calls = rectangle_calls(aligned, kv, work.mask.region().pieces, takes=takes)
@@ -134,7 +134,9 @@ def test_a_rectangle_is_cut_by_the_documents_that_it_meets_alone(
 def test_windows_and_strides_are_cut_as_well(
     mask: str, q: range, kv: range, kinds: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.kernel_calls.calls.MOST", 64 if kinds != {"masked"} else 0)
+    monkeypatch.setattr(
+        "ringloom.planner.kernel_calls.calls.MOST", 64 if kinds != {"masked"} else 0
+    )
     work = Workload(seq=60, heads=1, mask=mask)
     calls = rectangle_calls([(q,)], [(kv,)], work.mask.region().pieces)
     allowed = work.allowed(q, kv)

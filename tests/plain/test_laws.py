@@ -21,16 +21,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from planner.errors import PlanError
-from planner.ir import INPUTS, Pass, Plan
-from planner.masks import Causal, Window
-from planner.planning import plan
-from planner.schedules import SCHEDULES
-from planner.workload import Workload
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import INPUTS, Pass, Plan
+from ringloom.planner.masks import Causal, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.schedules import SCHEDULES
+from ringloom.planner.workload import Workload
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.prediction import Prediction, simulate
 from ringloom.trials import on_machine
-from simulator.costs.prices import Costs
-from simulator.hardware import Hardware, hardware
-from simulator.prediction import Prediction, simulate
 
 NIGHT = os.environ.get("RINGLOOM_PROFILE") == "nightly"
 SEEDS = range(1000 if NIGHT else 100)

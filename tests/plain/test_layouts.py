@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringloom as rl
-from planner.analysis.balance import loads
-from planner.errors import PlanError
-from planner.layouts import BY_MASK, balance, by_tokens, parts
-from planner.layouts.by_work import divided, pairs
-from planner.layouts.dispatch import Loads, balanced, in_turn, summed, to_least_loaded
-from runtimes.validation import check
+from ringloom.planner.analysis.balance import loads
+from ringloom.planner.errors import PlanError
+from ringloom.planner.layouts import BY_MASK, balance, by_tokens, parts
+from ringloom.planner.layouts.by_work import divided, pairs
+from ringloom.planner.layouts.dispatch import Loads, balanced, in_turn, summed, to_least_loaded
+from ringloom.runtimes.validation import check
 from shards import in_order
 from strategies import masks
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from planner.ir import Pass
-from planner.masks import Full
-from planner.workload import Workload
-from simulator.bounds import lower_bound
-from simulator.hardware import hardware
-from simulator.scenario import Scenario
+from ringloom.planner.ir import Pass
+from ringloom.planner.masks import Full
+from ringloom.planner.workload import Workload
+from ringloom.simulator.bounds import lower_bound
+from ringloom.simulator.hardware import hardware
+from ringloom.simulator.scenario import Scenario
 
 A100 = hardware("a100-nvlink")
 PASSES: tuple[Pass, ...] = ("forward", "backward")

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from loop_schedules import foreign
-from planner.analysis.kinds import KINDS
-from planner.errors import PlanError
-from planner.ir import Pass, Plan
-from planner.loops import check, recover
-from planner.loops.expand import Expansion
-from planner.loops.form import (
+from ringloom.planner.analysis.kinds import KINDS
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.loops import check, recover
+from ringloom.planner.loops.expand import Expansion
+from ringloom.planner.loops.form import (
     Attend,
     Ends,
     Exchange,
@@ -23,9 +23,9 @@ from planner.loops.form import (
     Start,
     Statement,
 )
-from planner.masks import Causal
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.planner.masks import Causal
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 
 NAMES = ("zigzag", "balanced", "usp:ulysses=2", "allgather", "burst", "broadcast")
 NAMES += ("double-ring:node=3", "llama3:stride=1")

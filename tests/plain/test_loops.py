@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from loop_interpreter import assert_exact
 from loop_schedules import FOREIGN, foreign
-from planner.analysis.kinds import KINDS, Kinds
-from planner.columns import taken
-from planner.errors import PlanError
-from planner.ir import Pass, Step
-from planner.loops import check, recover
-from planner.loops.form import HELD, OWN, Expr, Guard, Part, Return, Send, Start
-from planner.loops.recovery import recovered
-from planner.masks import Causal, Documents, Full, Mask, Prefix, Window
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.planner.analysis.kinds import KINDS, Kinds
+from ringloom.planner.columns import taken
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Pass, Step
+from ringloom.planner.loops import check, recover
+from ringloom.planner.loops.form import HELD, OWN, Expr, Guard, Part, Return, Send, Start
+from ringloom.planner.loops.recovery import recovered
+from ringloom.planner.masks import Causal, Documents, Full, Mask, Prefix, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 from ringloom.views.pseudo_code import pseudo_code
 from sampling import square
 from strategies import schedules, workloads

@@ -2,13 +2,13 @@
 
 import pytest
 
-from planner.masks import Full
-from planner.planning import plan
-from planner.workload import Workload
-from simulator.hardware import hardware
-from simulator.network.routes import Routes
-from simulator.network.topology import pod
-from simulator.prediction import simulate
+from ringloom.planner.masks import Full
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.simulator.hardware import hardware
+from ringloom.simulator.network.routes import Routes
+from ringloom.simulator.network.topology import pod
+from ringloom.simulator.prediction import simulate
 
 MI300X, RTX = hardware("mi300x"), hardware("rtx-4090")
 WORK = Workload(seq=2**15, heads=32)

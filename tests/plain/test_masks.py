@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner import masks as names
-from planner.errors import PlanError
-from planner.masks import (
+from ringloom.planner import masks as names
+from ringloom.planner.errors import PlanError
+from ringloom.planner.masks import (
     MASKS,
     And,
     BlockCausal,
@@ -27,9 +27,9 @@ from planner.masks import (
     Window,
     parse,
 )
-from planner.masks.regions import Region
-from planner.masks.slices import covering
-from planner.workload import Workload
+from ringloom.planner.masks.regions import Region
+from ringloom.planner.masks.slices import covering
+from ringloom.planner.workload import Workload
 from strategies import masks
 
 lengths = st.integers(1, 24)

@@ -9,11 +9,11 @@ import pytest
 import tpu
 from model import FORMULAS, WORK, constants, page
 
-from planner.ir import Pass
-from planner.kernel_calls import Call
-from simulator.costs.kernels import Kernels
-from simulator.costs.terms import TERMS
-from simulator.hardware import hardware
+from ringloom.planner.ir import Pass
+from ringloom.planner.kernel_calls import Call
+from ringloom.simulator.costs.kernels import Kernels
+from ringloom.simulator.costs.terms import TERMS
+from ringloom.simulator.hardware import hardware
 
 TEXT = "\n".join(page())
 MACHINE = hardware(model.SHOWN)

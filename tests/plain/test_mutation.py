@@ -16,15 +16,15 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from planner import planning, verify
-from planner.analysis import inputs, partial_sums
-from planner.errors import PlanError
-from planner.ir import HELD, TENSORS, Attend, Held, Move, Pass, Plan, Step
-from planner.masks import Causal, Documents, Full, Global, Mask, Window
-from planner.plans import Plans
-from planner.workload import Workload
-from runtimes.arrays import Array, draw
-from runtimes.reference import dense, oracle
+from ringloom.planner import planning, verify
+from ringloom.planner.analysis import inputs, partial_sums
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import HELD, TENSORS, Attend, Held, Move, Pass, Plan, Step
+from ringloom.planner.masks import Causal, Documents, Full, Global, Mask, Window
+from ringloom.planner.plans import Plans
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array, draw
+from ringloom.runtimes.reference import dense, oracle
 from slots_used import fits
 from strategies import CLASSIC
 

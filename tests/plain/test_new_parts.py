@@ -13,10 +13,10 @@ from pages import blocks
 
 import ringloom as rl
 from dense_attention import assert_dense
-from planner.loops import recover
-from planner.masks import MASKS
 from repository import ROOT
-from runtimes.arrays import draw
+from ringloom.planner.loops import recover
+from ringloom.planner.masks import MASKS
+from ringloom.runtimes.arrays import draw
 
 PAGES = ROOT / "docs" / "how-to"
 SIZES = {"heads": 4, "kv_heads": 2, "head_dim": 8, "dtype": "float64"}

@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 
 import ringloom as rl
 from assertions import Assertions
-from planner.analysis.balance import loads
 from repository import ROOT
+from ringloom.planner.analysis.balance import loads
+from ringloom.runtimes.audit import Case, Report
+from ringloom.simulator.facts import traffic_of, usage
 from ringloom.sweeps.run import Sweep
-from runtimes.audit import Case, Report
-from simulator.facts import traffic_of, usage
 from strategies import any_workloads, masks, range_sets
 
 WORK = rl.Workload(seq=4096, heads=8, kv_heads=2, head_dim=64)

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dense_attention import assert_dense
-from planner import planning
-from planner.analysis.liveness import lifetimes, slots
-from planner.errors import RingloomError
-from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Pass, Plan, Step
-from planner.masks import Causal, Documents, Full, Window
-from planner.workload import DTYPES, Workload
-from runtimes.arrays import Array, draw, draw_sinks, dtype_of, shapes
-from runtimes.backends import executor, forward, run
-from runtimes.reference import dense, online_softmax, oracle, virtual_ranks
-from runtimes.reference.online_softmax import attend, merge
-from runtimes.validation import misfits
+from ringloom.planner import planning
+from ringloom.planner.analysis.liveness import lifetimes, slots
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Pass, Plan, Step
+from ringloom.planner.masks import Causal, Documents, Full, Window
+from ringloom.planner.workload import DTYPES, Workload
+from ringloom.runtimes.arrays import Array, draw, draw_sinks, dtype_of, shapes
+from ringloom.runtimes.backends import executor, forward, run
+from ringloom.runtimes.reference import dense, online_softmax, oracle, virtual_ranks
+from ringloom.runtimes.reference.online_softmax import attend, merge
+from ringloom.runtimes.validation import misfits
 from slots_used import sharded, used
 from strategies import CLASSIC, any_workloads, ranks, schedules
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringloom as rl
-from planner.masks import parse
-from planner.masks.packing import from_cu_seqlens, to_cu_seqlens
-from planner.positions import document_positions
-from runtimes.validation import check
+from ringloom.planner.masks import parse
+from ringloom.planner.masks.packing import from_cu_seqlens, to_cu_seqlens
+from ringloom.planner.positions import document_positions
+from ringloom.runtimes.validation import check
 from strategies import parts, trees
 
 WINDOWS = st.sampled_from([(-1, -1), (-1, 0), (2, -1), (0, 3), (4, 0)])

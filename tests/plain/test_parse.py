@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import PlanError, RingloomError
-from planner.given import tokens
-from planner.masks import (
+from ringloom.planner.errors import PlanError, RingloomError
+from ringloom.planner.given import tokens
+from ringloom.planner.masks import (
     MASKS,
     BlockCausal,
     Blocks,
@@ -31,8 +31,8 @@ from planner.masks import (
     parse,
     parsing,
 )
-from planner.parse import schedule
-from planner.workload import Workload
+from ringloom.planner.parse import schedule
+from ringloom.planner.workload import Workload
 from strategies import masks
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.analysis.tables import Table
-from planner.errors import PlanError
-from planner.layouts import BY_MASK, LAYOUTS, by_heads, by_tokens, chunks_of, cut, names
-from planner.partitions import Block, Partition, Side
-from planner.planning import plan
-from planner.schedules import SCHEDULES
-from planner.workload import Workload
+from ringloom.planner.analysis.tables import Table
+from ringloom.planner.errors import PlanError
+from ringloom.planner.layouts import BY_MASK, LAYOUTS, by_heads, by_tokens, chunks_of, cut, names
+from ringloom.planner.partitions import Block, Partition, Side
+from ringloom.planner.planning import plan
+from ringloom.planner.schedules import SCHEDULES
+from ringloom.planner.workload import Workload
 from shards import in_order
 
 layouts, lengths, ranks = st.sampled_from(sorted(LAYOUTS)), st.integers(1, 70), st.integers(1, 9)
@@ -183,7 +183,9 @@ def test_the_sides_of_a_partition_are_checked_once_for_all_rewrites_of_a_plan(
     work, looked = Workload(seq=64, heads=2, mask="window:8"), list[str]()
     partition = plan("zigzag", work, 4).partition
     fresh = Partition(Side(partition.q.blocks), Side(partition.kv.blocks))
-    monkeypatch.setattr("planner.partitions._check_cover", lambda *given: looked.append(given[2]))
+    monkeypatch.setattr(
+        "ringloom.planner.partitions._check_cover", lambda *given: looked.append(given[2])
+    )
     for _ in range(3):
         fresh.check(work, 4)
     assert len(looked) == 2

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ringloom as rl
-from planner.errors import PlanError
-from planner.ir import TENSORS, Attend, Held, Move, Plan, Step
-from planner.passes.exchanges import exchanges
-from planner.passes.pieces import joined, per_block, per_piece
-from planner.passes.relays import direct, homeward
-from planner.passes.trim import drop_dead, drop_empty, drop_unused, trim
-from planner.schedules import SCHEDULES
-from planner.verify import verify
-from runtimes.arrays import draw
-from runtimes.backends import run
-from runtimes.reference import dense
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import TENSORS, Attend, Held, Move, Plan, Step
+from ringloom.planner.passes.exchanges import exchanges
+from ringloom.planner.passes.pieces import joined, per_block, per_piece
+from ringloom.planner.passes.relays import direct, homeward
+from ringloom.planner.passes.trim import drop_dead, drop_empty, drop_unused, trim
+from ringloom.planner.schedules import SCHEDULES
+from ringloom.planner.verify import verify
+from ringloom.runtimes.arrays import draw
+from ringloom.runtimes.backends import run
+from ringloom.runtimes.reference import dense
 from strategies import masks
 
 names, passes, ranks = (

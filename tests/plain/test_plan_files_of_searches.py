@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import ringloom as rl
-from planner.verify import verify_pair
 from ringloom.cli import main
+from ringloom.planner.verify import verify_pair
 
 Capture = pytest.CaptureFixture[str]
 WORK = rl.Workload(

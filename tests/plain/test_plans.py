@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import ringloom as rl
-from planner.plans import Plans
+from ringloom.planner.plans import Plans
 
 WORK = rl.Workload(seq=24, heads=2, head_dim=4)
 FORWARD, BACKWARD = rl.plan("ring", WORK, 3, pass_="both")

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.analysis.messages import message_bytes
-from planner.errors import PlanError
-from planner.ir import Plan
-from planner.masks import Full
-from planner.planning import plan
-from planner.verify import verify
-from planner.workload import Workload
-from simulator.hardware import Hardware, hardware
-from simulator.network.relays import relayed
-from simulator.network.topology import pod
-from simulator.prediction import simulate
+from ringloom.planner.analysis.messages import message_bytes
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Plan
+from ringloom.planner.masks import Full
+from ringloom.planner.planning import plan
+from ringloom.planner.verify import verify
+from ringloom.planner.workload import Workload
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.network.relays import relayed
+from ringloom.simulator.network.topology import pod
+from ringloom.simulator.prediction import simulate
 
 V4, V5E = hardware("tpu-v4"), hardware("tpu-v5e")
 GATHERS = ("allgather", "broadcast", "mesh2d", "llama3", "group-cast")

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stand_ins
-from codegen import emit, ir
-from codegen.frame.formatting import formatted
-from codegen.programs import TARGETS, Program, program_of
-from codegen.torch import write
-from codegen.torch.schedule import schedule
 from loop_schedules import foreign_pair
 from lowered_programs import SCHEDULES, masks, workload
-from planner.planning import plan
-from planner.plans import Plans
+from ringloom.codegen import emit, ir
+from ringloom.codegen.frame.formatting import formatted
+from ringloom.codegen.programs import TARGETS, Program, program_of
+from ringloom.codegen.torch import write
+from ringloom.codegen.torch.schedule import schedule
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
 from stand_ins import Different
 
 

@@ -3,14 +3,14 @@
 import pytest
 
 import stand_ins
-from codegen import emit
-from codegen.jax.schedule import schedule
-from codegen.programs import Program, program_of
 from loop_schedules import foreign_pair
 from lowered_programs import SCHEDULES, masks, workload
-from planner.errors import PlanError
-from planner.planning import plan
-from planner.plans import Plans
+from ringloom.codegen import emit
+from ringloom.codegen.jax.schedule import schedule
+from ringloom.codegen.programs import Program, program_of
+from ringloom.planner.errors import PlanError
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
 from stand_ins import Different
 
 UNROLLED = "double-ring", "balanced"  # whose messages go other ways in each step

@@ -8,16 +8,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen.check import ProgramError, check
-from codegen.conditions import Bound, Condition, Every, Listed, Span, Steps, holds, simplified
-from codegen.ir import At, Attend, Choose, For, Op, Post, Register, Wait, Zero, reads, walk, writes
-from codegen.lower import lower
-from codegen.lowering.keeping import kept
-from codegen.passes import PASSES, fused, optimized
 from lowered_programs import SCHEDULES, expansions, lowers, masks, programs
-from planner.errors import PlanError
-from planner.loops.form import Expr, Loops
 from program_mutants import mutants
+from ringloom.codegen.check import ProgramError, check
+from ringloom.codegen.conditions import (
+    Bound,
+    Condition,
+    Every,
+    Listed,
+    Span,
+    Steps,
+    holds,
+    simplified,
+)
+from ringloom.codegen.ir import (
+    At,
+    Attend,
+    Choose,
+    For,
+    Op,
+    Post,
+    Register,
+    Wait,
+    Zero,
+    reads,
+    walk,
+    writes,
+)
+from ringloom.codegen.lower import lower
+from ringloom.codegen.lowering.keeping import kept
+from ringloom.codegen.passes import PASSES, fused, optimized
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops.form import Expr, Loops
 
 PIECES = "zigzag", "striped", "burst", "ring", "double-ring", "allgather", "ulysses", "usp"
 LEFT = {("double-ring", 2), ("double-ring", 4)}  # windows and documents, by number of the mask

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from array_libraries import library_of
-from codegen.frame.assemble import PACKED, assemble, parts_of
-from codegen.frame.layout import Joined, Layout, Ranges, layout_of
-from codegen.frame.layout_text import described, layout_text
-from planner.ir import Plan
-from planner.layouts import by_tokens, chunks_of, whole_heads
-from planner.masks import Causal, Full, Mask, Window
-from planner.partitions import Block, Partition, Side, shifted
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.codegen.frame.assemble import PACKED, assemble, parts_of
+from ringloom.codegen.frame.layout import Joined, Layout, Ranges, layout_of
+from ringloom.codegen.frame.layout_text import described, layout_text
+from ringloom.planner.ir import Plan
+from ringloom.planner.layouts import by_tokens, chunks_of, whole_heads
+from ringloom.planner.masks import Causal, Full, Mask, Window
+from ringloom.planner.partitions import Block, Partition, Side, shifted
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it
 
 CASES = [

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from array_libraries import library_of
-from codegen.frame.assemble import assemble
-from codegen.frame.masks import boxes, mask_data, mask_function
-from planner.masks import (
+from ringloom.codegen.frame.assemble import assemble
+from ringloom.codegen.frame.masks import boxes, mask_data, mask_function
+from ringloom.planner.masks import (
     Causal,
     Mask,
     parse,
 )
-from planner.masks.slices import KINDS
-from planner.workload import Workload
+from ringloom.planner.masks.slices import KINDS
+from ringloom.planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it
 from strategies import masks
 

@@ -5,11 +5,11 @@ from itertools import islice
 
 import pytest
 
-from codegen import conditions, ir
-from codegen.programs import TARGETS, Target
 from mutant_runs import printed
-from planner.loops.form import Expr, Root
 from program_mutants import everything, mutants
+from ringloom.codegen import conditions, ir
+from ringloom.codegen.programs import TARGETS, Target
+from ringloom.planner.loops.form import Expr, Root
 from sampling import NIGHTLY
 
 SOME = [

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codegen.words import Words
-from planner.loops.form import Expr
+from ringloom.codegen.words import Words
+from ringloom.planner.loops.form import Expr
 
 SMALL = st.integers(-3, 3)
 EXPRESSIONS = st.builds(

@@ -5,16 +5,16 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 
-from codegen import emit
-from codegen.programs import TARGETS, program_of
 from loop_interpreter import assert_exact
-from planner.errors import PlanError
-from planner.loops import recover
-from planner.masks import Causal, Chunks, Documents, Prefix
-from planner.planning import plan
-from planner.plans import Plans
-from planner.workload import Workload
 from printed_loops import FEW
+from ringloom.codegen import emit
+from ringloom.codegen.programs import TARGETS, program_of
+from ringloom.planner.errors import PlanError
+from ringloom.planner.loops import recover
+from ringloom.planner.masks import Causal, Chunks, Documents, Prefix
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.workload import Workload
 from stand_ins import check
 from strategies.plans import random_plans
 

@@ -19,20 +19,20 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from command_line import CommandLine
-from planner.analysis.tiles import tiles
-from planner.files.digest import digest
 from ringloom.comparison import Comparison, compare
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.files.digest import digest
 from ringloom.report.facts.recorded import recorded
 from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.page import page
 from ringloom.report.pictures.stepper import columns, ink_on
 from ringloom.report.pictures.timeline import TimelinePicture
+from ringloom.simulator.chrome_trace import save_trace, trace
+from ringloom.simulator.engines.choice import Engine
+from ringloom.simulator.facts import bars_of, by_nodes, traffic_of, usage, waits, whole, work_of
+from ringloom.simulator.hardware import hardware
+from ringloom.simulator.timeline import spans
 from ringloom.trials import Case
-from simulator.chrome_trace import save_trace, trace
-from simulator.engines.choice import Engine
-from simulator.facts import bars_of, by_nodes, traffic_of, usage, waits, whole, work_of
-from simulator.hardware import hardware
-from simulator.timeline import spans
 from strategies import masks, workloads
 
 HARDWARE = hardware("a100-nvlink")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from command_line import CommandLine
-from planner.errors import RingloomError
 from ringloom import csv_rows
+from ringloom.planner.errors import RingloomError
 from ringloom.reproduce import DATA
 from ringloom.reproduce.measured import Use, published_rows
 from ringloom.reproduce.models.training import longest_sequence

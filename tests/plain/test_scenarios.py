@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 import ringloom as rl
 from command_line import CommandLine
 from plain.test_simulator_reference import machines, plans
-from planner.ir import Plan
-from planner.planning import plan
-from planner.plans import Plans
-from planner.workload import Workload
-from simulator.hardware import Hardware, hardware
-from simulator.prediction import seconds_of, simulate
-from simulator.scenario import Scenario, scenario_file, scenario_of
-from simulator.what_if import Crossing, curves
+from ringloom.planner.ir import Plan
+from ringloom.planner.planning import plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.workload import Workload
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.prediction import seconds_of, simulate
+from ringloom.simulator.scenario import Scenario, scenario_file, scenario_of
+from ringloom.simulator.what_if import Crossing, curves
 
 ENDS = (0, 1), (1, 0)
 H100 = hardware("h100")
@@ -227,7 +227,7 @@ def test_a_schedule_that_is_the_fastest_for_a_moment_has_two_crossings(
         at = machine["intra.bandwidth"] / 1e10
         return {"ring": 2 - at, "zigzag": 0.99, "striped": at}[one.name]
 
-    monkeypatch.setattr("simulator.what_if.seconds_of", seconds_of)
+    monkeypatch.setattr("ringloom.simulator.what_if.seconds_of", seconds_of)
     plans = {name: Plans.of(plan(name, WORK, 2)) for name in ("ring", "zigzag", "striped")}
     curve = curves(plans, H100, Scenario(), "intra.bandwidth", 1e9, 1e11, points=2)
     ways = [(crossing.below, crossing.above) for crossing in curve.crossings]

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from support import IRREGULAR
 
 import ringloom as rl
-from planner.analysis.balance import imbalance, loads
-from planner.analysis.liveness import slots
-from planner.analysis.tiles import tiles
-from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, INPUTS, Plan
-from planner.loops import recover
-from planner.loops.recovery import MOST
-from planner.schedules import SCHEDULES
-from planner.schedules.rings.multi import disjoint_rings
+from ringloom.planner.analysis.balance import imbalance, loads
+from ringloom.planner.analysis.liveness import slots
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import ACCUMULATORS, INPUTS, Plan
+from ringloom.planner.loops import recover
+from ringloom.planner.loops.recovery import MOST
+from ringloom.planner.schedules import SCHEDULES
+from ringloom.planner.schedules.rings.multi import disjoint_rings
 from shards import in_order
 from strategies import OTHERS, masks
 
@@ -357,7 +357,7 @@ def test_stages_hold_less_than_ulysses_at_once() -> None:
 def test_schedules_of_too_many_blocks_are_refused_before_these_are_made(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.partitions.Block.__post_init__", pytest.fail)
+    monkeypatch.setattr("ringloom.planner.partitions.Block.__post_init__", pytest.fail)
     with pytest.raises(PlanError, match=r"2048 ranks x \d{6,} blocks is more than the 268435456"):
         rl.plan(name, rl.Workload(seq=2**20, heads=128), 2048)
 

@@ -6,9 +6,9 @@ from time import process_time
 import pytest
 
 import ringloom as rl
-from planner.plans import Passes, Plans
-from planner.search import BUDGET
 from ringloom import searching
+from ringloom.planner.plans import Passes, Plans
+from ringloom.planner.search import BUDGET
 from ringloom.searching import trying
 from sampling import NIGHTLY
 from small_searches import Searched, drawn

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringloom as rl
-from planner.analysis.balance import loads
-from planner.errors import PlanError
-from planner.ir import Pass, Plan
-from planner.layouts import owners_of_tokens, sides
-from planner.search import Found, Prices, Recipe, Score, Tried, build, explore
-from planner.search.evening import evened
-from planner.search.pieces import Owned
-from planner.verify import verify_pair
+from ringloom.planner.analysis.balance import loads
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.layouts import owners_of_tokens, sides
+from ringloom.planner.search import Found, Prices, Recipe, Score, Tried, build, explore
+from ringloom.planner.search.evening import evened
+from ringloom.planner.search.pieces import Owned
+from ringloom.planner.verify import verify_pair
 from sampling import NIGHTLY
 from strategies import workloads
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import ringloom as rl
-from planner.plans import Passes
-from planner.verify import verify_pair
 from ringloom.cli import main
+from ringloom.planner.plans import Passes
+from ringloom.planner.verify import verify_pair
 from ringloom.searching.gaps import gaps_of
 from ringloom.views.units import size
 

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import ringloom as rl
-from planner.ir import Plan
-from planner.schedules import SCHEDULES
+from ringloom.planner.ir import Plan
+from ringloom.planner.schedules import SCHEDULES
 
 SHARD = 8  # tokens
 ranks, reaches = st.integers(2, 9), st.integers(1, 9)

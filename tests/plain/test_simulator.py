@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plain.test_simulator_reference import crowded, machines, plans
-from planner.errors import PlanError, RingloomError
-from planner.ir import Plan
-from planner.masks import Blocks, Full
-from planner.planning import plan
-from planner.workload import Workload
-from simulator.hardware import Hardware, hardware, presets
-from simulator.memory import memory
-from simulator.prediction import Prediction, simulate
-from simulator.timeline import spans
+from ringloom.planner.errors import PlanError, RingloomError
+from ringloom.planner.ir import Plan
+from ringloom.planner.masks import Blocks, Full
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.simulator.hardware import Hardware, hardware, presets
+from ringloom.simulator.memory import memory
+from ringloom.simulator.prediction import Prediction, simulate
+from ringloom.simulator.timeline import spans
 
 A100 = hardware("a100-nvlink")
 LONG = Workload(seq=2**18, heads=32, head_dim=128)

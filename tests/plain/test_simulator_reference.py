@@ -9,16 +9,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.ir import ACCUMULATORS, INPUTS, TENSORS, Attend, Move, Plan, Step
-from planner.masks import Full
-from planner.planning import plan
-from planner.workload import DTYPES, Workload
-from simulator.costs.prices import Costs
-from simulator.engines.recurrence import run
-from simulator.hardware import Hardware, hardware
-from simulator.network.ports import node_ports
-from simulator.prediction import simulate
-from simulator.timeline import Span, spans
+from ringloom.planner.ir import ACCUMULATORS, INPUTS, TENSORS, Attend, Move, Plan, Step
+from ringloom.planner.masks import Full
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import DTYPES, Workload
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.engines.recurrence import run
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.network.ports import node_ports
+from ringloom.simulator.prediction import simulate
+from ringloom.simulator.timeline import Span, spans
 from slow_prices import SlowPrices
 from strategies import any_workloads, schedules
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import ringloom as rl
-from planner import files
-from planner.errors import RingloomError
 from ringloom.csv_rows import records
+from ringloom.planner import files
+from ringloom.planner.errors import RingloomError
 from ringloom.report.facts.recorded import recorded
-from simulator.network.topology import graph_of
+from ringloom.simulator.network.topology import graph_of
 
 MIB = 1 << 20
 WORK = rl.Workload(seq=12, heads=4, head_dim=8)

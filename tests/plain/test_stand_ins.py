@@ -6,11 +6,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from codegen import emit
-from codegen.programs import TARGETS, Program, Target, program_of
-from planner.masks import Causal, Documents, Full, Mask, Window
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.codegen import emit
+from ringloom.codegen.programs import TARGETS, Program, Target, program_of
+from ringloom.planner.masks import Causal, Documents, Full, Mask, Window
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 from stand_ins import Different, check, jax_in_numpy, torch_in_numpy
 from stand_ins.attention import Pairs, attend, attend_backward
 from stand_ins.ranks import HERE, Ranks, Stuck

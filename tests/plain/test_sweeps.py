@@ -17,9 +17,9 @@ import pytest
 from pyarrow import parquet
 
 import ringloom as rl
-from planner.schedules import SCHEDULES, Schedule
 from repository import ROOT
 from ringloom.csv_rows import records
+from ringloom.planner.schedules import SCHEDULES, Schedule
 from ringloom.sweeps import run, store
 from ringloom.sweeps.grid import Named, grid_of, outcome, predict, read_grid
 from ringloom.sweeps.run import standings

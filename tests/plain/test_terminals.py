@@ -11,12 +11,12 @@ import pytest
 
 import ringloom as rl
 from command_line import CommandLine
-from planner import files, given
-from planner.errors import RingloomError, printable, shown
 from ringloom.cli.output import csv_text
 from ringloom.csv_rows import cell
+from ringloom.planner import files, given
+from ringloom.planner.errors import RingloomError, printable, shown
+from ringloom.simulator.scenario import scenario_file
 from ringloom.sweeps import results
-from simulator.scenario import scenario_file
 
 SMALL = ["--ranks", "4", "--seq", "256", "--heads", "4", "--head-dim", "16"]
 HOSTILE = "\x1b[31m\x07\x9b\u202e\ud800\x7f"

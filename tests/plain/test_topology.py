@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import RingloomError
-from planner.planning import plan
-from planner.workload import Workload
-from simulator.hardware import hardware, presets
-from simulator.network.routes import Links, Routes, Traffic
-from simulator.network.routes import Path as Way
-from simulator.network.topology import (
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.simulator.hardware import hardware, presets
+from ringloom.simulator.network.routes import Links, Routes, Traffic
+from ringloom.simulator.network.routes import Path as Way
+from ringloom.simulator.network.topology import (
     Place,
     Topology,
     graph_of_links,
@@ -27,7 +27,7 @@ from simulator.network.topology import (
     topology,
     torus,
 )
-from simulator.prediction import simulate
+from ringloom.simulator.prediction import simulate
 
 A100 = hardware("a100-nvlink")
 PLAIN = A100.changed({"intra.alpha": 1e-6, "intra.bandwidth": 1e9})

@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plain.test_simulator_reference import crowded, machines, plans
-from planner.errors import RingloomError
-from planner.ir import Plan
-from planner.masks import Blocks, Full
-from planner.planning import plan
-from planner.workload import Workload
 from rank_traces import save_ranks
-from simulator.chrome_trace import TRANSFER, save_trace, trace
-from simulator.costs.prices import Costs
-from simulator.critical_path import Leg, critical_path
-from simulator.hardware import Hardware, hardware
-from simulator.prediction import Prediction, simulate
-from simulator.timeline import STREAMS, spans
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import Plan
+from ringloom.planner.masks import Blocks, Full
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
+from ringloom.simulator.chrome_trace import TRANSFER, save_trace, trace
+from ringloom.simulator.costs.prices import Costs
+from ringloom.simulator.critical_path import Leg, critical_path
+from ringloom.simulator.hardware import Hardware, hardware
+from ringloom.simulator.prediction import Prediction, simulate
+from ringloom.simulator.timeline import STREAMS, spans
 
 A100 = hardware("a100-nvlink")
 WORK = Workload(seq=2**15, heads=16)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from planner.masks import Full
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.planner.masks import Full
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 from ringloom.reproduce.models import baselines
 from ringloom.reproduce.models.baselines import Shape, checkpointed, padded, traffic
 from ringloom.reproduce.models.training import (
@@ -28,7 +28,7 @@ from ringloom.reproduce.models.transformers import (
     longest_context,
     training_need,
 )
-from simulator.hardware import hardware
+from ringloom.simulator.hardware import hardware
 
 LLAMA = Model("LLaMA-7B", 4096, 11008, 32, 32)
 A100 = hardware("a100-nvlink")

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner import planning
-from planner.ir import Attend, Step
-from planner.masks import Causal, Documents, Full, Mask, Window
-from planner.masks.regions import Region
-from planner.plans import Plans
-from planner.verify import mark_verified
-from planner.workload import DTYPES, Workload
-from runtimes.arrays import Array, draw
-from runtimes.reference import dense, oracle
-from runtimes.validation import backward_leaks, check, distance, forward_leaks, probes
+from ringloom.planner import planning
+from ringloom.planner.ir import Attend, Step
+from ringloom.planner.masks import Causal, Documents, Full, Mask, Window
+from ringloom.planner.masks.regions import Region
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import mark_verified
+from ringloom.planner.workload import DTYPES, Workload
+from ringloom.runtimes.arrays import Array, draw
+from ringloom.runtimes.reference import dense, oracle
+from ringloom.runtimes.validation import backward_leaks, check, distance, forward_leaks, probes
 from strategies import any_workloads, ranks, schedules, workloads
 
 SMALL = Workload(29, heads=4, kv_heads=2, head_dim=4, dtype="float64", mask=Causal())

@@ -9,13 +9,13 @@ import pytest
 
 import ringloom as rl
 from command_line import CommandLine
-from planner.passes.edges import shares_keys
-from planner.plans import Passes
-from planner.schedules import comparable, further
-from planner.schedules.variants import FAMILIES
+from ringloom.planner.passes.edges import shares_keys
+from ringloom.planner.plans import Passes
+from ringloom.planner.schedules import comparable, further
+from ringloom.planner.schedules.variants import FAMILIES
+from ringloom.simulator.hardware import hardware
+from ringloom.simulator.prediction import kernel_seconds
 from ringloom.trials import asked_for, recipe_of
-from simulator.hardware import hardware
-from simulator.prediction import kernel_seconds
 
 H100 = hardware("h100")
 WORK = rl.Workload(seq=2**14, heads=16, kv_heads=4, mask="window:2048")

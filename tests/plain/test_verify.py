@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import ringloom as rl
-from planner.analysis.liveness import slots
-from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Plan, Step
-from planner.verify import verify, verify_pair
+from ringloom.planner.analysis.liveness import slots
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Plan, Step
+from ringloom.planner.verify import verify, verify_pair
 
 WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Full())
 RING = rl.plan("ring", WORK, 3)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import ringloom as rl
-from planner.ir import TENSORS, Plan
-from planner.schedules import SCHEDULES
+from ringloom.planner.ir import TENSORS, Plan
+from ringloom.planner.schedules import SCHEDULES
 
 LAYOUTS = ("striped", "zigzag")
 CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen.conditions import RANK, Bound, Every, Listed, Span, Steps, Test, holds
-from codegen.jax.traced import Traced
-from codegen.words import AXES, Data, Words
-from planner.loops.form import Expr, Loops
+from ringloom.codegen.conditions import RANK, Bound, Every, Listed, Span, Steps, Test, holds
+from ringloom.codegen.jax.traced import Traced
+from ringloom.codegen.words import AXES, Data, Words
+from ringloom.planner.loops.form import Expr, Loops
 
 MESHES = st.sampled_from([(6,), (2, 3), (2, 2, 2)])
 SMALL = st.integers(-9, 9)

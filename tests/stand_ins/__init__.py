@@ -10,7 +10,7 @@ pairs come from the mask. Programs that take any length run at a short one.
 
 from typing import Any
 
-from codegen.programs import Program
+from ringloom.codegen.programs import Program
 from stand_ins.case import Case, case_of
 from stand_ins.definitions import definitions
 from stand_ins.passes import jax_names, run_jax, run_torch, torch_names

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.masks.regions import Ints, Region
+from ringloom.planner.masks.regions import Ints, Region
 
 Array = NDArray[Any]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from codegen.programs import Program
-from planner.masks.mask import SideName
-from planner.masks.regions import Ints, Region
+from ringloom.codegen.programs import Program
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.masks.regions import Ints, Region
 from stand_ins.attention import Array, Pairs, attend, attend_backward
 
 SIDE: dict[str, SideName] = {

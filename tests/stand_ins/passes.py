@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.masks.regions import FAR, Region
+from ringloom.planner.masks.regions import FAR, Region
 from stand_ins import jax_in_numpy, torch_in_numpy
 from stand_ins.attention import Array, Pairs, attend, attend_backward
 from stand_ins.case import SIDE, Case

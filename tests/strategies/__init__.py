@@ -7,9 +7,9 @@ from operator import methodcaller
 
 from hypothesis import strategies as st
 
-from planner.errors import PlanError
-from planner.layouts import BY_MASK, IN_GRAINS, LAYOUTS
-from planner.masks import (
+from ringloom.planner.errors import PlanError
+from ringloom.planner.layouts import BY_MASK, IN_GRAINS, LAYOUTS
+from ringloom.planner.masks import (
     MASKS,
     BlockCausal,
     Blocks,
@@ -23,9 +23,9 @@ from planner.masks import (
     Varlen,
     Window,
 )
-from planner.masks.slices import KINDS
-from planner.schedules import SCHEDULES, classic
-from planner.workload import Workload
+from ringloom.planner.masks.slices import KINDS
+from ringloom.planner.schedules import SCHEDULES, classic
+from ringloom.planner.workload import Workload
 
 ranks = st.integers(1, 9)
 CLASSIC = classic()  # what products of masks, dtypes and programs are tried with

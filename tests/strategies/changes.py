@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.ir import ACCUMULATORS, Attend, Held, Move, Plan, Step
-from planner.layouts.pieces import cut, split
-from planner.masks.mask import SideName
-from planner.partitions import Block, Ints, Partition, Side
-from planner.plans import Plans
-from planner.schedules.grid import relabelled
-from planner.verify import verify, verify_pair
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import ACCUMULATORS, Attend, Held, Move, Plan, Step
+from ringloom.planner.layouts.pieces import cut, split
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.partitions import Block, Ints, Partition, Side
+from ringloom.planner.plans import Plans
+from ringloom.planner.schedules.grid import relabelled
+from ringloom.planner.verify import verify, verify_pair
 
 Node = TypeVar("Node", Attend, Move)
 AnyNode = TypeVar("AnyNode", Attend, Move, Held)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from planner.ir import Move
-from planner.layouts import chunks_of
-from planner.layouts.pieces import by_heads, cut, whole_heads
-from planner.masks import Causal, Full
-from planner.masks.mask import SideName
-from planner.partitions import Ints, Partition
-from planner.workload import Workload
+from ringloom.planner.ir import Move
+from ringloom.planner.layouts import chunks_of
+from ringloom.planner.layouts.pieces import by_heads, cut, whole_heads
+from ringloom.planner.masks import Causal, Full
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.partitions import Ints, Partition
+from ringloom.planner.workload import Workload
 from strategies import masks
 
 Offset = tuple[int, ...]

@@ -4,14 +4,14 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from planner.errors import PlanError
-from planner.ir import Plan
-from planner.masks import Full
-from planner.passes.adjoint import adjoint
-from planner.passes.trim import trim
-from planner.planning import PASSES, derive, plan
-from planner.plans import Plans
-from planner.verify import verify_pair
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Plan
+from ringloom.planner.masks import Full
+from ringloom.planner.passes.adjoint import adjoint
+from ringloom.planner.passes.trim import trim
+from ringloom.planner.planning import PASSES, derive, plan
+from ringloom.planner.plans import Plans
+from ringloom.planner.verify import verify_pair
 from strategies import schedules
 from strategies.changes import changed
 from strategies.meshes import Cut, cuts, small_workload

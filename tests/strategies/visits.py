@@ -13,8 +13,8 @@ from random import Random
 
 import numpy as np
 
-from planner.ir import ACCUMULATORS, QUERY_SIDE, Attend, Move, Pass, Plan, Step
-from planner.partitions import Ints
+from ringloom.planner.ir import ACCUMULATORS, QUERY_SIDE, Attend, Move, Pass, Plan, Step
+from ringloom.planner.partitions import Ints
 from strategies.meshes import SIDES, Cut, Mesh, Offset
 
 

@@ -5,8 +5,8 @@ from functools import partial
 import jax
 from jax.sharding import Mesh
 
-from codegen.jax.parts.function import refuse_second_derivatives, sharded
-from codegen.jax.parts.stubs import backward, forward
+from ringloom.codegen.jax.parts.function import refuse_second_derivatives, sharded
+from ringloom.codegen.jax.parts.stubs import backward, forward
 
 # ---- The function to call
 

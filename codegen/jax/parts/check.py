@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from codegen.jax.parts.dense import dense, spacing
-from codegen.jax.parts.masked import wide
-from codegen.jax.parts.stubs import attention, example, shard, unshard
+from ringloom.codegen.jax.parts.dense import dense, spacing
+from ringloom.codegen.jax.parts.masked import wide
+from ringloom.codegen.jax.parts.stubs import attention, example, shard, unshard
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = SEQ = KV_SEQ = CHECKED = 1
 ANY_LENGTH = BACKWARD = DYNAMIC = SINKS = True

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from codegen.jax.parts.stubs import allowed
+from ringloom.codegen.jax.parts.stubs import allowed
 
 HEADS = KV_HEADS = SEQ = KV_SEQ = CHECKED = 1
 SINKS = True

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from codegen.jax.parts.stubs import kv_positions, local_attention, positions, shapes
+from ringloom.codegen.jax.parts.stubs import kv_positions, local_attention, positions, shapes
 
 RANKS = V_HEAD_DIM = 1
 APART = PADDED = True

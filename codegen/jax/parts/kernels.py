@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from codegen.jax.parts.kernels_cpu import attend_backward_cpu, attend_cpu
-from codegen.jax.parts.kernels_gpu import (
+from ringloom.codegen.jax.parts.kernels_cpu import attend_backward_cpu, attend_cpu
+from ringloom.codegen.jax.parts.kernels_gpu import (
     attend_backward_cudnn,
     attend_backward_triton,
     attend_cudnn,
@@ -17,8 +17,8 @@ from codegen.jax.parts.kernels_gpu import (
     triton,
     triton_blocks,
 )
-from codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu, splash
-from codegen.jax.parts.masked import with_output
+from ringloom.codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu, splash
+from ringloom.codegen.jax.parts.masked import with_output
 
 HEAD_DIM = V_HEAD_DIM = 1
 UNEQUAL = STATS = ALL_PLATFORMS = True

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import lax
 
-from codegen.jax.parts.masked import wide
+from ringloom.codegen.jax.parts.masked import wide
 
 SCALE = 1.0
 ALL_PLATFORMS = True

@@ -6,7 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from codegen.jax.parts.masked import wide
+from ringloom.codegen.jax.parts.masked import wide
 
 SCALE = 1.0
 ALL_PLATFORMS = True

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from codegen.jax.parts.stubs import kv_positions, positions
+from ringloom.codegen.jax.parts.stubs import kv_positions, positions
 
 RANKS = 1
 APART = PADDED = True

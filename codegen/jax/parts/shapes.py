@@ -1,6 +1,6 @@
 """The shapes that a program takes."""
 
-from codegen.jax.parts.stubs import kv_positions, positions
+from ringloom.codegen.jax.parts.stubs import kv_positions, positions
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = MULTIPLE = LEAST = 1
 ANY_HEADS = ANY_LENGTH = APART = True

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from codegen.jax.parts.function import refuse_second_derivatives, sharded
-from codegen.jax.parts.masked import merge
-from codegen.jax.parts.stubs import backward, forward, share_of
+from ringloom.codegen.jax.parts.function import refuse_second_derivatives, sharded
+from ringloom.codegen.jax.parts.masked import merge
+from ringloom.codegen.jax.parts.stubs import backward, forward, share_of
 
 HELD = True
 

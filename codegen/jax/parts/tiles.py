@@ -5,15 +5,15 @@ from functools import partial
 import jax.numpy as jnp
 from jax import lax
 
-from codegen.jax.parts.kernels import attend, attend_backward
-from codegen.jax.parts.masked import (
+from ringloom.codegen.jax.parts.kernels import attend, attend_backward
+from ringloom.codegen.jax.parts.masked import (
     attend_masked,
     attend_masked_backward,
     gradients_of_blocks,
     joined,
     merged_blocks,
 )
-from codegen.jax.parts.stubs import allowed
+from ringloom.codegen.jax.parts.stubs import allowed
 
 SEQ = KV_SEQ = 0
 ON_CPU = ALL_PLATFORMS = True

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.operators import OPERATOR, program
+from ringloom.codegen.torch.parts.operators import OPERATOR, program
 
 RANKS = SEQ = 1
 ANY_LENGTH = DYNAMIC = True

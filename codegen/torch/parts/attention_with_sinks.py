@@ -3,7 +3,7 @@
 import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.function import called
+from ringloom.codegen.torch.parts.function import called
 
 # ---- The function to call.
 

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.parts.merge import wide
-from codegen.torch.parts.stubs import backward, forward, group_named
+from ringloom.codegen.torch.parts.merge import wide
+from ringloom.codegen.torch.parts.stubs import backward, forward, group_named
 
 V_HEAD_DIM = 1
 BACKWARD = DYNAMIC = KEEPING = SINKS = True

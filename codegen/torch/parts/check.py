@@ -11,7 +11,7 @@ import torch.distributed.nn.functional
 from torch import Tensor
 from torch.distributed.run import main as torchrun
 
-from codegen.torch.parts.stubs import compared, example, load
+from ringloom.codegen.torch.parts.stubs import compared, example, load
 
 RANKS = CHECKED = 1
 DYNAMIC = ANY_LENGTH = True

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from codegen.torch.parts.stubs import allowed, attention, positions, shard
+from ringloom.codegen.torch.parts.stubs import allowed, attention, positions, shard
 
 SEQ = KV_SEQ = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = 1
 PLAN: dict[str, Any] = {}

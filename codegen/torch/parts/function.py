@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.stubs import forward, shapes
+from ringloom.codegen.torch.parts.stubs import forward, shapes
 
 RANKS = 1
 ANY_HEADS = APART = DYNAMIC = SINKS = True

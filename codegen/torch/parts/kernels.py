@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from codegen.torch.parts.merge import padded, wide
+from ringloom.codegen.torch.parts.merge import padded, wide
 
 SCALE, SIGN = 1.0, 1
 HEAD_DIM = V_HEAD_DIM = 1 << 30

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from codegen.torch.parts.stubs import kv_positions, positions
+from ringloom.codegen.torch.parts.stubs import kv_positions, positions
 
 RANKS = 1
 APART = True

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from codegen.torch.parts.stubs import kv_positions, positions
+from ringloom.codegen.torch.parts.stubs import kv_positions, positions
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = MULTIPLE = LEAST = 1
 ANY_HEADS = ANY_LENGTH = APART = True

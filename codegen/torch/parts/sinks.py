@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from codegen.torch.parts.merge import merge, wide
+from ringloom.codegen.torch.parts.merge import merge, wide
 
 
 def sunk(out: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,10 +14,10 @@ cache: for decoding. Tree Attention (Shyam et al. 2024). One transfer per level 
 
 import numpy as np
 
-from planner.ir import Attend, Move, Pass, Plan, Step, result
-from planner.layouts import Layout, by_tokens
-from planner.schedules.tour import carried
-from planner.workload import Workload
+from ringloom.planner.ir import Attend, Move, Pass, Plan, Step, result
+from ringloom.planner.layouts import Layout, by_tokens
+from ringloom.planner.schedules.tour import carried
+from ringloom.planner.workload import Workload
 
 
 def tree(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "contiguous") -> Plan:

@@ -15,11 +15,11 @@ from typing import Literal
 
 import numpy as np
 
-from planner.ir import Attend, Pass, Plan, Step
-from planner.layouts import Layout, by_tokens
-from planner.passes.adjoint import adjoint
-from planner.schedules.grid import Grid, divided
-from planner.workload import Workload
+from ringloom.planner.ir import Attend, Pass, Plan, Step
+from ringloom.planner.layouts import Layout, by_tokens
+from ringloom.planner.passes.adjoint import adjoint
+from ringloom.planner.schedules.grid import Grid, divided
+from ringloom.planner.workload import Workload
 
 
 def allgather(

@@ -14,11 +14,11 @@ ringX (Yin et al. 2025).
 
 import numpy as np
 
-from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import Layout, by_tokens
-from planner.masks.mask import SideName
-from planner.schedules.tour import carried
-from planner.workload import Workload
+from ringloom.planner.ir import Attend, Move, Pass, Plan, Step
+from ringloom.planner.layouts import Layout, by_tokens
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.schedules.tour import carried
+from ringloom.planner.workload import Workload
 
 
 def broadcast(

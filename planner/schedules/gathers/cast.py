@@ -16,12 +16,12 @@ where the ranks that see them change. Programs are tables where that is irregula
 
 import numpy as np
 
-from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import Layout, cut, sides, whole_heads
-from planner.partitions import Ints, Partition
-from planner.passes.adjoint import adjoint
-from planner.schedules.gathers.needs import by_users
-from planner.workload import Workload
+from ringloom.planner.ir import Attend, Move, Pass, Plan, Step
+from ringloom.planner.layouts import Layout, cut, sides, whole_heads
+from ringloom.planner.partitions import Ints, Partition
+from ringloom.planner.passes.adjoint import adjoint
+from ringloom.planner.schedules.gathers.needs import by_users
+from ringloom.planner.workload import Workload
 
 
 def group_cast(

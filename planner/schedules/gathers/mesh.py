@@ -12,11 +12,11 @@ About 2 sqrt(P) in all where the ring has 2 f P; the ring is its one-row case, a
 case the exchange of partial results that decoding uses. Mesh-Attention (2512.20968).
 """
 
-from planner.ir import Pass, Plan, Step, result
-from planner.layouts import Layout, by_tokens
-from planner.schedules.grid import Grid, divided, divisor
-from planner.schedules.tour import carried, tour
-from planner.workload import Workload
+from ringloom.planner.ir import Pass, Plan, Step, result
+from ringloom.planner.layouts import Layout, by_tokens
+from ringloom.planner.schedules.grid import Grid, divided, divisor
+from ringloom.planner.schedules.tour import carried, tour
+from ringloom.planner.workload import Workload
 
 
 def mesh2d(

@@ -11,10 +11,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layouts import Chunks
-from planner.masks.regions import FAR, Region
-from planner.partitions import Ranges
-from planner.workload import Workload
+from ringloom.planner.layouts import Chunks
+from ringloom.planner.masks.regions import FAR, Region
+from ringloom.planner.partitions import Ranges
+from ringloom.planner.workload import Workload
 
 Users = NDArray[np.bool_]
 

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.ir import Held, Move
-from planner.layouts import Chunks, Layout, by_heads, cut, sides, split
-from planner.partitions import Ints, Side, check_places, heads_in_common
-from planner.schedules.grid import Grid
-from planner.workload import Workload
+from ringloom.planner.ir import Held, Move
+from ringloom.planner.layouts import Chunks, Layout, by_heads, cut, sides, split
+from ringloom.planner.partitions import Ints, Side, check_places, heads_in_common
+from ringloom.planner.schedules.grid import Grid
+from ringloom.planner.workload import Workload
 
 
 def head_slices(work: Workload, parts: int) -> tuple[list[range], list[range]]:

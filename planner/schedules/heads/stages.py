@@ -14,12 +14,12 @@ The bytes of Ulysses in more launches. UPipe (2602.21196), HCMS (2607.01817).
 
 from typing import Literal
 
-from planner.errors import PlanError
-from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.partitions import Partition
-from planner.passes.adjoint import adjoint
-from planner.schedules.heads.sharding import Exchange, shards
-from planner.workload import Workload
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import Attend, Move, Pass, Plan, Step
+from ringloom.planner.partitions import Partition
+from ringloom.planner.passes.adjoint import adjoint
+from ringloom.planner.schedules.heads.sharding import Exchange, shards
+from ringloom.planner.workload import Workload
 
 
 def ulysses_stages(

@@ -14,12 +14,12 @@ Llama 3 (Grattafiori et al. 2024, section 3.3.2), heads_k_stride of ring-flash-a
 
 import numpy as np
 
-from planner.ir import Attend, Pass, Plan, Step
-from planner.layouts import Layout, by_heads, cut, sides
-from planner.partitions import Partition
-from planner.passes.adjoint import adjoint
-from planner.schedules.grid import Grid
-from planner.workload import Workload
+from ringloom.planner.ir import Attend, Pass, Plan, Step
+from ringloom.planner.layouts import Layout, by_heads, cut, sides
+from ringloom.planner.partitions import Partition
+from ringloom.planner.passes.adjoint import adjoint
+from ringloom.planner.schedules.grid import Grid
+from ringloom.planner.workload import Workload
 
 
 def llama3(

@@ -22,14 +22,14 @@ It is longer than others for its three degrees, which compose, and for the copie
 
 from typing import Literal
 
-from planner.errors import PlanError
-from planner.ir import QUERY_SIDE, Held, Move, Pass, Plan, Step, result
-from planner.layouts import Layout
-from planner.partitions import Partition
-from planner.schedules.grid import NODE, Grid, divisor, relabelled
-from planner.schedules.heads.sharding import Exchange, shards
-from planner.schedules.tour import tour
-from planner.workload import Workload
+from ringloom.planner.errors import PlanError
+from ringloom.planner.ir import QUERY_SIDE, Held, Move, Pass, Plan, Step, result
+from ringloom.planner.layouts import Layout
+from ringloom.planner.partitions import Partition
+from ringloom.planner.schedules.grid import NODE, Grid, divisor, relabelled
+from ringloom.planner.schedules.heads.sharding import Exchange, shards
+from ringloom.planner.schedules.tour import tour
+from ringloom.planner.workload import Workload
 
 
 def usp(

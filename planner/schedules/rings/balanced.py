@@ -17,10 +17,10 @@ backward sends  KV 2*f*(P-1-h*(h+1)/P), DKV 2*f*(P-1-h*(h+1)/P), Q h*(h+1)/P, DO
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import by_tokens
-from planner.passes.adjoint import adjoint
-from planner.workload import Workload
+from ringloom.planner.ir import Attend, Move, Pass, Plan, Step
+from ringloom.planner.layouts import by_tokens
+from ringloom.planner.passes.adjoint import adjoint
+from ringloom.planner.workload import Workload
 
 Cells = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
 

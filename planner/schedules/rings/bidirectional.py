@@ -13,9 +13,9 @@ The ring's bytes in half of its rounds: each direction of a link carries half of
 
 import numpy as np
 
-from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import Layout, by_tokens
-from planner.workload import Workload
+from ringloom.planner.ir import Attend, Move, Pass, Plan, Step
+from ringloom.planner.layouts import Layout, by_tokens
+from ringloom.planner.workload import Workload
 
 
 def bidirectional(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag") -> Plan:

@@ -9,10 +9,10 @@ forward sends   KV 2*f*(P-1)
 backward sends  Q P-1, DOUT P-1, DQ P*(P>1)      less than the ring's 4f only where f > 3/4
 """
 
-from planner.ir import Pass, Plan
-from planner.layouts import Layout, by_tokens
-from planner.schedules.rings.ring import around
-from planner.workload import Workload
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.layouts import Layout, by_tokens
+from ringloom.planner.schedules.rings.ring import around
+from ringloom.planner.workload import Workload
 
 
 def burst(

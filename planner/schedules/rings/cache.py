@@ -11,11 +11,11 @@ An all-gather of the cache needs P shards of memory at once, the ring two (tpu-i
 Without a cache, kv_seq = seq, it is the zigzag ring.
 """
 
-from planner.ir import Pass, Plan
-from planner.layouts import Layout, chunks_of, whole_heads
-from planner.partitions import Partition, shifted
-from planner.schedules.rings.ring import around
-from planner.workload import Workload
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.layouts import Layout, chunks_of, whole_heads
+from ringloom.planner.partitions import Partition, shifted
+from ringloom.planner.schedules.rings.ring import around
+from ringloom.planner.workload import Workload
 
 
 def cache_ring(

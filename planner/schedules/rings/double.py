@@ -13,11 +13,11 @@ The ring's bytes, of which each rank sends N - 1 blocks to another node, all ran
 LoongTrain (Gu et al. 2024), BurstEngine (Sun et al. 2025).
 """
 
-from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import Layout, by_tokens
-from planner.partitions import Ints
-from planner.schedules.grid import NODE, Grid, divided, divisor
-from planner.workload import Workload
+from ringloom.planner.ir import Attend, Move, Pass, Plan, Step
+from ringloom.planner.layouts import Layout, by_tokens
+from ringloom.planner.partitions import Ints
+from ringloom.planner.schedules.grid import NODE, Grid, divided, divisor
+from ringloom.planner.workload import Workload
 
 
 def double_ring(

@@ -14,11 +14,11 @@ lists of ranks, so its programs are tables.
 
 import numpy as np
 
-from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import Chunks, Layout, chunks_of, parts, whole_heads
-from planner.partitions import Ints, Partition, shifted
-from planner.schedules.shares import shared_out
-from planner.workload import Workload
+from ringloom.planner.ir import Attend, Move, Pass, Plan, Step
+from ringloom.planner.layouts import Chunks, Layout, chunks_of, parts, whole_heads
+from ringloom.planner.partitions import Ints, Partition, shifted
+from ringloom.planner.schedules.shares import shared_out
+from ringloom.planner.workload import Workload
 
 
 def groups(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag") -> Plan:

@@ -18,10 +18,10 @@ from itertools import chain
 
 import numpy as np
 
-from planner.ir import Attend, Move, Pass, Plan, Step
-from planner.layouts import Layout, sides, split, whole_heads
-from planner.partitions import Ints, Partition, check_places
-from planner.workload import Workload
+from ringloom.planner.ir import Attend, Move, Pass, Plan, Step
+from ringloom.planner.layouts import Layout, sides, split, whole_heads
+from ringloom.planner.partitions import Ints, Partition, check_places
+from ringloom.planner.workload import Workload
 
 
 def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag") -> Plan:

@@ -10,12 +10,12 @@ backward sends  KV 2*f*(P-1), DKV 2*f*P*(P>1)
 
 import numpy as np
 
-from planner.ir import Pass, Plan
-from planner.layouts import Layout, by_tokens
-from planner.masks.mask import SideName
-from planner.partitions import Partition
-from planner.schedules.tour import carried, rotations, tour
-from planner.workload import Workload
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.layouts import Layout, by_tokens
+from ringloom.planner.masks.mask import SideName
+from ringloom.planner.partitions import Partition
+from ringloom.planner.schedules.tour import carried, rotations, tour
+from ringloom.planner.workload import Workload
 
 
 def ring(

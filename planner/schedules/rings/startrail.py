@@ -16,11 +16,11 @@ StarTrail (Liu et al. 2024), WallFacer.
 
 import numpy as np
 
-from planner.ir import Move, Pass, Plan, Step, result
-from planner.layouts import Layout, by_tokens
-from planner.schedules.grid import Grid, divided
-from planner.schedules.tour import carried, tour
-from planner.workload import Workload
+from ringloom.planner.ir import Move, Pass, Plan, Step, result
+from ringloom.planner.layouts import Layout, by_tokens
+from ringloom.planner.schedules.grid import Grid, divided
+from ringloom.planner.schedules.tour import carried, tour
+from ringloom.planner.workload import Workload
 
 
 def startrail(

@@ -16,10 +16,10 @@ from typing import Literal
 
 import numpy as np
 
-from planner.ir import Attend, Move, Pass, Plan, Step, result
-from planner.layouts import Layout, by_tokens
-from planner.schedules.tour import carried
-from planner.workload import Workload
+from ringloom.planner.ir import Attend, Move, Pass, Plan, Step, result
+from ringloom.planner.layouts import Layout, by_tokens
+from ringloom.planner.schedules.tour import carried
+from ringloom.planner.workload import Workload
 
 
 def tokenring(

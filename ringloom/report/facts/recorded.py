@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from planner.disk import from_json, largest, read
-from planner.errors import RingloomError
-from planner.files.digest import described, digest
-from planner.given import LONGEST_NAME, name, number, whole
 from ringloom.comparison import Comparison
+from ringloom.planner.disk import from_json, largest, read
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.files.digest import described, digest
+from ringloom.planner.given import LONGEST_NAME, name, number, whole
+from ringloom.simulator.chrome_trace import LANES, TRANSFER
+from ringloom.simulator.timeline import STREAMS, Span
 from ringloom.trials import Case
-from simulator.chrome_trace import LANES, TRANSFER
-from simulator.timeline import STREAMS, Span
 
 LARGEST_TIME = 1e18  # microseconds
 MOST_RANKS, MOST_STEPS = 1 << 20, 1 << 31

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.messages import message_bytes
-from planner.analysis.tiles import tiles
-from planner.ir import Plan
-from planner.layouts import cut, split
-from planner.masks.areas import areas, sizes
-from planner.partitions import Ints, Ranges, shifted
+from ringloom.planner.analysis.messages import message_bytes
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.ir import Plan
+from ringloom.planner.layouts import cut, split
+from ringloom.planner.masks.areas import areas, sizes
+from ringloom.planner.partitions import Ints, Ranges, shifted
 from ringloom.views.units import counted, numbers, size
 
 PIXELS = 96  # of a picture's edge: a piece of the sequence gets a whole number of them

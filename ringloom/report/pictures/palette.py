@@ -5,7 +5,7 @@ that resemble black, white or grey. More than eight ranks, and
 amounts: cividis (Nuñez, Anderton, Renslow 2018), which looks alike to nearly all eyes.
 """
 
-from simulator.pictures import COMPUTE, MERGE, SEND, WAIT
+from ringloom.simulator.pictures import COMPUTE, MERGE, SEND, WAIT
 
 OKABE_ITO = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),

@@ -18,7 +18,7 @@ from ringloom.report import asset
 from ringloom.report.facts.tiles import TileFacts
 from ringloom.report.pictures.frames import LABEL, cell_axes, cells_image, frame, hover, padded
 from ringloom.report.pictures.palette import COMING, DONE, PAPER, rank_colours
-from simulator.pictures import SEND
+from ringloom.simulator.pictures import SEND
 
 MOST_ARROWS = 16  # ranks; messages of more are cells, from row to column
 ENDS = "x0 y0 x1 y1 src dst parts width"  # columns of messages

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ringloom.report.facts.recorded import Recorded
 from ringloom.report.pictures.frames import timed
 from ringloom.report.pictures.palette import PAPER, STREAM_COLOURS
-from simulator.pictures import SEND, ranks_label
-from simulator.timeline import STREAMS, Span
+from ringloom.simulator.pictures import SEND, ranks_label
+from ringloom.simulator.timeline import STREAMS, Span
 
 TIP = """
 <div style="max-width:20rem;color:#111"><b>rank @rank</b> @name<br>

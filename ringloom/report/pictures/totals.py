@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ringloom.report import asset
 from ringloom.report.pictures.frames import cell_axes, cells_image, frame, hover, in_bytes, timed
 from ringloom.report.pictures.palette import DASHES, OKABE_ITO, amounts
+from ringloom.simulator.facts import Usage, over_average
+from ringloom.simulator.pictures import COMPUTE, GAPS, LOAD_LABEL, link_labels
 from ringloom.views.units import seconds, size
-from simulator.facts import Usage, over_average
-from simulator.pictures import COMPUTE, GAPS, LOAD_LABEL, link_labels
 
 
 class LoadPicture:

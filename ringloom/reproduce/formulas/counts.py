@@ -6,9 +6,9 @@ from operator import add
 
 import numpy as np
 
-from planner.analysis.balance import loads
-from planner.analysis.messages import reaches_owner
-from planner.ir import Plan
+from ringloom.planner.analysis.balance import loads
+from ringloom.planner.analysis.messages import reaches_owner
+from ringloom.planner.ir import Plan
 
 
 def sent_blocks(plan: Plan) -> dict[str, tuple[Fraction, Fraction]]:

@@ -12,11 +12,11 @@ from typing import Any
 
 import sympy
 
-from planner.analysis.balance import loads
-from planner.analysis.liveness import occupancy
-from planner.errors import RingloomError
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.planner.analysis.balance import loads
+from ringloom.planner.analysis.liveness import occupancy
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 from ringloom.reproduce.formulas.counts import critical_pairs, sent_blocks
 
 Expr = Any  # of sympy, which has no types

@@ -9,9 +9,9 @@ from functools import cache
 
 import sympy
 
-from planner.errors import RingloomError, brief, choices
-from planner.ir import TENSORS, Pass
-from planner.schedules import SCHEDULES, classic
+from ringloom.planner.errors import RingloomError, brief, choices
+from ringloom.planner.ir import TENSORS, Pass
+from ringloom.planner.schedules import SCHEDULES, classic
 from ringloom.reproduce.formulas.interpolation import ODD, Expr, P, R, U, c, interpolated
 
 d, g, h, e, w = sympy.symbols("d g h e w", positive=True, integer=True)

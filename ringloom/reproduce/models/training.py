@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from planner.analysis.messages import message_bytes, reaches_owner
-from planner.ir import Pass, Plan
-from planner.planning import plan
-from planner.workload import Workload
+from ringloom.planner.analysis.messages import message_bytes, reaches_owner
+from ringloom.planner.ir import Pass, Plan
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 from ringloom.reproduce.models.baselines import Shape, padded, traffic
 from ringloom.reproduce.models.transformers import Model
-from simulator.hardware import Hardware
-from simulator.prediction import seconds_of
-from simulator.scenario import Scenario
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.prediction import seconds_of
+from ringloom.simulator.scenario import Scenario
 
 Way = Literal["hop", "collective", "all-to-all"]
 WIDTH = 2  # bytes of a 16-bit weight or activation

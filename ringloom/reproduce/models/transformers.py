@@ -14,8 +14,8 @@ Q, the output, and K and V twice (current and arriving).
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from planner.analysis.liveness import slots
-from planner.ir import TENSORS, Plan
+from ringloom.planner.analysis.liveness import slots
+from ringloom.planner.ir import TENSORS, Plan
 
 FULL = 4  # bytes of a full-precision number
 STATES = 3 * FULL  # weight and two moments of Adam; gradients are applied as they come

@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from math import prod
 
-from planner.ir import TENSORS, Pass
-from planner.masks import Full
-from planner.planning import REGULAR, plan
-from planner.workload import Workload
 from ringloom.csv_rows import records
+from ringloom.planner.ir import TENSORS, Pass
+from ringloom.planner.masks import Full
+from ringloom.planner.planning import REGULAR, plan
+from ringloom.planner.workload import Workload
 from ringloom.reproduce import DATA
 from ringloom.reproduce.formulas.counts import sent_blocks
 from ringloom.reproduce.models import baselines
@@ -17,7 +17,7 @@ from ringloom.reproduce.models.baselines import Shape
 from ringloom.reproduce.models.training import Setting, iteration
 from ringloom.reproduce.models.transformers import Model
 from ringloom.reproduce.tables import Line, Table, table
-from simulator.hardware import hardware
+from ringloom.simulator.hardware import hardware
 
 SHAPE = Shape(devices=32, batch=1, heads=32, head_dim=128, seq=131072, width=4096, sram=98304)
 PORT = 0.92 * 75e9  # bytes/s of a node: 600 Gb/s, of which 92% is reached, as of slower ports

@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.ir import TENSORS, Pass, Plan
-from planner.planning import plan
-from planner.workload import Workload
 from ringloom.csv_rows import records
+from ringloom.planner.ir import TENSORS, Pass, Plan
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 from ringloom.reproduce import DATA
 from ringloom.reproduce.fitting import least_squares
 from ringloom.reproduce.formulas.counts import cells_speedup, idle, sent_blocks
@@ -37,8 +37,8 @@ from ringloom.reproduce.models.training import (
 )
 from ringloom.reproduce.models.transformers import Model
 from ringloom.reproduce.tables import Line, Table, not_compared, table
+from ringloom.simulator.hardware import Hardware, hardware
 from ringloom.views.grids import cells
-from simulator.hardware import Hardware, hardware
 
 Floats = NDArray[np.float64]
 PORT = 0.92 * 12.5e9  # bytes/s of a GPU between nodes

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
-from planner.optional import needing
-from planner.planning import plan
-from planner.workload import Workload
 from ringloom.csv_rows import Record, records
+from ringloom.planner.optional import needing
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 from ringloom.reproduce import DATA
 from ringloom.reproduce.models.transformers import (
     Cluster,

@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.analysis.tiles import tiles
-from planner.errors import RingloomError
-from planner.ir import Attend, Plan
-from planner.planning import plan
-from planner.workload import Workload
 from ringloom.csv_rows import Record, chosen, maybe, records, whole
+from ringloom.planner.analysis.tiles import tiles
+from ringloom.planner.errors import RingloomError
+from ringloom.planner.ir import Attend, Plan
+from ringloom.planner.planning import plan
+from ringloom.planner.workload import Workload
 from ringloom.reproduce import DATA
 from ringloom.reproduce.fitting import Fit, fit
 from ringloom.reproduce.formulas.counts import critical_pairs

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from runtimes.arrays import Array
-from runtimes.audit.case import Case
-from runtimes.audit.faults.suspects import band, suspects
-from runtimes.audit.place import Place
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.faults.suspects import band, suspects
+from ringloom.runtimes.audit.place import Place
 
 BLOCK = 4  # pairs
 MISSED = 0.05  # of the wrong pairs: a suspect explains a matrix that it differs from in fewer

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.errors import PlanError
-from planner.masks.mask import Packed
-from planner.masks.regions import FAR
-from planner.workload import Workload
-from runtimes.arrays import Array
-from runtimes.audit.case import Ints
+from ringloom.planner.errors import PlanError
+from ringloom.planner.masks.mask import Packed
+from ringloom.planner.masks.regions import FAR
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Ints
 
 
 @dataclass(frozen=True, eq=False)

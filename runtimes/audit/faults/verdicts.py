@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from runtimes.arrays import Array
-from runtimes.audit.case import Case
-from runtimes.audit.faults.shapes import kind_of, suspected
-from runtimes.audit.place import Place, place
-from runtimes.audit.probes.probing import Seen
-from runtimes.audit.probes.weights import Counts, count, tolerance_of
-from runtimes.audit.report import KINDS, Computed, Fault, pooled
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.faults.shapes import kind_of, suspected
+from ringloom.runtimes.audit.place import Place, place
+from ringloom.runtimes.audit.probes.probing import Seen
+from ringloom.runtimes.audit.probes.weights import Counts, count, tolerance_of
+from ringloom.runtimes.audit.report import KINDS, Computed, Fault, pooled
 
 SAME = 0.05  # spread of ratios that count as one factor
 GONE = 0.02  # of its weight: less of a gradient counts as lost

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.errors import PlanError, RingloomError
-from planner.layouts import BY_MASK, LAYOUTS, by_tokens
-from planner.workload import Workload
-from runtimes.arrays import Array
-from runtimes.audit.case import Case, Ints, Positions
-from runtimes.audit.probes.probing import Ask, probe
-from runtimes.audit.probes.weights import count, tolerance_of
-from runtimes.audit.running.asking import EndedError
+from ringloom.planner.errors import PlanError, RingloomError
+from ringloom.planner.layouts import BY_MASK, LAYOUTS, by_tokens
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case, Ints, Positions
+from ringloom.runtimes.audit.probes.probing import Ask, probe
+from ringloom.runtimes.audit.probes.weights import count, tolerance_of
+from ringloom.runtimes.audit.running.asking import EndedError
 
 ROUNDS = 8  # of refining; each tells apart slots that are one pair further from a difference
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]  # tokens per rank, of queries and of keys

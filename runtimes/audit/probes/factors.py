@@ -15,8 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from runtimes.arrays import Array
-from runtimes.audit.report import Measured
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.report import Measured
 
 STEPS = 8  # scores, weights, a partial result, its merge, a sum over ranks, and the result
 DEVIATIONS = 6

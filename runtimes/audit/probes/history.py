@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runtimes.arrays import Array
-from runtimes.audit.case import Case, Ints
-from runtimes.audit.place import Place
-from runtimes.audit.probes.levels import halves, leveled
-from runtimes.audit.probes.questions import Answer, Bins, Question
-from runtimes.audit.probes.samples import same, sample
-from runtimes.audit.report import KINDS, Fault
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case, Ints
+from ringloom.runtimes.audit.place import Place
+from ringloom.runtimes.audit.probes.levels import halves, leveled
+from ringloom.runtimes.audit.probes.questions import Answer, Bins, Question
+from ringloom.runtimes.audit.probes.samples import same, sample
+from ringloom.runtimes.audit.report import KINDS, Fault
 
 Ask = Callable[[Question], Answer]
 MOVED = 0.01  # of a row's weight

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from runtimes.arrays import Array
-from runtimes.audit.case import Case, Ints
-from runtimes.audit.place import Place
-from runtimes.audit.probes.questions import Answer, Bins, Codes, Level, Question
-from runtimes.audit.probes.weights import ROUGH
-from runtimes.audit.report import KINDS, Fault
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case, Ints
+from ringloom.runtimes.audit.place import Place
+from ringloom.runtimes.audit.probes.questions import Answer, Bins, Codes, Level, Question
+from ringloom.runtimes.audit.probes.weights import ROUGH
+from ringloom.runtimes.audit.report import KINDS, Fault
 
 Ask = Callable[[Question], Answer]
 SPREAD = 2.0  # the highest level of scores, and minus the lowest

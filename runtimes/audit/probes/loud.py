@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from runtimes.arrays import Array
-from runtimes.audit.case import Case
-from runtimes.audit.place import Place
-from runtimes.audit.probes.levels import (
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.place import Place
+from ringloom.runtimes.audit.probes.levels import (
     SPREAD,
     Ask,
     compared,
@@ -25,9 +25,9 @@ from runtimes.audit.probes.levels import (
     shares_of,
     spread,
 )
-from runtimes.audit.probes.questions import Level
-from runtimes.audit.probes.slices import by_column, signs
-from runtimes.audit.report import KINDS, Fault
+from ringloom.runtimes.audit.probes.questions import Level
+from ringloom.runtimes.audit.probes.slices import by_column, signs
+from ringloom.runtimes.audit.report import KINDS, Fault
 
 LOUD = 64.0  # times levels up to 2: past 88, where exp overflows in float32
 APART = 1 / 16  # 4 of 128: bfloat16 rounds such scores to a half, and tanh brings them together

@@ -11,13 +11,13 @@ from itertools import zip_longest
 
 import numpy as np
 
-from planner.errors import RingloomError
-from runtimes.arrays import Array
-from runtimes.audit.case import Case
-from runtimes.audit.probes.questions import Answer, Indicators, Question
-from runtimes.audit.probes.screening import Wrong, expected, screen_ahead, screen_both
-from runtimes.audit.probes.slices import ahead, amount, both, by_column, half_of, signs
-from runtimes.audit.probes.weights import Lanes
+from ringloom.planner.errors import RingloomError
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.probes.questions import Answer, Indicators, Question
+from ringloom.runtimes.audit.probes.screening import Wrong, expected, screen_ahead, screen_both
+from ringloom.runtimes.audit.probes.slices import ahead, amount, both, by_column, half_of, signs
+from ringloom.runtimes.audit.probes.weights import Lanes
 
 Ask = Callable[[Question], Answer]
 MOST = 1 << 28  # cells of the matrices that are held at a time, 4 bytes each

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.workload import Workload
-from runtimes.arrays import Array, dtype_of
-from runtimes.audit.case import Case, Ints, Side
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array, dtype_of
+from ringloom.runtimes.audit.case import Case, Ints, Side
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from runtimes.arrays import Array, dtype_of
-from runtimes.audit.case import Case
-from runtimes.audit.place import Place
-from runtimes.audit.probes.factors import with_factor
-from runtimes.audit.probes.questions import Answer, Noise, Question, inputs
-from runtimes.audit.probes.slices import by_column
-from runtimes.audit.probes.weights import ROUGH
-from runtimes.audit.report import KINDS, Fault, Measured
-from runtimes.reference import dense
+from ringloom.runtimes.arrays import Array, dtype_of
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.place import Place
+from ringloom.runtimes.audit.probes.factors import with_factor
+from ringloom.runtimes.audit.probes.questions import Answer, Noise, Question, inputs
+from ringloom.runtimes.audit.probes.slices import by_column
+from ringloom.runtimes.audit.probes.weights import ROUGH
+from ringloom.runtimes.audit.report import KINDS, Fault, Measured
+from ringloom.runtimes.reference import dense
 
 NAMES = "out", "dq", "dk", "dv"
 # Units that are allowed. Merging over many ranks, and rounding partial results to 16 bit, as some

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtimes.arrays import Array
-from runtimes.audit.case import Case
-from runtimes.audit.place import place
-from runtimes.audit.probes.questions import Answer, Indicators, Question
-from runtimes.audit.probes.slices import ahead, amount, both, by_column, half_of, signs
-from runtimes.audit.probes.weights import ROUGH, Lanes
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.place import place
+from ringloom.runtimes.audit.probes.questions import Answer, Indicators, Question
+from ringloom.runtimes.audit.probes.slices import ahead, amount, both, by_column, half_of, signs
+from ringloom.runtimes.audit.probes.weights import ROUGH, Lanes
 
 Ask = Callable[[Question], Answer]
 Wrong = NDArray[np.bool_]  # of each column

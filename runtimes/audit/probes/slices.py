@@ -21,10 +21,10 @@ v are indicators.
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.workload import Workload
-from runtimes.arrays import Array
-from runtimes.audit.case import Case
-from runtimes.audit.probes.questions import Indicators, Level, Question
+from ringloom.planner.workload import Workload
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.probes.questions import Indicators, Level, Question
 
 Numbers = NDArray[np.float64]
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from runtimes.audit.case import Case
-from runtimes.audit.place import Place
-from runtimes.audit.probes.questions import FORMS, Answer, Level, Question
-from runtimes.audit.probes.samples import (
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.place import Place
+from ringloom.runtimes.audit.probes.questions import FORMS, Answer, Level, Question
+from ringloom.runtimes.audit.probes.samples import (
     FAINT,
     NAMES,
     ROUNDING,
@@ -22,7 +22,7 @@ from runtimes.audit.probes.samples import (
     sample,
     whole,
 )
-from runtimes.audit.report import KINDS, Fault
+from ringloom.runtimes.audit.report import KINDS, Fault
 
 Ask = Callable[[Question], Answer]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from runtimes.arrays import Array
+from ringloom.runtimes.arrays import Array
 
 KEPT = 4  # matrices of lanes that differ from the first one
 NOTHING = 1e-3  # of a fair weight: less counts as none

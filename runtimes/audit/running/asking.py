@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from runtimes.audit.report import Fault
+from ringloom.runtimes.audit.report import Fault
 
 Said = tuple[tuple[int, str, str], ...]  # rank, kind of fault, sentence
 

@@ -21,12 +21,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from planner.errors import RingloomError, unknown
-from runtimes.audit.case import Case
-from runtimes.audit.report import Report
-from runtimes.audit.running import watching
-from runtimes.machine import end_with_parent, memory_bytes, serve
-from runtimes.torch.faults import GUARD, UNGUARDED, error_file, stack_file, text_of, watch
+from ringloom.planner.errors import RingloomError, unknown
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.report import Report
+from ringloom.runtimes.audit.running import watching
+from ringloom.runtimes.machine import end_with_parent, memory_bytes, serve
+from ringloom.runtimes.torch.faults import GUARD, UNGUARDED, error_file, stack_file, text_of, watch
 
 BACKENDS = "torch", "jax"
 PROCESS = 1 << 28  # bytes of memory that torch takes on a rank
@@ -50,7 +50,7 @@ def launch(target: str, case: Case, backend: str = "torch", timeout: float = 60.
     ranks = case.ranks if backend == "torch" else 1
     if ranks * PROCESS > memory_bytes():
         raise RingloomError(f"{ranks} processes of torch take more memory than this machine has")
-    serve("runtimes.audit.running.on_torch", __name__)
+    serve("ringloom.runtimes.audit.running.on_torch", __name__)
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory(prefix="ringloom-", ignore_cleanup_errors=True) as name:
         folder, body = Path(name), _torch_rank if backend == "torch" else _jax_rank
@@ -171,8 +171,8 @@ def _torch_rank(
     import torch
     import torch.distributed as dist
 
-    from runtimes.audit.examining import examine
-    from runtimes.audit.running.on_torch import Asker, lead
+    from ringloom.runtimes.audit.examining import examine
+    from ringloom.runtimes.audit.running.on_torch import Asker, lead
 
     torch.set_num_threads(max(1, torch.get_num_threads() // case.ranks))
     wait = timedelta(seconds=timeout + SPARE)
@@ -189,8 +189,8 @@ def _jax_rank(
     folder: Path, target: str, case: Case, timeout: float, rank: int, note: watching.Notes
 ) -> Report:
     os.environ["JAX_PLATFORMS"] = "cpu"
-    from runtimes.audit.examining import examine
-    from runtimes.audit.running.on_jax import Asker
+    from ringloom.runtimes.audit.examining import examine
+    from ringloom.runtimes.audit.running.on_jax import Asker
 
     note(watching.IMPORTS)
     asker = Asker.on_devices(load_function(target), case, note)

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from planner.errors import RingloomError
-from runtimes.arrays import Array
-from runtimes.audit.case import Case
-from runtimes.audit.probes.questions import Answer, Question, inputs
-from runtimes.audit.running.asking import misfits, nothing, takes
-from runtimes.jax.mesh import devices
+from ringloom.planner.errors import RingloomError
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.probes.questions import Answer, Question, inputs
+from ringloom.runtimes.audit.running.asking import misfits, nothing, takes
+from ringloom.runtimes.jax.mesh import devices
 
 AXIS = "sp"
 

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from planner.errors import RingloomError
-from runtimes.arrays import Array
-from runtimes.audit.case import Case
-from runtimes.audit.probes.questions import FORMS, Answer, Question, inputs
-from runtimes.audit.running.asking import Said, misfits, nothing, takes, untensor
-from runtimes.audit.running.traffic import Key, Traffic
-from runtimes.machine import RankError
-from runtimes.torch.rank import to_numpy, to_torch
+from ringloom.planner.errors import RingloomError
+from ringloom.runtimes.arrays import Array
+from ringloom.runtimes.audit.case import Case
+from ringloom.runtimes.audit.probes.questions import FORMS, Answer, Question, inputs
+from ringloom.runtimes.audit.running.asking import Said, misfits, nothing, takes, untensor
+from ringloom.runtimes.audit.running.traffic import Key, Traffic
+from ringloom.runtimes.machine import RankError
+from ringloom.runtimes.torch.rank import to_numpy, to_torch
 
 POISON = 1 << 22  # bytes that are filled with NaN in each of several sizes down to 64
 Note = Callable[[str], None]  # told where a rank is

@@ -1,7 +1,7 @@
 """Watches ranks that are processes: where each of them is, and what it waits for.
 
 A rank notes where it is before and after each call. A rank that is asked by a signal also writes
-its calls, as in `runtimes.torch.faults`.
+its calls, as in `ringloom.runtimes.torch.faults`.
 """
 
 import linecache
@@ -13,9 +13,18 @@ from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from runtimes.audit.report import KINDS, Fault
-from runtimes.machine import ended
-from runtimes.torch.faults import ANSWER, ASK, FRAME, LOOK, error_file, stack_file, stopped, text_of
+from ringloom.runtimes.audit.report import KINDS, Fault
+from ringloom.runtimes.machine import ended
+from ringloom.runtimes.torch.faults import (
+    ANSWER,
+    ASK,
+    FRAME,
+    LOOK,
+    error_file,
+    stack_file,
+    stopped,
+    text_of,
+)
 
 RAISED = "raised "
 IMPORTS = "imports the function"

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from codegen.jax.parts.function import refuse_second_derivatives, sharded
-from codegen.jax.parts.tables.arrays import calls_of
-from codegen.jax.parts.tables.table import (
+from ringloom.codegen.jax.parts.function import refuse_second_derivatives, sharded
+from ringloom.codegen.jax.parts.tables.arrays import calls_of
+from ringloom.codegen.jax.parts.tables.table import (
     key_blocks,
     passes,
     query_blocks,

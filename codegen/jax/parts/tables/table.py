@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from codegen.jax.parts.masked import attend_masked, attend_masked_backward, merge, wide
-from codegen.jax.parts.stubs import allowed, kv_positions, positions
-from codegen.jax.parts.tables.arrays import nowhere, side_of, steps_of
+from ringloom.codegen.jax.parts.masked import attend_masked, attend_masked_backward, merge, wide
+from ringloom.codegen.jax.parts.stubs import allowed, kv_positions, positions
+from ringloom.codegen.jax.parts.tables.arrays import nowhere, side_of, steps_of
 
 HEADS = KV_HEADS = V_HEAD_DIM = 1
 RANKS = 0

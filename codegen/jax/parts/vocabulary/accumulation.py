@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from codegen.jax.parts.kernels import attend, attend_backward
-from codegen.jax.parts.masked import merge, wide
-from codegen.jax.parts.stubs import kv_positions, positions
-from codegen.jax.parts.tiles import attend_tile, attend_tile_backward
+from ringloom.codegen.jax.parts.kernels import attend, attend_backward
+from ringloom.codegen.jax.parts.masked import merge, wide
+from ringloom.codegen.jax.parts.stubs import kv_positions, positions
+from ringloom.codegen.jax.parts.tiles import attend_tile, attend_tile_backward
 
 RANKS = SEQ = KV_SEQ = 1
 Arrays = list[jax.Array]

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from codegen.torch.parts.function import called
-from codegen.torch.parts.tables.memory import forms
-from codegen.torch.parts.tables.table import group_of
+from ringloom.codegen.torch.parts.function import called
+from ringloom.codegen.torch.parts.tables.memory import forms
+from ringloom.codegen.torch.parts.tables.table import group_of
 
 RANKS, HEADS, KV_HEADS, HEAD_DIM, FORMAT = 1, 1, 1, 1, 3
 PLAN: dict[str, Any] = {}

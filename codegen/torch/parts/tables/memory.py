@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.parts.merge import merge, wide
-from codegen.torch.parts.visitors import with_output
-from codegen.torch.parts.vocabulary.accumulation import add, zero_output, zeros
-from codegen.torch.parts.vocabulary.messages import wait
+from ringloom.codegen.torch.parts.merge import merge, wide
+from ringloom.codegen.torch.parts.visitors import with_output
+from ringloom.codegen.torch.parts.vocabulary.accumulation import add, zero_output, zeros
+from ringloom.codegen.torch.parts.vocabulary.messages import wait
 
 HEAD_DIM = V_HEAD_DIM = 1
 

@@ -7,13 +7,13 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from codegen.torch.parts.agree import agree
-from codegen.torch.parts.kernels import counts_from_end
-from codegen.torch.parts.merge import wide
-from codegen.torch.parts.operators import operator
-from codegen.torch.parts.sinks import sink_gradient, sunk
-from codegen.torch.parts.tables.memory import Memory, forms, joined
-from codegen.torch.parts.vocabulary.accumulation import (
+from ringloom.codegen.torch.parts.agree import agree
+from ringloom.codegen.torch.parts.kernels import counts_from_end
+from ringloom.codegen.torch.parts.merge import wide
+from ringloom.codegen.torch.parts.operators import operator
+from ringloom.codegen.torch.parts.sinks import sink_gradient, sunk
+from ringloom.codegen.torch.parts.tables.memory import Memory, forms, joined
+from ringloom.codegen.torch.parts.vocabulary.accumulation import (
     add_gradients,
     every,
     merge_attention,
@@ -21,7 +21,7 @@ from codegen.torch.parts.vocabulary.accumulation import (
     zero_output,
     zeros,
 )
-from codegen.torch.parts.vocabulary.messages import Message, initialise, start, wait
+from ringloom.codegen.torch.parts.vocabulary.messages import Message, initialise, start, wait
 
 V_HEAD_DIM = 1
 SINKS = KEEPING = DYNAMIC = False

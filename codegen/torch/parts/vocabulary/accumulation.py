@@ -6,9 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from codegen.torch.parts.bands import tiles
-from codegen.torch.parts.kernels import attend, attend_backward, counts_from_end, takes_windows
-from codegen.torch.parts.merge import merge, wide
+from ringloom.codegen.torch.parts.bands import tiles
+from ringloom.codegen.torch.parts.kernels import (
+    attend,
+    attend_backward,
+    counts_from_end,
+    takes_windows,
+)
+from ringloom.codegen.torch.parts.merge import merge, wide
 
 STEP = 1  # between the tokens of a piece
 SEQ = KV_SEQ = 1
