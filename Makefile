@@ -11,7 +11,7 @@ FRESH  := demo lint types docs test-pythons test-hta try-docs test-browser bench
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-nightly fuzz test-browser test-pythons test-tpu lint types bench docs try-docs test-hta format all fresh clean
+.PHONY: help demo notebooks test test-nightly fuzz test-browser test-pythons test-tpu lint types bench docs try-docs test-hta format all fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -22,6 +22,9 @@ demo: $(VENV)/.core ## compare five schedules on eight GPUs, check them, and dra
 
 	$(BIN)/ringloom report --ranks 8 --seq 256k --heads 32 --head-dim 128 --mask causal \
 	  --hardware a100-nvlink --schedules ring,striped,zigzag,balanced,burst -o report.html
+
+notebooks: $(VENV)/.test ## run the notebooks in docs/notebooks and store their outputs
+	$(BIN)/python docs/run_notebooks.py
 
 # Two at a time, by files: what the tests of a file share is made once. The longest come first.
 test: $(VENV)/.test ## run the tests; what pages tell readers to type is tried by try-docs
