@@ -9,7 +9,7 @@ over the keys, the result is o * sigmoid(lse - sink), and lse becomes logaddexp(
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from inspect import signature
 
 import numpy as np
@@ -22,6 +22,7 @@ from ringloom.planner.one_line import OneLine, python
 
 Positions = Sequence[int] | NDArray[np.integer]
 DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}  # name -> bytes of an input
+MOST_WIDTHS = 256  # tensor-parallel widths up to which errors list those that work
 LONGEST = 2**31 - 1  # tokens; tile areas are exact in 64-bit integers up to here
 
 
@@ -107,6 +108,28 @@ class Workload(OneLine):
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         said = (f"{name}={python(value)}" for name, value in values.items() if value != usual[name])
         return f"Workload({', '.join(said)})"
+
+    def split(self, width: int) -> "Workload":
+        """Returns the attention of one of `width` tensor-parallel ranks, which share the heads.
+
+        Where there are fewer KV heads than ranks, several ranks have the same KV head. Raises
+        PlanError, with the widths that work, where heads do not divide.
+        """
+        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            raise PlanError(
+                f"tensor parallelism must be a whole number from 1 up, not {brief(width)}"
+            )
+        if not self._shares(width):
+            widths = [n for n in range(1, min(self.heads, MOST_WIDTHS) + 1) if self._shares(n)]
+            raise PlanError(
+                f"tensor parallelism of {width} does not divide {self.heads} heads and"
+                f" {self.kv_heads} KV heads: use {', '.join(map(str, widths))}"
+            )
+        return replace(self, heads=self.heads // width, kv_heads=max(1, self.kv_heads // width))
+
+    def _shares(self, width: int) -> bool:
+        uneven = self.kv_heads % width and width % self.kv_heads
+        return self.heads % width == 0 and not uneven
 
     @property
     def group(self) -> int:

@@ -235,8 +235,9 @@ def compare(
     machine = find_hardware(hardware)
     what_if = scenario_of(scenario or ORDINARY)
     what_if = replace(what_if, overlap=what_if.overlap and overlap)
-    names = asked_for(schedules, work, ranks, machine, variants=False)
-    more = asked_for(None, work, ranks, machine)[len(names) :] if variants and not schedules else []
+    nodes = what_if.nodes(machine, ranks)
+    names = asked_for(schedules, work, ranks, nodes, variants=False)
+    more = asked_for(None, work, ranks, nodes)[len(names) :] if variants and not schedules else []
     room = amount(memory, "memory", "bytes", machine["memory.capacity"])
     trials = Trials(work, ranks, pass_, machine, what_if, room, limit)
     ring = trials.case("ring")

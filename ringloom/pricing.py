@@ -44,7 +44,8 @@ def search_prices(work: Workload, hardware: Hardware) -> Prices:
 def prices_in(scenario: Scenario, work: Workload, ranks: int, hardware: Hardware) -> Prices:
     """Returns the prices of a machine, and the speeds of its ranks, in a scenario."""
     speeds = tuple(scenario.speed(ranks).tolist())
-    return replace(search_prices(work, scenario.machine(hardware)), speeds=speeds)
+    machine = scenario.nodes(scenario.machine(hardware), ranks)
+    return replace(search_prices(work, machine), speeds=speeds)
 
 
 def rebuild(

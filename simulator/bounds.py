@@ -243,7 +243,7 @@ def _divisions(routes: Routes) -> Iterator[tuple[str, Counter[Group]]]:
             target = number.get(b)
             if target is not None and number.get(a) != target:
                 into[target] += link["bandwidth"]
-        yield name, Counter(map(Group, members, into))
+        yield name, Counter(g for g in map(Group, members, into) if g.ranks)
 
 
 def _least_alpha(routes: Routes) -> float:

@@ -132,8 +132,9 @@ def unvalidated(machine: Hardware) -> str:
 # ---- constants
 
 
-def constants_of(plans: Plans, hardware: Hardware) -> list[str]:
+def constants_of(plans: Plans, hardware: Hardware, scenario: Scenario) -> list[str]:
     """Return the constants with a range that the time of some plans may depend on."""
+    hardware = scenario.nodes(hardware, plans.first.ranks)
     work, passes = plans.first.workload, {plan.pass_ for plan in plans}
     one_node = plans.first.ranks <= hardware.ranks_per_node
     unused = {f"attention.{p}" for p in ("forward", "backward") if p not in passes}
@@ -185,7 +186,7 @@ def spread(
     is asked, as it changes little of most plans. Without `calibrated`, only of uncalibrated ones.
     """
     ends = dict[str, float]()  # the farther one, as a factor, of each constant's range
-    for key in constants_of(plans, hardware):
+    for key in constants_of(plans, hardware, scenario):
         constant = hardware.constants[key]
         if calibrated or not constant.calibrated:
             low, high = hardware.range(key)
@@ -272,7 +273,7 @@ def sensitivity(
     times = timed(hardware)
     first = min(times, key=times.__getitem__)
     best, usual, rows = plans[first], times[first], list[Sensitivity]()
-    for key in constants_of(best, hardware):
+    for key in constants_of(best, hardware, scenario):
         constant, limits = hardware.constants[key], hardware.range(key)
         values = (unit_of(key).clip(share * constant.value) for share in (0.9, 1.1))
         less, more = (timed(hardware.changed({key: value})) for value in values)

@@ -19,7 +19,6 @@ from ringloom.simulator.hardware import Hardware
 from ringloom.simulator.hardware import hardware as hardware_named
 from ringloom.simulator.memory import memory
 from ringloom.simulator.network.relays import relayed
-from ringloom.simulator.network.topology import topology
 from ringloom.simulator.pictures import Drawn
 from ringloom.simulator.scenario import Scenario, scenario_of
 from ringloom.simulator.timeline import Floats
@@ -196,10 +195,10 @@ def _priced(
 
     Blocks are passed on along the trees of a torus.
     """
-    plans, chips = ensure_verified(plan), scenario.machine(hardware)
-    if scenario.topology is not None:
-        place = topology(scenario.topology, chips, plans.first.ranks)
-        scenario = replace(scenario, topology=place)
+    plans = ensure_verified(plan)
+    ranks = plans.first.ranks
+    chips = scenario.nodes(scenario.machine(hardware), ranks)
+    scenario = scenario.settled(hardware, ranks)
     torus = scenario.topology is not None or chips.node == "torus"
     for one in plans:
         if torus:

@@ -13,7 +13,7 @@ value_of, text_of   one value from and to a text, as on the command line and in 
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,12 @@ from ringloom.planner.ir import ACCUMULATORS, Plan
 from ringloom.planner.one_line import OneLine, both_ends
 from ringloom.simulator.hardware import Hardware
 from ringloom.simulator.hardware.schema import LARGEST, SMALLEST
+from ringloom.simulator.network.placing import (
+    MOST_PLACES,
+    placed_topology,
+    places_of,
+    ranks_per_node,
+)
 from ringloom.simulator.network.routes import Links, Routes, ends_of, name_of
 from ringloom.simulator.network.topology import Topology, graph_of, pod, topology
 
@@ -38,6 +44,7 @@ LAUNCHES = tuple(
 )
 FARTHEST = 1 << 31  # ranks and places, below which there can be none
 LONGEST_PATH = 4096  # characters
+BY_NODES = ("nodes", "mesh", "pcie")  # topologies with the nodes of the hardware
 CHUNK = 1 << 19  # bytes: what NCCL cuts point-to-point messages on NVLink into
 
 
@@ -54,7 +61,9 @@ class Scenario(OneLine):
     late      a rank launches the transfers of a step behind its first kernel call of that step
     share     share of the chip that a transfer takes from compute at both ends
     chunk     bytes in which messages take turns on links that several of them use
-    placement the place of each rank: rank r stands where rank placement[r] would without it
+    placement the place of each rank among the chips, all of them or some: 0, 8, 16, 24 of 32
+    tensor_parallel  chips side by side that share the heads of each rank, so that rank r has place
+              r * tensor_parallel; the workload has the heads of one of them
     launch    seconds of a kernel's launch, in place of the hardware's
 
     Raises RingloomError for values that make no sense.
@@ -70,6 +79,7 @@ class Scenario(OneLine):
     chunk: int = CHUNK
     placement: Sequence[int] | None = None
     launch: float | None = None
+    tensor_parallel: int = 1
 
     def __post_init__(self) -> None:
         if self.buffers not in (None, "plan"):
@@ -78,6 +88,8 @@ class Scenario(OneLine):
         for name in ("overlap", "late"):
             if getattr(self, name) not in (True, False):
                 raise _unlike(getattr(self, name), name, FORMS[name][1])
+        with _reading("tensor_parallel", self.tensor_parallel):
+            whole("tensor_parallel", self.tensor_parallel, 1, MOST_PLACES)
         for name in ("share", "chunk", "launch"):
             with _reading(name, value := getattr(self, name)):
                 number(name, 0 if value is None else value)
@@ -117,7 +129,11 @@ class Scenario(OneLine):
     @property
     def words(self) -> list[str]:
         """Phrases for all that is not as usual."""
-        said = {"overlap": "transfers and compute one after the other", "late": "late transfers"}
+        said = {
+            "overlap": "transfers and compute one after the other",
+            "late": "late transfers",
+            "tensor_parallel": f"tensor parallelism of {self.tensor_parallel}",
+        }
         values = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return [
             said.get(name) or both_ends(f"{name} {text_of(value)}")
@@ -147,10 +163,27 @@ class Scenario(OneLine):
 
     def routes(self, hardware: Hardware, ranks: int) -> Routes:
         """Return the ways between ranks; raises RingloomError where they do not fit."""
-        given = self.topology
-        place = pod(hardware, ranks) if given is None else topology(given, hardware, ranks)
-        place = place if self.placement is None else place.placed(self.placement)
-        return Routes(place, self.links)
+        return Routes(self._placed(hardware, ranks), self.links)
+
+    def _placed(self, hardware: Hardware, ranks: int) -> Topology:
+        given, width = self.topology, self.tensor_parallel
+        if self.placement is None and width == 1:
+            return pod(hardware, ranks) if given is None else topology(given, hardware, ranks)
+        return placed_topology(given, hardware, self._places(hardware, ranks), width)
+
+    def _places(self, hardware: Hardware, ranks: int) -> list[int]:
+        word = self.topology.partition(":")[0] if isinstance(self.topology, str) else ""
+        by_nodes = self.topology is None or word in BY_NODES
+        return places_of(self.placement, self.tensor_parallel, ranks, hardware, by_nodes=by_nodes)
+
+    def nodes(self, hardware: Hardware, ranks: int) -> Hardware:
+        """Return the hardware with as many ranks to a node as the plan's placement leaves there."""
+        if self.placement is None and self.tensor_parallel == 1:
+            return hardware
+        size = ranks_per_node(self._places(hardware, ranks), hardware)
+        if size == ranks and self.tensor_parallel == 1:  # on one node
+            return hardware
+        return hardware.changed({"node.ranks": size}, "the scenario")
 
     def machine(self, hardware: Hardware) -> Hardware:
         """Return the hardware with what the scenario says of its kernels."""
@@ -158,6 +191,18 @@ class Scenario(OneLine):
             return hardware
         keys = [LAUNCHES[0], *(key for key in hardware.constants if key in LAUNCHES)]
         return hardware.changed(dict.fromkeys(keys, self.launch), "the scenario")
+
+    def settled(self, hardware: Hardware, ranks: int) -> "Scenario":
+        """Return the scenario with its topology built and the ranks of a plan placed there.
+
+        There is no topology where the machine's constants say all: nodes behind a switch.
+        """
+        given, place = self.topology, self.placement
+        plain = self.tensor_parallel == 1 or hardware.node == "switch"
+        if given is None and place is None and plain:
+            return replace(self, tensor_parallel=1)
+        built = self._placed(hardware, ranks)
+        return replace(self, topology=built, placement=None, tensor_parallel=1)
 
     def room(self, plan: Plan) -> dict[str, int] | None:
         """Return how many foreign blocks of each input fit on a rank; None for no limit."""
@@ -185,6 +230,7 @@ FORMS: dict[str, tuple[tuple[type, ...], str]] = {  # types of a field's values,
     "chunk": ((int,), "a whole number"),
     "placement": ((list,), "a list like [0, 2, 1, 3]"),
     "launch": ((int, float), "a number"),
+    "tensor_parallel": ((int,), "a whole number from 1 up"),
 }
 TEXTS = {  # the form of a value that is a text, where it is another
     "speeds": "like 3=0.5, 6=0.8",

@@ -31,7 +31,7 @@ USUAL = {"heads": "2", "head_dim": "16", "dtype": "float32"}
 
 @click.command()
 @click.argument("target", metavar="MODULE:FUNCTION")
-@workload_options(without=("sinks", "pass_"), **USUAL)
+@workload_options(without=("sinks", "pass_", "tensor_parallel"), **USUAL)
 @click.option(
     "--pass",
     "pass_",

@@ -29,7 +29,7 @@ UNUSED = 15_000  # milliseconds after which a session without a page is forgotte
 @click.argument("schedule", default=Choices().schedule)
 @click.option("--port", type=Whole(0, 65535), default=5006, help="Port; 0 takes a free one.")
 @click.option("--open/--no-open", "opening", default=False, help="Open the page in a browser.")
-@workload_options(without=("batch", "dtype"))
+@workload_options(without=("batch", "dtype", "tensor_parallel"))
 @hardware_option
 @scenario_options
 def command(port: int, opening: bool, pass_: str, **given: Any) -> None:

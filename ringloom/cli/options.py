@@ -116,6 +116,7 @@ WORKLOAD: dict[str, tuple[Any, Any, str]] = {  # by name: type, what holds witho
     "mask": (str, "causal", f"{mask_forms()}; joined by & and |, with parentheses."),
     "dtype": (click.Choice(list(DTYPES)), "bfloat16", "Element type of the inputs."),
     "pass_": (click.Choice(PASSES), "forward", "Passes to plan."),
+    "tensor_parallel": (int, 1, "Chips of a node that share the heads of each rank."),
 }
 
 
@@ -175,7 +176,11 @@ scenario_options = grouped(
         help="A link and its share of the usual bandwidth, such as 6-7=0.1; 0 or cut cuts it.",
     ),
     click.option("--topology", help=f"{topology_forms()} or a JSON file of links."),
-    click.option("--placement", metavar="PLACES", help="Places of ranks in the topology: 0,2,1,3."),
+    click.option(
+        "--placement",
+        metavar="PLACES",
+        help="Place of each rank among the chips: 0,2,1,3, or 0,8,16,24 of 32.",
+    ),
     click.option("--buffers", metavar="N|plan", help="Receive buffers per tensor; plan: its own."),
     click.option(
         "--share",
@@ -215,14 +220,17 @@ WRITTEN = {  # options of values of a scenario that are texts
 
 
 def workload(given: dict[str, Any]) -> tuple[Workload, int]:
-    """The workload and the ranks that the options of `workload_options` describe."""
+    """The workload and the ranks that the options of `workload_options` describe.
+
+    With tensor parallelism, the heads are those of one tensor-parallel rank.
+    """
     if missing := [f"--{name}" for name in ("ranks", "seq") if given[name] is None]:
         raise click.UsageError(f"missing {' and '.join(missing)}: write --ranks 8 --seq 256k, say")
     sizes = {field.name: given.get(field.name) for field in fields(Workload)}
     work = Workload(**{name: size for name, size in sizes.items() if size is not None})
     if given["ranks"] < 1:
         raise PlanError(f"ranks must be a whole number from 1 up, not {given['ranks']}")
-    return work, given["ranks"]
+    return work.split(given.get("tensor_parallel", 1)), given["ranks"]
 
 
 def scenario_of(given: dict[str, Any]) -> Scenario:
@@ -232,6 +240,8 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
     names = "overlap", "topology", "share", "launch", *WRITTEN
     changes = {name: given.pop(name) for name in names}
     asked = {name: value for name, value in changes.items() if value not in (None, ())}
+    if (width := given.get("tensor_parallel", 1)) > 1:
+        asked["tensor_parallel"] = width
     for name in (name for name in WRITTEN if name in asked):
         if name in ("speeds", "links") and getattr(scenario, name):
             raise click.UsageError(f"{file} has {name} already: name all of them in one place")

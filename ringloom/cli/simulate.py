@@ -87,7 +87,8 @@ def command(
         own = spread(plans, machine, scenario, result.makespan, calibrated=False)
         low, high = interval(machine, plans.pass_, result.makespan, own)
         rows = basis(machine.name, plans.pass_)
-        rests = [k for k in constants_of(plans, machine) if not machine.constants[k].calibrated]
+        used = constants_of(plans, machine, scenario)
+        rests = [key for key in used if not machine.constants[key].calibrated]
     paths = {
         f"critical path{f', {t.plan.pass_}' * bool(result.passes)}": critical_path(t, begin)
         for one, begin in result.in_turn()

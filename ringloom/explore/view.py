@@ -96,7 +96,7 @@ def _ring(choices: Choices) -> Choices:
 
 def others(choices: Choices) -> list[str]:
     """The schedules to compare with on the machine, but the chosen one and the ring."""
-    machine = hardware(choices.hardware)
+    machine = choices.scenario.nodes(hardware(choices.hardware), choices.ranks)
     named = comparable(choices.work, choices.ranks, machine.ranks_per_node)
     names = dict.fromkeys(on_machine(name, choices.ranks, machine) for name in named)
     return [name for name in names if name not in (choices.schedule, "ring")]

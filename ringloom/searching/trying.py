@@ -83,7 +83,8 @@ class Search:
 
     def seeds(self) -> list[Recipe]:
         """Returns what compare tries: its schedules, then the same block by block."""
-        names = asked_for(None, self.work, self.ranks, self.machine)
+        machine = self.scenario.nodes(self.machine, self.ranks)
+        names = asked_for(None, self.work, self.ranks, machine)
         whole = [] if self.work.mask == Full() else [n for n in names if TRIM not in n]
         split = [f"{name}{TRIM}blocks" for name in whole]
         return [Recipe.parse(name) for name in dict.fromkeys(["ring", *names, *split])]

@@ -17,7 +17,7 @@ from itertools import zip_longest
 import numpy as np
 
 from ringloom.planner.ir import Move, Plan, Step
-from ringloom.simulator.network.topology import Topology
+from ringloom.simulator.network.topology import Place, Topology
 
 Trees = Sequence[Sequence[int]]  # of each source, the rank before each rank
 
@@ -28,9 +28,14 @@ def relayed(plan: Plan, topology: Topology) -> Plan:
         return plan
     ranks = range(plan.ranks)
     ways = ((route(src, dst, True) for dst in ranks) for src in ranks)
-    trees = [[int(way[max(0, len(way) - 2)]) for way in of_source] for of_source in ways]
+    trees = [[_before(way) for way in of_source] for of_source in ways]
     steps = (part for step in plan.steps for part in _passed_on(step, trees))
     return replace(plan, steps=tuple(steps))
+
+
+def _before(way: Sequence[Place]) -> int:
+    """Return the last rank on a way before its end; chips without a rank only pass messages on."""
+    return next((place for place in reversed(way[:-1]) if isinstance(place, int)), int(way[0]))
 
 
 def _fans(step: Step) -> bool:

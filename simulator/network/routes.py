@@ -124,7 +124,8 @@ class Routes:
         if self.graph.has_edge(src, dst):
             return [src, dst]
         for middle in self.graph.successors(src):
-            if not isinstance(middle, int) and self.graph.has_edge(middle, dst):
+            switch = not isinstance(middle, int) and middle not in self.topology.spare
+            if switch and self.graph.has_edge(middle, dst):
                 return [src, middle, dst]
         if self.topology.route:
             places = self.topology.route(src, dst, False)

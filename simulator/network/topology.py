@@ -55,32 +55,43 @@ class Topology:
     relays: bool = True
     route: Callable[[int, int, bool], list[Place]] | None = None
     divisions: tuple[tuple[str, Mapping[Place, int]], ...] = ()
+    spare: frozenset[Place] = frozenset()  # chips on which the plan has no rank
 
     def __repr__(self) -> str:
         return f"<Topology {self.name}: {self.ranks} ranks, {self.graph.number_of_edges()} links>"
 
     def placed(self, places: Sequence[int]) -> "Topology":
-        """Return the topology with rank r at place `places[r]`; links are named by ranks then.
+        """Return the topology of the ranks at these places; links are named by ranks then.
 
-        Raises RingloomError unless each place occurs once.
+        Where there are more places, messages may pass the others only where ranks relay: these are
+        named p4, by their place. Raises RingloomError for places that do not exist or occur twice.
         """
-        if sorted(places) != list(range(self.ranks)):
-            raise RingloomError(f"a placement holds each of 0 to {self.ranks - 1} once")
-        rank: dict[Place, Place] = {place: rank for rank, place in enumerate(places)}
-        route = self.route
+        if missing := [place for place in places if not 0 <= place < self.ranks]:
+            has = f"topology {self.name} has places 0 to {self.ranks - 1}"
+            raise RingloomError(f"{has}: {missing[0]} is none of them")
+        if len({*places}) < len(places):
+            raise RingloomError("a placement names each place once")
+        names: dict[Place, Place] = {place: f"p{place}" for place in range(self.ranks)}
+        spare = {names[place] for place in names.keys() - {*places}}
+        names |= {place: rank for rank, place in enumerate(places)}
+        route, graph = self.route, nx.relabel_nodes(self.graph, names)
+        if spare and not self.relays:
+            graph.remove_nodes_from(spare)
 
         def along(src: int, dst: int, among: bool) -> list[Place]:
             assert route is not None
-            return [rank.get(place, place) for place in route(places[src], places[dst], among)]
+            return [names.get(place, place) for place in route(places[src], places[dst], among)]
 
         return replace(
             self,
-            graph=nx.relabel_nodes(self.graph, rank),
+            ranks=len(places),
+            graph=graph,
             route=along if route else None,
             divisions=tuple(
-                (name, {rank.get(place, place): group for place, group in groups.items()})
+                (name, {names.get(place, place): group for place, group in groups.items()})
                 for name, groups in self.divisions
             ),
+            spare=self.spare | spare,
         )
 
     def __post_init__(self) -> None:
@@ -201,12 +212,16 @@ def torus(hardware: Hardware, ranks: int, axes: str) -> Topology:
 
     Messages go axis by axis, the shorter way round, upwards where both are as long.
     """
-    if not all(map(str.isdecimal, lengths := axes.split("x"))):
-        raise ValueError(f"{axes} is not 4x4")
-    shape = tuple(map(integer, lengths))
-    if (places := math.prod(shape)) > ranks:  # however many they are: none is made
+    if (places := math.prod(shape := axes_of(axes))) > ranks:  # however many they are: none is made
         raise RingloomError(f"topology torus:{axes} has {places} ranks, the plan has {ranks}")
     return grid(hardware, shape)
+
+
+def axes_of(axes: str) -> tuple[int, ...]:
+    """Return the lengths of axes, such as 4x4; raises ValueError for anything else."""
+    if not all(map(str.isdecimal, lengths := axes.split("x"))):
+        raise ValueError(f"{axes} is not 4x4")
+    return tuple(map(integer, lengths))
 
 
 def grid(hardware: Hardware, shape: tuple[int, ...], wrap: int = 1) -> Topology:
@@ -315,8 +330,9 @@ def topology(
             f"a topology is one of {forms()}, a file or a graph, not {brief(given)}"
         )
     if given.ranks != ranks:
-        has = f"topology {given.name} has {given.ranks} ranks"
-        raise RingloomError(f"{has}, the plan has {ranks}")
+        has = f"topology {given.name} has {given.ranks} ranks, the plan has {ranks}"
+        more = "; a placement says on which of its places" * (given.ranks > ranks)
+        raise RingloomError(f"{has}{more}")
     return given
 
 

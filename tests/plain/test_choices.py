@@ -104,7 +104,7 @@ BAD = [
     ({"launch": "soon"}, "launch must be a number, not 'soon'"),
     ({"buffers": "0"}, "buffers must be a whole number from 1 up, or plan, not 0"),
     ({"buffers": "all"}, "or plan, not 'all'"),
-    ({"placement": "0,1"}, "a placement holds each of 0 to 7 once"),
+    ({"placement": "0,1"}, "each of the 8 ranks a place: 8 numbers, not 2"),
     ({"placement": "first"}, "placement must be like 0,2,1,3, not 'first'"),
     ({"overlap": "maybe"}, "on or off"),
 ]

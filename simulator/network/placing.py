@@ -1,0 +1,141 @@
+"""Places of a plan's ranks on a machine that has more chips than the plan has ranks.
+
+places_of        the place of each rank, checked: 0, 8, 16, 24 of 32
+ranks_per_node   how many ranks of the plan share a node there
+placed_topology  the topology of all chips, with the plan's ranks at their places
+
+With tensor parallelism of N, N neighbouring chips share the heads of a rank. Then N groups of chips
+run the same plan at the same time: rank r of group k is at the place of rank r, plus k. A link that
+messages of several groups may take gives each group its bandwidth over the number of these groups.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+
+from ringloom.planner.disk import is_file
+from ringloom.planner.errors import RingloomError
+from ringloom.simulator.hardware import Hardware
+from ringloom.simulator.network.routes import Routes
+from ringloom.simulator.network.topology import (
+    KINDS,
+    Place,
+    Topology,
+    axes_of,
+    graph_of,
+    pod,
+    topology,
+)
+
+MOST_PLACES = 1 << 16  # of a machine on which ranks have places
+
+
+def places_of(
+    placement: Sequence[int] | None, width: int, ranks: int, hardware: Hardware, *, by_nodes: bool
+) -> list[int]:
+    """Return the place of each rank, the first of `width` chips side by side.
+
+    Raises RingloomError where places are too few, too many, taken twice, or, where the
+    topology is made of the hardware's nodes, where the chips of a rank are in two of them.
+    """
+    places = list(range(0, ranks * width, width)) if placement is None else [*placement]
+    if len(places) != ranks:
+        raise RingloomError(
+            f"a placement gives each of the {ranks} ranks a place: {ranks} numbers, not"
+            f" {len(places)}"
+        )
+    for place in places:
+        if not 0 <= place <= MOST_PLACES - width:
+            raise RingloomError(f"a place is 0 to {MOST_PLACES - width}, not {place}")
+    for one, other in pairwise(sorted(places)):
+        if one == other:
+            raise RingloomError(f"a placement names each place once: {one} is named twice")
+        if other - one < width:
+            raise RingloomError(
+                f"places {one} and {other} overlap: with tensor parallelism of {width}, each rank"
+                f" takes {width} places"
+            )
+    per_node = hardware.ranks_per_node
+    for place in places if by_nodes else ():
+        if place // per_node != (place + width - 1) // per_node:
+            sizes = [str(size) for size in range(1, per_node + 1) if per_node % size == 0]
+            raise RingloomError(
+                f"tensor parallelism of {width} does not fit the nodes of {hardware.name}:"
+                f" places {place} to {place + width - 1} are in two nodes of {per_node};"
+                f" use {', '.join(sizes)}, or another placement"
+            )
+    return places
+
+
+def ranks_per_node(places: Sequence[int], hardware: Hardware) -> int:
+    """Return how many ranks share a node; 1 where ranks of a node do not have adjacent numbers."""
+    node = np.array(places) // hardware.ranks_per_node
+    size = int((node == node[0]).sum())
+    first = node[::size]
+    regular = (
+        len({*first.tolist()}) == len(first) and (node == first.repeat(size)[: len(node)]).all()
+    )
+    return size if regular else 1
+
+
+def placed_topology(
+    given: Topology | nx.Graph | str | None, hardware: Hardware, places: Sequence[int], width: int
+) -> Topology:
+    """Return the topology that a plan finds whose ranks are at `places`; links by these ranks.
+
+    Raises RingloomError where the topology has no such places, and where its size is not clear.
+    """
+    least = max(places) + width
+    chips = _chips_of(given, hardware, least, filled=least == len(places) * width)
+    whole = pod(hardware, chips) if given is None else topology(given, hardware, chips)
+    return (_shared(whole, places, width) if width > 1 else whole).placed(places)
+
+
+def _chips_of(
+    given: Topology | nx.Graph | str | None, hardware: Hardware, least: int, *, filled: bool
+) -> int:
+    """Return how many chips a topology has on which ranks have places below `least`.
+
+    Graphs, files and torus:4x4 have a size of their own; others have as many chips as needed, if
+    the ranks have `filled` all places. Raises RingloomError for a ring or a pod that is not filled.
+    """
+    word, _, parameters = given.partition(":") if isinstance(given, str) else ("", "", "")
+    if word == "torus" and parameters:
+        with suppress(ValueError):
+            return math.prod(axes_of(parameters))
+    if isinstance(given, Topology):
+        return given.ranks
+    if isinstance(given, str) and word not in KINDS and is_file(given):
+        given = graph_of(Path(given))
+    if isinstance(given, nx.Graph):
+        return 1 + max((place for place in given if isinstance(place, int)), default=-1)
+    shaped = word in ("ring", "pod") or (given is None and hardware.node == "torus")
+    if shaped and not filled:
+        raise RingloomError(
+            f"a placement on some chips of a {word or 'pod'} does not tell how many it has: name it"
+            f" with its size, as --topology torus:{least} for a ring of {least}, or torus:4x4"
+        )
+    return least
+
+
+def _shared(whole: Topology, places: Sequence[int], width: int) -> Topology:
+    """Divide the bandwidth of each link by the number of groups whose messages may take it."""
+    if max(places) + width > whole.ranks:
+        return whole  # `placed` says which place there is not
+    routes, groups = Routes(whole), defaultdict[tuple[Place, Place], set[int]](set)
+    for group in range(width):
+        for src in places:
+            for dst in places:
+                for link in routes.path(src + group, dst + group).links if src != dst else ():
+                    groups[routes.links[link]].add(group)
+    graph = whole.graph.copy()
+    for ends, users in groups.items():
+        graph.edges[ends]["bandwidth"] /= len(users)
+    return replace(whole, graph=graph)
