@@ -18,6 +18,7 @@ from support import support
 import ringloom as rl
 from ringloom.cli import COMMANDS, command_of, examples
 from ringloom.planner.layouts import PEER_NAMES
+from ringloom.planner.schedules import PLAIN_NAMES
 from ringloom.reproduce import pages as in_terminal
 from ringloom.reproduce.papers import PAPERS
 from ringloom.reproduce.tables import Line
@@ -68,7 +69,13 @@ def schedules() -> Lines:
     """The table of schedules and the layouts under the names of their peers."""
     yield from ("# Schedules and layouts", "", "What `ringloom schedules` lists:", "")
     rows = (
-        (f"`{s.name}`", s.travels, s.path, _parameters(s.parameters), s.paper)
+        (
+            " or ".join(f"`{n}`" for n in (s.name, PLAIN_NAMES.get(s.name)) if n),
+            s.travels,
+            s.path,
+            _parameters(s.parameters),
+            s.paper,
+        )
         for s in rl.SCHEDULES.values()
     )
     yield from table(("schedule", "what travels", "over which paths", "parameters", "from"), rows)

@@ -72,7 +72,7 @@ def page() -> Lines:
         "constant was fitted to it. Both are calibrating: attention alone, of a known chip, kernel",
         "and setting. *Context*: something of its setting is assumed, or attention is only a part,",
         "so it is shown and counts in no mean; a ratio of two schedules still judges their order.",
-        "`ringloom reproduce --blind FILE` judges rows that nobody here has seen.",
+        "`ringloom reproduce --validate FILE` judges rows that nobody here has seen.",
         "",
         "Beside our errors stand those of three simpler models:",
         "",

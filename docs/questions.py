@@ -76,7 +76,7 @@ for mask in ("causal", "window:4096"):
             "Does the answer change where GPUs are joined by PCIe?",
             "ringloom compare --ranks 8 --seq 32k --heads 32 --kv-heads 8 --hardware a100-pcie"
             " --schedules ring,zigzag,ulysses,allgather",
-            "Slow links make *exposed* grow: the time that a rank waits for transfers.",
+            "Slow links make *exposed comm* grow: the time that a rank waits for transfers.",
         ),
     ),
     "A group size per sample": (

@@ -17,7 +17,7 @@ from ringloom.planner.passes.relays import direct, homeward, stay
 from ringloom.planner.passes.trim import drop_dead
 from ringloom.planner.passes.trim import trim as drop_useless
 from ringloom.planner.plans import Passes, Plans, one_plan
-from ringloom.planner.schedules import SCHEDULES, Schedule
+from ringloom.planner.schedules import PLAIN_NAMES, SCHEDULES, Schedule, recorded_name
 from ringloom.planner.verify import verify, verify_pair
 from ringloom.planner.workload import Workload, check_request
 
@@ -99,8 +99,8 @@ def plan(
     built = recipe.build(work, ranks, pass_, **(parameters | chosen))
     if not isinstance(built, Plan):
         raise PlanError(f"schedule {recipe.name} must return a plan, not {brief(built)}")
-    if built.name != schedule.strip():
-        built = replace(built, name=schedule.strip())
+    if built.name != (name := recorded_name(schedule)):
+        built = replace(built, name=name)
     return derive(built, TRIMS[trim] if passes is None else passes)
 
 
@@ -109,7 +109,8 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
 
     Raises PlanError for an unknown schedule or parameter.
     """
-    name, parameters = parse_schedule(text) if isinstance(text, str) else (str(text), {})
+    known = isinstance(text, str)
+    name, parameters = parse_schedule(recorded_name(text)) if known else (str(text), {})
     parameters |= {key: own_name(value) for key, value in parameters.items() if key == "layout"}
     if name == "found":  # of a search, whose recipes `ringloom.planner.search` reads
         raise PlanError(
@@ -117,7 +118,7 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
             " rl.rebuild(recipe, work, ranks, hardware)"
         )
     if name not in SCHEDULES:
-        raise PlanError(unknown("schedule", name, SCHEDULES))
+        raise PlanError(unknown("schedule", name, [*SCHEDULES, *PLAIN_NAMES.values()]))
     SCHEDULES[name].check(parameters)
     return SCHEDULES[name], parameters
 

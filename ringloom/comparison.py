@@ -161,8 +161,8 @@ class Comparison:
         from ringloom.views.tables import comparison_table
 
         console = Console(file=StringIO(), width=100, markup=False, emoji=False)
-        ran = any(row.exact is not None for row in self.rows)
-        table = comparison_table(self.rows, ran, self.refused)
+        checked = any(row.exact is not None for row in self.rows)
+        table = comparison_table(self.rows, checked, self.refused)
         console.print(self.title, table, self.recommendation.reason, sep="\n")
         return str(console.file.getvalue()).rstrip()  # type: ignore[attr-defined]
 

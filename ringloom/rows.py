@@ -116,10 +116,10 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("time", "makespan_s", seconds),
     ("vs ring", "speedup_vs_ring", times),
     ("idle", "idle_fraction", lambda value: f"{value:.0%}"),
-    ("exposed", "exposed_comm_s", seconds),
+    ("exposed comm", "exposed_comm_s", seconds),
     ("sent", "max_bytes_sent", size),
     ("peak", "peak_bytes", size),
-    ("bound", "bound_ratio", over),
+    ("x bound", "bound_ratio", over),
 )
 LABELS = tuple(label for label, _, _ in COLUMNS)
 

@@ -22,7 +22,13 @@ from ringloom.planner.schedules.rings.multi import multi_ring
 from ringloom.planner.schedules.rings.ring import ring
 from ringloom.planner.schedules.rings.startrail import startrail
 from ringloom.planner.schedules.rings.tokenring import tokenring
-from ringloom.planner.schedules.table import SCHEDULES, Schedule, schedule
+from ringloom.planner.schedules.table import (
+    PLAIN_NAMES,
+    SCHEDULES,
+    Schedule,
+    recorded_name,
+    schedule,
+)
 from ringloom.planner.schedules.variants import (
     FAMILIES,
     beside_a_cache,
@@ -36,7 +42,16 @@ from ringloom.planner.schedules.variants import (
 )
 from ringloom.planner.workload import Workload
 
-__all__ = ["SCHEDULES", "Schedule", "classic", "comparable", "further", "schedule"]
+__all__ = [
+    "PLAIN_NAMES",
+    "SCHEDULES",
+    "Schedule",
+    "classic",
+    "comparable",
+    "further",
+    "recorded_name",
+    "schedule",
+]
 
 
 striped, zigzag = partial(ring, layout="striped"), partial(ring, layout="zigzag")

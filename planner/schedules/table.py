@@ -1,4 +1,4 @@
-"""The table of schedules by name, and the decorator that puts one into it."""
+"""The table of schedules by name, their plain names, and the decorator that adds one."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -58,6 +58,20 @@ class Schedule:
 
 
 SCHEDULES: dict[str, Schedule] = {}
+PLAIN_NAMES = {  # accepted wherever a schedule is named; plans record the other name
+    "balanced": "distflash",
+    "groups": "ring-per-document",
+    "group-cast": "sparse-gather",
+    "llama3": "headwise-allgather",
+}
+RECORDED_NAMES = {plain: name for name, plain in PLAIN_NAMES.items()}
+
+
+def recorded_name(text: str) -> str:
+    """Returns a schedule's text as plans record it: balanced:late=1 for distflash:late=1."""
+    name, colon, parameters = text.strip().partition(":")
+    known = name if name in SCHEDULES else RECORDED_NAMES.get(name, name)
+    return f"{known}{colon}{parameters}"
 
 
 @overload

@@ -18,6 +18,7 @@ from ringloom.planner.layouts import BY_MASK, LAYOUTS, own_name
 from ringloom.planner.parse import schedule
 from ringloom.planner.passes.adjoint import KEPT
 from ringloom.planner.planning import TRIMS, Trim, find_schedule
+from ringloom.planner.schedules import recorded_name
 
 FOUND = "found"
 TRIM, ROWS = " --trim ", " --by-rows"
@@ -117,10 +118,10 @@ class Recipe:
             chosen = trim if said.strip() == trim else chosen
         if said and said.strip() != chosen:
             raise PlanError(unknown("trim", said, TRIMS))
-        name, parameters = schedule(rest)
+        name, parameters = schedule(rest := recorded_name(rest))
         if name != FOUND:
             find_schedule(rest)
-            return cls(rest.strip(), chosen, by_rows)
+            return cls(rest, chosen, by_rows)
         if said or by_rows:
             raise PlanError(f"{brief(text)}: a found plan says in its parameters how it is cut")
         return cls(Found.of(parameters))

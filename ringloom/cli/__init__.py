@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from ringloom.cli.synonyms import unknown_option
+from ringloom.cli.synonyms import renamed, unknown_option
 from ringloom.planner.disk import can_name
 from ringloom.planner.errors import LONGEST_WORD, Reasons, RingloomError, brief, printable, shown
 from ringloom.planner.version import VERSION
@@ -109,7 +109,12 @@ def docstring(name: str) -> str:
     return ast.get_docstring(ast.parse(text), clean=False) or ""
 
 
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80, "show_default": True}
+SETTINGS = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 80,
+    "show_default": True,
+    "token_normalize_func": renamed,
+}
 
 
 def forget_output() -> None:

@@ -17,7 +17,7 @@ from ringloom.cli.search import searched, tally
 from ringloom.comparison import lengths
 from ringloom.simulator.confidence import basis
 from ringloom.views.tables import bars, comparison_table, faint
-from ringloom.views.units import counted
+from ringloom.views.units import counted, length
 
 
 @click.command()
@@ -42,7 +42,7 @@ def command(checked: bool, searching: bool, room: float | None, **given: Any) ->
     rows, advice = comparison.rows, comparison.recommendation
     notes = [
         "* fastest, ~ too close to it to call",
-        "predicted: time, idle, exposed transfers, memory, time over the lower bound",
+        "predicted: time, idle, exposed communication, memory, multiple of lower bound",
         f"verified: every plan, at its full length of {lengths(comparison.work)}",
     ]
     if comparison.tried:
@@ -57,10 +57,11 @@ def command(checked: bool, searching: bool, room: float | None, **given: Any) ->
         notes.append(f"{said}, listed where one call of alike rows saves 10% or more")
     if result:
         notes.append(f"search: {tally(result)}")
-    if checked and any(row.exact is not None for row in rows):
-        notes.append("ran: executed numerically, in float64 with narrow heads; ok is within 1e-12")
+    if checked and (executed := next((row.exact_seq for row in rows if row.exact_seq), None)):
+        said = f"checked: on {counted(executed, 'token', length)} in float64 (small head_dim)"
+        notes.append(f"{said}; ok = max error below 1e-12")
     elif checked:
-        notes.append("ran: none, as the mask is for this length alone, which takes long to execute")
+        notes.append("checked: nothing; the mask fits this length only, which is slow to execute")
     document: dict[str, Any] = {
         "rows": comparison.as_rows(),
         "recommendation": asdict(advice),

@@ -181,13 +181,22 @@ scenario_options = grouped(
         metavar="PLACES",
         help="Place of each rank among the chips: 0,2,1,3, or 0,8,16,24 of 32.",
     ),
-    click.option("--buffers", metavar="N|plan", help="Receive buffers per tensor; plan: its own."),
     click.option(
-        "--share",
-        type=Number(0, 1, max_open=True),
-        help="Share of the chip that a transfer takes from compute.",
+        *("--recv-buffers", "buffers"),
+        metavar="N|plan",
+        help="Receive buffers per tensor; plan: as many as the plan states.",
     ),
-    click.option("--launch", type=Number(0), help="Seconds of a kernel's launch."),
+    click.option(
+        *("--comm-sm-fraction", "share"),
+        type=Number(0, 1, max_open=True),
+        help="Fraction of the chip (SMs) that a transfer takes from compute.",
+    ),
+    click.option(
+        *("--launch-latency", "launch"),
+        type=Number(0),
+        metavar="SECONDS",
+        help="Latency of a kernel launch, in place of the hardware's.",
+    ),
 )
 
 
@@ -215,7 +224,7 @@ WRITTEN = {  # options of values of a scenario that are texts
     "speeds": "--straggler",
     "links": "--slow-link",
     "placement": "--placement",
-    "buffers": "--buffers",
+    "buffers": "--recv-buffers",
 }
 
 
@@ -252,7 +261,9 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
             raise click.UsageError(f"{WRITTEN[name]}: {error}") from None
     scenario = replace(scenario, **asked)
     if "share" in asked and not scenario.overlap:
-        raise click.UsageError("--share needs overlap: without it nothing runs beside transfers")
+        raise click.UsageError(
+            "--comm-sm-fraction needs overlap: without it nothing runs beside transfers"
+        )
     return scenario
 
 

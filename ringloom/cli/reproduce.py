@@ -25,19 +25,19 @@ from ringloom.views.tables import faint
     help="striped: predict the runs of a CSV file with the columns of the paper's table.",
 )
 @click.option(
-    "--blind",
+    *("--validate", "own_rows"),
     type=click.Path(exists=True, dir_okay=False, readable=True),
-    help="Compare predictions with measurements of your own, rows of a CSV file.",
+    help="Compare predictions with your own measurements in a CSV file.",
 )
 @click.option("--fit", "fitting", is_flag=True, help="striped, distflash: refit, print constants.")
 @csv_option
-def command(paper: str, rows: str | None, blind: str | None, fitting: bool) -> None:
+def command(paper: str, rows: str | None, own_rows: str | None, fitting: bool) -> None:
     if rows and paper != "striped":
         raise click.UsageError(f"--rows predicts rows of striped, not of {paper}")
-    if blind:
+    if own_rows:
         if rows or fitting or paper != "all":
-            raise click.UsageError("--blind judges its file alone")
-        _judge(blind)
+            raise click.UsageError("--validate cannot be combined with other arguments")
+        _judge(own_rows)
     elif fitting:
         _refit(paper, rows)
     elif paper == "striped":

@@ -7,16 +7,17 @@ Example:
 import click
 
 from ringloom.cli.output import csv_option, show
-from ringloom.planner.schedules import SCHEDULES
-from ringloom.views.tables import plain_table
+from ringloom.planner.schedules import PLAIN_NAMES, SCHEDULES
+from ringloom.views.tables import faint, plain_table
 
 
 @click.command()
 @csv_option
 def command() -> None:
     rows = [
-        {"name": s.name, "passes": ["forward", "backward"], "travels": s.travels}
-        | {"path": s.path, "paper": s.paper, "parameters": s.parameters}
+        {"name": s.name, "plain_name": PLAIN_NAMES.get(s.name)}
+        | {"passes": ["forward", "backward"], "travels": s.travels, "path": s.path}
+        | {"paper": s.paper, "parameters": s.parameters}
         for s in SCHEDULES.values()
     ]
     lines = (
@@ -25,4 +26,5 @@ def command() -> None:
     )
     table = plain_table("schedule", "travels", "over", "parameters", "from", rows=lines)
     table.columns[3].max_width = len("parameters")  # so that no name is cut off in 80 columns
-    show({"schedules": rows}, table, rows=rows)
+    same = ", ".join(f"{plain} = {name}" for name, plain in PLAIN_NAMES.items())
+    show({"schedules": rows}, table, faint(f"Other names: {same}"), rows=rows)

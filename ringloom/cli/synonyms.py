@@ -1,9 +1,15 @@
-"""Names that other tools give to options of ours, for those who type them."""
+"""Other names of options: old ones, which still work, and those of other tools, for a hint."""
 
 from difflib import get_close_matches
 
 import click
 
+RENAMED = {  # options without their dashes, by names that work for one more release
+    "blind": "validate",
+    "buffers": "recv-buffers",
+    "launch": "launch-latency",
+    "share": "comm-sm-fraction",
+}
 SYNONYMS = {  # by our names
     "--ranks": "gpus num-gpus gpu devices num-devices device world-size nproc nproc-per-node nprocs"
     " cp cp-size context-parallel-size sp-size",
@@ -19,6 +25,11 @@ SYNONYMS = {  # by our names
     "--hardware": "gpu device chip accelerator machine",
     "--time-limit": "timeout max-time",
 }
+
+
+def renamed(word: str) -> str:
+    """Returns the present name of an option; any other word unchanged."""
+    return RENAMED.get(word, word)
 
 
 def unknown_option(error: click.NoSuchOption) -> str:

@@ -109,6 +109,8 @@ class Choices:
         """The command that compares the chosen schedule with the ring."""
         words = ["ringloom", "compare", "--schedules", self.schedule]
         options = {"pass": "--pass", "stragglers": "--straggler", "slow_links": "--slow-link"}
+        options |= {"buffers": "--recv-buffers", "launch": "--launch-latency"}
+        options["share"] = "--comm-sm-fraction"
         flags = {"schedule": [], "overlap": ["--no-overlap"], "sinks": ["--sinks"]}
         flags |= {} if self.overlap else {"share": []}  # which is taken from nothing
         ranks = {"ranks": str(self.ranks), "seq": self.seq}

@@ -17,12 +17,12 @@ from ringloom.planner.ir import Move, Plan
 from ringloom.rows import ADDED, LABELS, Refusal, Row, cells, notes
 from ringloom.runtimes.validation import Check
 from ringloom.simulator.prediction import Prediction
-from ringloom.views.units import in_lines, length, seconds, size, times
+from ringloom.views.units import NAME, NARROW, in_lines, length, seconds, size, times
 
 BUSY, IDLE, WAITING = "cyan", "bright_black", "red"
 BAR = 40  # characters of the longest bar
 LINE = 80  # characters of a line of pseudo-code
-RAN = {None: "-", True: "{} ok", False: "{} WRONG"}  # by whether it was exact
+CHECKED = {None: "-", True: "ok @{}", False: "WRONG @{}"}  # by `Row.exact`
 
 
 def titled(title: str, rest: str = "") -> Text:
@@ -71,23 +71,23 @@ def travels(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] = ()) -> Table:
-    """The table of `ringloom compare`; `ran` adds a column of checks.
+def comparison_table(rows: Sequence[Row], checked: bool, refused: Sequence[Refusal] = ()) -> Table:
+    """Returns the table of `ringloom compare`; `checked` adds the column of numeric checks.
 
     The row of the fastest schedule is green and has a star before it, those that are too close to
     it to call have a tilde, a plan that was given a plus. Schedules that cannot run come last, with
     the reason.
     """
-    heads = "", "schedule", *LABELS, *(["ran"] if ran else [])
+    heads = map(_head, ("", "schedule", *LABELS, *(["checked"] if checked else [])))
     table, advice = plain_table(*heads, numbers=slice(2, None), apart=1), recommend(rows)
     table.columns[1].overflow = "fold"  # names are to be typed: none is cut off
     for row in rows:
         best = row.schedule == advice.schedule
         texts = (
             ("*" if best else "~" if row.schedule in advice.close_to else "") + ADDED * row.added,
-            in_lines(row.schedule),
+            in_lines(row.schedule, NARROW if checked else NAME),
             *(cell.text for cell in cells(row)),
-            *([RAN[row.exact].format(length(row.exact_seq or 0))] if ran else []),
+            *([CHECKED[row.exact].format(length(row.exact_seq or 0))] if checked else []),
         )
         table.add_row(*texts, style="bold green" if best else "")
     below = [*notes(rows), *(f"{x.schedule} {x.verdict}: {x.reason}" for x in refused)]
@@ -95,6 +95,11 @@ def comparison_table(rows: Sequence[Row], ran: bool, refused: Sequence[Refusal] 
         table.caption = Text("\n".join(below))
         table.caption.justify = "left"
     return table
+
+
+def _head(label: str) -> str:
+    """Returns a label as the second of two lines, or its two words on a line each."""
+    return label.replace(" ", "\n") if " " in label else f"\n{label}"
 
 
 def bars(rows: Sequence[Row], console: Console) -> list[Table]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 Entry = TypeVar("Entry")
 SHOWN = 12  # entries of a list that is cut
-NAME = 26  # characters of a schedule in a table of lines of 80
+NAME, NARROW = 26, 19  # characters of a schedule in a table of 80 columns, and in a wide one
 
 
 def both_ends(entries: list[Entry], between: Entry) -> list[Entry]:
@@ -71,13 +71,13 @@ def numbers(values: Iterable[int]) -> str:
     return "+".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def in_lines(schedule: str) -> str:
-    """A schedule on as many lines as it needs, broken before a parameter."""
+def in_lines(schedule: str, most: int = NAME) -> str:
+    """Returns a schedule in lines of `most` characters, broken before a parameter."""
     first, *more = re.split("(?=:| --| / )", schedule)
     lines = [first]
     for part in more:
-        if len(lines[-1] + part) > NAME:
-            lines.append(f"  {part.strip()}")
+        if len(lines[-1] + part) > most:
+            lines.append(f" {part.strip()}")
         else:
             lines[-1] += part
     return "\n".join(lines)

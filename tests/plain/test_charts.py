@@ -178,7 +178,7 @@ def test_rows_of_another_file_are_judged_blind(tmp_path: Path, ringloom: Command
         "h100,forward,zigzag,8,65536,64,8,128,ms,20.9,\n"
         "h100,forward,zigzag,8,65536,64,8,128,ratio,1.43,ulysses\n"
     )
-    document = ringloom.json("reproduce", "--blind", str(file))
+    document = ringloom.json("reproduce", "--validate", str(file))
     first, second, third = document["rows"]
     assert {row["use"] for row in document["rows"]} == {"blind"}
     assert first["predicted_s"] / first["published_s"] - 1 == pytest.approx(first["error"])
@@ -190,7 +190,7 @@ def test_rows_of_another_file_are_judged_blind(tmp_path: Path, ringloom: Command
     assert [one["verdict"] for one in document["decisions"]] == ["right", "right"]
     assert document["summary"]["rows"] == 3
     assert document["frozen"]["date"]
-    assert "blind" in ringloom("reproduce", "--blind", str(file))
+    assert "blind" in ringloom("reproduce", "--validate", str(file))
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_the_page_begins_with_the_scenario_of_the_command(
     file = tmp_path / "slow.toml"
     file.write_text("speeds = [1.0, 0.5, 1.0, 1.0]\nshare = 0.25\n")
     words = "--ranks 4 --hardware h100 --no-overlap --slow-link 0-1=0.5 --topology torus:4"
-    more = "--placement 1,0,2,3 --launch 1e-3 --buffers 2 --scenario"
+    more = "--placement 1,0,2,3 --launch-latency 1e-3 --recv-buffers 2 --scenario"
     query = dict(parse_qsl(urlsplit(first_page(*words.split(), *more.split(), str(file))).query))
     assert from_query(query).scenario == Scenario(
         overlap=False,

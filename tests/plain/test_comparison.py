@@ -239,8 +239,8 @@ def test_no_name_is_cut_off_in_eighty_columns(ringloom: CommandLine) -> None:
     ("schedule", "lines"),
     [
         ("zigzag", ["zigzag"]),
-        ("usp:ulysses=2:order=context", ["usp:ulysses=2", "  :order=context"]),
-        ("usp:ulysses=2 --trim blocks", ["usp:ulysses=2", "  --trim blocks"]),
+        ("usp:ulysses=2:order=context", ["usp:ulysses=2", " :order=context"]),
+        ("usp:ulysses=2 --trim blocks", ["usp:ulysses=2", " --trim blocks"]),
     ],
 )
 def test_a_long_schedule_is_broken_before_a_parameter(schedule: str, lines: list[str]) -> None:

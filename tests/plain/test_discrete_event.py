@@ -298,7 +298,7 @@ SMALL = ["--ranks", "4", "--seq", "4096", "--heads", "4"]
 
 def test_the_command_line_takes_every_condition(ringloom: CommandLine, tmp_path: Path) -> None:
     under = ["--straggler", "3=0.5", "--slow-link", "2-3=0.1", "--slow-link", "0-1=0.5"]
-    under += ["--topology", "ring", "--buffers", "plan", "--engine", "events"]
+    under += ["--topology", "ring", "--recv-buffers", "plan", "--engine", "events"]
     trace = tmp_path / "t.json.gz"
     answer = ringloom.json("simulate", "striped", *SMALL, *under, "--trace", str(trace))
     assert answer["engine"] == "events"
@@ -335,12 +335,12 @@ def test_the_critical_path_of_a_pair_goes_on_in_the_backward_pass(ringloom: Comm
             ["--slow-link", "2-3=0.5", "--slow-link", "3-2=1"],
             "link 2-3 is named twice, once from either end",
         ),
-        (["--no-overlap", "--share", "0.1"], "--share needs overlap"),
+        (["--no-overlap", "--comm-sm-fraction", "0.1"], "--comm-sm-fraction needs overlap"),
         (
-            ["--buffers", "0"],
+            ["--recv-buffers", "0"],
             "buffers must be a whole number from 1 up, or plan, not 0",
         ),
-        (["--buffers", "1", "--mask", "full"], "stuck in step 1: rank"),
+        (["--recv-buffers", "1", "--mask", "full"], "stuck in step 1: rank"),
         (["--topology", "tours:2x2"], "; did you mean torus?"),
         (["--trace", "t.txt"], "a trace file ends in .json or .json.gz"),
     ],

@@ -347,7 +347,7 @@ def test_a_run_of_one_pass_is_not_laid_over_two(four: Comparison, tmp_path: Path
 def test_the_command_writes_the_page(tmp_path: Path, ringloom: CommandLine) -> None:
     target = tmp_path / "report.html"
     given = "--schedules ring,zigzag --no-overlap --straggler 3=0.5 --straggler 1=0.7"
-    given += " --slow-link 0-1=0.5 --placement 1,0,2,3 --buffers plan"
+    given += " --slow-link 0-1=0.5 --placement 1,0,2,3 --recv-buffers plan"
     printed = ringloom.json("report", *SMALL, *given.split(), "-o", str(target))
     content = unescape(target.read_text())
     assert printed["finding"] in content

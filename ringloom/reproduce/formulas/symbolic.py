@@ -11,7 +11,7 @@ import sympy
 
 from ringloom.planner.errors import RingloomError, brief, choices
 from ringloom.planner.ir import TENSORS, Pass
-from ringloom.planner.schedules import SCHEDULES, classic
+from ringloom.planner.schedules import SCHEDULES, classic, recorded_name
 from ringloom.reproduce.formulas.interpolation import ODD, Expr, P, R, U, c, interpolated
 
 d, g, h, e, w = sympy.symbols("d g h e w", positive=True, integer=True)
@@ -83,6 +83,7 @@ def formulas(schedule: str) -> Mapping[str, Expr]:
     own, in blocks of c tokens with all heads; a speedup counts pairs. Raises RingloomError for a
     schedule that has none.
     """
+    schedule = recorded_name(schedule)
     if schedule not in classic():
         raise RingloomError(f"no formulas of {brief(schedule)}: {choices(schedule, classic())}")
     counted, ranks = interpolated(schedule), U * R if schedule == "usp" else P
@@ -110,7 +111,7 @@ def formulas(schedule: str) -> Mapping[str, Expr]:
 
 def about(schedule: str) -> str:
     """Returns what travels in a schedule, and where its formulas hold."""
-    row = SCHEDULES[schedule]
+    row = SCHEDULES[recorded_name(schedule)]
     return f"{row.travels} over {row.path}; causal, P divides the KV heads, from 7 ranks on"
 
 
