@@ -10,8 +10,14 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 from docstrings import as_rst
 from from_code import PAGES
 from outputs import with_outputs
+from situations import situations, unsupported
+from sphinx.errors import ExtensionError
+from stored import stored
 
 import ringloom
+
+CHOOSE = HERE / "how-to/choose.md"
+INCLUDED = {"situations": situations}  # parts of pages that are written by hand
 
 project = "ringloom"
 author = "the ringloom authors"
@@ -26,7 +32,7 @@ copybutton_selector = ", ".join(
 )
 copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 copybutton_line_continuation_character = "\\"
-exclude_patterns = ["_build", "examples"]
+exclude_patterns = ["_build", "examples", *(f"generated/{name}.md" for name in INCLUDED)]
 myst_heading_anchors = 3
 autodoc_typehints = "none"  # signatures carry them; their links would lead out of these pages
 autodoc_member_order = "bysource"
@@ -45,13 +51,19 @@ html_theme_options = {"navigation_with_keys": True}
 
 
 def write_pages(app: Any) -> None:
-    """Write the pages that come from code, each only where it changed."""
+    """Writes the pages that come from code, each only if it changed.
+
+    Raises ExtensionError if the page on choosing recommends what `ringloom compare` does not.
+    """
     folder = HERE / "generated"
     folder.mkdir(exist_ok=True)
-    for name, lines in PAGES.items():
-        path, text = folder / f"{name}.md", "\n".join(lines()) + "\n"
+    for name, lines in (PAGES | INCLUDED).items():
+        path, text = folder / f"{name}.md", stored(name, lines)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
+    wrong = unsupported(CHOOSE.read_text(encoding="utf-8"), stored("situations", situations))
+    if wrong:
+        raise ExtensionError(f"{CHOOSE} recommends {wrong}, which compare does not")
 
 
 def show_outputs(app: Any, docname: str, source: list[str]) -> None:

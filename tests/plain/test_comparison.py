@@ -337,20 +337,3 @@ def test_schedules_that_are_not_reached_come_last_with_the_reason(ringloom: Comm
 def test_schedules_for_sparse_masks_are_compared_under_them(mask: str, more: set[str]) -> None:
     names = comparable(rl.Workload(seq=2**14, heads=8, mask=mask), 4, 8)
     assert {"groups", "group-cast"} & set(names) == more
-
-
-def test_what_the_page_on_choosing_recommends_is_compared() -> None:
-    page = (Path(__file__).parents[2] / "docs/how-to/choose.md").read_text(encoding="utf-8")
-    table = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| ")][1:]
-    usual = rl.Workload(seq=2**16, heads=32, kv_heads=8)
-    works = {
-        "a window": replace(usual, mask="window:4096"),
-        "packed documents": replace(usual, mask="causal & documents:30000,35536"),
-        "decoding, few queries": replace(usual, seq=1),
-    }
-    assert {situation.strip() for situation, _ in table} > works.keys()
-    for situation, schedules in table:
-        names = comparable(works.get(situation.strip(), usual), 16, 8)
-        compared = {name.partition(":")[0] for name in names}
-        for name in re.findall("`(.*?)`", schedules):
-            assert name.partition(":")[0] in compared, (situation, name)

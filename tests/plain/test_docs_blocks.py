@@ -26,7 +26,8 @@ from ringloom.simulator.network.topology import KINDS as TOPOLOGIES
 
 DOCS = ROOT / "docs"
 RUN = [ROOT / "README.md", DOCS / "start.md", *sorted((DOCS / "how-to").glob("*.md"))]
-KINDS = {"bash": "shown", "py": "shown", "text": "text", "{literalinclude}": "included"}
+KINDS = {"bash": "shown", "py": "shown", "text": "text"}
+KINDS |= dict.fromkeys(("{include}", "{literalinclude}"), "included")
 # Blocks of a page that are never run: they need a cluster, or do not end.
 SHOWN = {"train": 1, "packed": 1, "start": 2, "cluster": 1, "nodes": 4, "see": 1, "sweep": 1}
 REGISTRIES: list[dict[str, Any]] = [rl.SCHEDULES, MASKS, TOPOLOGIES, TERMS, OPTIONAL]

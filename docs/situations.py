@@ -1,0 +1,135 @@
+"""The table of situations: what `ringloom compare` recommends for each, asked at every build."""
+
+import io
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+from markdown import Lines, table
+from pages import FENCE
+
+import ringloom as rl
+from ringloom.cli import command_of, main
+from ringloom.planner.errors import PlanError
+from ringloom.planner.planning import find_schedule
+
+LISTED = 4  # schedules too close to call that a cell lists; the others are counted
+LLAMA = "--heads 32 --kv-heads 8"
+TREE = "tree:8192,1024,1024,1024,1024/-,0,0,0,0"
+ASKED = {
+    "One node of H100s, training": f"--ranks 8 --seq 128k {LLAMA} --hardware h100 --pass both",
+    "One node of H100s, prefill": f"--ranks 8 --seq 128k {LLAMA} --hardware h100",
+    "Two nodes of H100s, training": f"--ranks 16 --seq 256k {LLAMA} --hardware h100 --pass both",
+    "A100s on PCIe": f"--ranks 8 --seq 32k {LLAMA} --hardware a100-pcie --pass both",
+    "RTX 4090s on PCIe": f"--ranks 8 --seq 32k {LLAMA} --hardware rtx-4090",
+    "MI300X, each linked to all others": f"--ranks 8 --seq 64k {LLAMA} --hardware mi300x",
+    "TPU v5e": f"--ranks 8 --seq 64k {LLAMA} --hardware tpu-v5e",
+    "A single KV head (MQA)": "--ranks 8 --seq 128k --heads 32 --kv-heads 1 --hardware h100",
+    "A KV head per query head (MHA)": "--ranks 8 --seq 128k --heads 32 --hardware h100",
+    "Six ranks, which do not divide the heads": f"--ranks 6 --seq 96k {LLAMA} --hardware h100",
+    "No mask": "--ranks 8 --seq 64k --heads 16 --hardware h100 --mask full",
+    "A sliding window": (
+        f'--ranks 8 --seq 128k {LLAMA} --hardware h100 --mask "causal & window:4096"'
+    ),
+    "A window and a few global tokens": (
+        f'--ranks 8 --seq 64k {LLAMA} --hardware h100 --mask "causal & (window:4096 | global:64)"'
+    ),
+    "Packed documents of different lengths": (
+        f'--ranks 8 --seq 64k {LLAMA} --hardware h100 --mask "causal & documents:40000,20000,5536"'
+    ),
+    "Packed documents of equal length": (
+        f"--ranks 8 --seq 64k {LLAMA} --hardware h100"
+        ' --mask "causal & documents:16384,16384,16384,16384"'
+    ),
+    "Chunks, as in Llama 4": (
+        f'--ranks 8 --seq 128k {LLAMA} --hardware h100 --mask "causal & chunks:8k"'
+    ),
+    "Four answers to one prompt": f"--ranks 8 --seq 12k {LLAMA} --hardware h100 --mask {TREE}",
+    "Decoding one token": f"--ranks 8 --seq 1 --kv-seq 256k {LLAMA} --hardware h100",
+    "Chunked prefill behind a cache": f"--ranks 8 --seq 4k --kv-seq 256k {LLAMA} --hardware h100",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What compare says of a situation: the fastest schedule, those that tie, and why.
+
+    `names` are the schedules of all rows.
+    """
+
+    situation: str
+    options: str
+    fastest: str
+    ties: tuple[str, ...]
+    why: str
+    names: tuple[str, ...]
+
+
+def answer(situation: str, options: str) -> Answer:
+    """Runs `ringloom compare` with some options.
+
+    Raises AssertionError if it fails, or prints a name that `--schedules` does not accept.
+    """
+    output = io.StringIO()
+    with redirect_stdout(output):
+        status = main(["compare", *shlex.split(options), "--json"])
+    assert status == 0, f"ringloom compare {options}"
+    said: dict[str, Any] = json.loads(output.getvalue())
+    names = tuple(row["schedule"] for row in said["rows"])
+    assert accepted(options, names), f"--schedules does not accept {names} of {options}"
+    advice = said["recommendation"]
+    return Answer(
+        situation, options, advice["schedule"], tuple(advice["close_to"]), reason(advice), names
+    )
+
+
+def accepted(options: str, names: Sequence[str]) -> bool:
+    """Returns True if the option `--schedules` reads names as the same schedules."""
+    words = [*shlex.split(options), "--schedules", ",".join(names)]
+    with command_of("compare").make_context("compare", words) as context:
+        chosen: list[str] = context.params["schedules"]
+    return chosen == list(names) and all(map(is_schedule, chosen))
+
+
+def is_schedule(name: str) -> bool:
+    """Returns True if a name, without options such as --trim, is one of a schedule."""
+    try:
+        find_schedule(name.partition(" --")[0])
+    except PlanError:
+        return False
+    return True
+
+
+def reason(advice: Mapping[str, Any]) -> str:
+    """Returns why the next schedule is slower, without the name of the fastest one."""
+    text = str(advice["reason"]).removeprefix(str(advice["answer"])).strip()
+    text = text.replace(f" as long as {advice['schedule']}:", " as long:")
+    return text.replace(f"in {advice['schedule']}", "in the fastest")
+
+
+def situations() -> Lines:
+    """Writes the table, a row per situation."""
+    head = "situation", "fastest", "too close to call", "why the next one is slower"
+    yield from table(head, (_row(answer(*one)) for one in ASKED.items()))
+
+
+def unsupported(page: str, rows: str) -> list[str]:
+    """Returns the schedules that a page's prose names and that no row of the table does."""
+    named, supported = (_schedules(text) for text in (FENCE.sub("", page), rows))
+    return sorted(named - supported)
+
+
+def _schedules(text: str) -> set[str]:
+    words = re.findall(r"`([^`\n]+)`", text)
+    return {re.split("[: ]", word)[0] for word in words} & rl.SCHEDULES.keys()
+
+
+def _row(one: Answer) -> tuple[str, ...]:
+    ties = ", ".join(f"`{name}`" for name in one.ties[:LISTED])
+    more = len(one.ties) - LISTED
+    ties += f" and {more} more" if more > 0 else ""
+    return f"{one.situation}<br>`{one.options}`", f"`{one.fastest}`", ties or "none", one.why
