@@ -56,7 +56,7 @@ ASKED = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What compare says of a situation: the fastest schedule, those that tie, and why.
+    """The answer of compare: the fastest schedule, those that tie with it, and why.
 
     `names` are the schedules of all rows.
     """
