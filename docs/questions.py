@@ -63,7 +63,8 @@ for mask in ("causal", "window:4096"):
     advice = rl.compare(work, 8, "h100", ["ring", "zigzag", "allgather", "halo"]).recommendation
     print(f"{mask}: {advice.schedule}, close to it: {', '.join(advice.close_to) or 'none'}")""",
             "Ask once per kind of layer: the answers may differ. Layers that share the layout of"
-            " their tokens need no exchange in between; `rl.balance` makes one for several masks.",
+            " their tokens need no exchange in between; `rl.balanced_layout` makes one for several"
+            " masks.",
         ),
     ),
     "Which method and degree for my links and heads": (

@@ -2,7 +2,7 @@
 step    ::= Step(attends, moves)         moves read what attends of this step do not yet change
 attend  ::= Attend(rank, q, kv)          a rectangle: q blocks x kv blocks, on one rank
 move    ::= Move(tensors, blocks, src, dst)   one message per row
-held    ::= Held(tensors, blocks, rank)  copies that are already elsewhere before step 0
+held    ::= InitialCopy(tensors, blocks, rank)  copies that are already elsewhere before step 0
 tensor  ::= Q DOUT STATS OUT DQ (query side) | KV DKV (KV side)
 
 By columns: a node holds small-integer arrays over its rows, -1 for "no block"; never an object
@@ -248,7 +248,7 @@ class Move(Carrying):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Held(Carrying):
+class InitialCopy(Carrying):
     """Initial copies: `blocks` [n, w] of each tensor, resident on `rank` [n] before step 0.
 
     Of inputs, and in a backward pass of OUT: the finished result, to read and not to add to.
@@ -321,13 +321,13 @@ class Plan:
     ranks: int
     partition: Partition
     pass_: Pass
-    start: tuple[Held, ...]
+    start: tuple[InitialCopy, ...]
     buffers: tuple[tuple[str, int], ...]
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(filter(None, each(Step, self.steps, "steps"))))
-        object.__setattr__(self, "start", each(Held, self.start, "start"))
+        object.__setattr__(self, "start", each(InitialCopy, self.start, "start"))
         if self.pass_ not in INPUTS:
             raise PlanError(f"a pass is forward or backward, not {brief(self.pass_)}")
         check_request(self.workload, self.ranks, "a plan")
@@ -344,12 +344,12 @@ class Plan:
             for node in nodes:
                 self._check_node(f"step {number}", node)
 
-    def _check_node(self, where: str, node: Attend | Move | Held) -> None:
+    def _check_node(self, where: str, node: Attend | Move | InitialCopy) -> None:
         if isinstance(node, Attend):
             self._check_blocks(where, "Q", node.q)
             self._check_blocks(where, "KV", node.kv)
         else:
-            known = HELD if isinstance(node, Held) else CARRIED
+            known = HELD if isinstance(node, InitialCopy) else CARRIED
             if foreign := [t for t in node.tensors if t not in known[self.pass_]]:
                 raise PlanError(f"{where}: no {foreign[0]} in a {self.pass_} plan")
             self._check_blocks(where, node.tensors[0], node.blocks)

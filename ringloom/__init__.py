@@ -21,6 +21,9 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         return __dir__()
     api = vars(import_module("ringloom.api"))
+    old_names = import_module("ringloom.renamed").NAMES
+    if name in old_names:
+        return api[old_names[name]]
     if name.startswith("_") or name not in api:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals().update((public, api[public]) for public in api if not public.startswith("_"))

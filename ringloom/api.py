@@ -22,11 +22,11 @@ from ringloom.planner.errors import RingloomError as RingloomError
 from ringloom.planner.files import load as load
 from ringloom.planner.files import save as save
 from ringloom.planner.ir import Attend as Attend
-from ringloom.planner.ir import Held as Held
+from ringloom.planner.ir import InitialCopy as InitialCopy
 from ringloom.planner.ir import Move as Move
 from ringloom.planner.ir import Plan as Plan
 from ringloom.planner.ir import Step as Step
-from ringloom.planner.layouts import balance as balance
+from ringloom.planner.layouts import balanced_layout as balanced_layout
 from ringloom.planner.layouts import by_tokens as by_tokens
 from ringloom.planner.masks import And as And
 from ringloom.planner.masks import BlockCausal as BlockCausal

@@ -184,7 +184,7 @@ def asked(
             *["sinks"] * work.sinks,
             work.dtype,
             counted(ranks, "rank") + (f" of {where}" if where else ""),
-            *scenario.words,
+            *scenario.describe(),
         ]
     )
 

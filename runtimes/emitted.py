@@ -14,7 +14,7 @@ import numpy as np
 
 from ringloom.codegen import emit
 from ringloom.planner.analysis.tiles import tiles
-from ringloom.planner.ir import Attend, Held, Move, Plan, Step
+from ringloom.planner.ir import Attend, InitialCopy, Move, Plan, Step
 from ringloom.planner.passes.trim import trim
 from ringloom.planner.plans import Plans
 from ringloom.planner.verify import verify
@@ -70,7 +70,7 @@ def source_of(plans: Plans, target: str) -> str:
 def fetched(plan: Plan) -> Plan:
     """Makes a backward plan need nothing of a forward pass: step 0 brings what it had before.
 
-    Held Q, KV --> Move(Q), Move(KV)      Held OUT --> Move(STATS)
+    InitialCopy Q, KV --> Move(Q), Move(KV)      InitialCopy OUT --> Move(STATS)
     """
     if not plan.start:
         return plan
@@ -79,7 +79,7 @@ def fetched(plan: Plan) -> Plan:
     return verify(alone)
 
 
-def _bringing(plan: Plan, held: Held) -> Iterator[Move]:
+def _bringing(plan: Plan, held: InitialCopy) -> Iterator[Move]:
     """Messages from the owners of held blocks, a column of blocks at a time."""
     tensors = tuple("STATS" if tensor == "OUT" else tensor for tensor in held.tensors)
     owners = plan.side(tensors[0]).owners

@@ -26,7 +26,7 @@ from ringloom.simulator.timeline import Floats
 KEPT = 1 << 16  # rows up to which a timeline keeps every row unless told otherwise
 SUMMED = (
     *("makespan", "busy", "exposed", "bytes_sent", "max_bytes_sent"),
-    *("busiest_link", "own_limit", "bound", "compute_bound"),
+    *("busiest_link", "plan_lower_bound", "bound", "compute_bound"),
     *("rounds", "messages"),
 )
 
@@ -49,9 +49,13 @@ class Prediction(Drawn):
     peak_bytes: int  # of the rank that holds most
     bound: Bounds  # of this workload on these ranks, whatever the plan
     compute_bound: Bounds  # of compute and memory alone, which holds for plans of no class, too
-    outside: str | None  # why the plan is in no class for which the bound holds; None if it is
+    bound_inapplicable_reason: (
+        str | None
+    )  # why the plan is in no class for which the bound holds; None if it is
     busiest_link: float  # seconds that this plan's busiest port or link is taken
-    own_limit: float  # the same of its busiest rank or link: what no order of its work is below
+    plan_lower_bound: (
+        float  # the same of its busiest rank or link: what no order of its work is below
+    )
     rounds: int
     passes: tuple["Prediction", ...] = ()
     engine: Engine = "recurrence"  # the one that timed it
@@ -92,7 +96,9 @@ class Prediction(Drawn):
     def bound_reason(self) -> str | None:
         """Why there is no `bound_ratio`; None where there is one."""
         nothing = self.makespan and not self.bound.seconds
-        return self.outside or ("the mask allows no query-key pair" if nothing else None)
+        return self.bound_inapplicable_reason or (
+            "the mask allows no query-key pair" if nothing else None
+        )
 
     def as_row(self) -> dict[str, float | int | str | None]:
         """Return the numbers that schedules are compared by, as plain values for JSON.
@@ -110,7 +116,7 @@ class Prediction(Drawn):
             "bound_reason": self.bound_reason,
             "compute_bound_s": self.compute_bound.seconds,
             "compute_bound_ratio": self.compute_bound_ratio,
-            "own_limit_s": self.own_limit,
+            "own_limit_s": self.plan_lower_bound,
         }
 
 
@@ -226,9 +232,9 @@ def _one_pass(costs: Costs, scenario: Scenario, engine: Engine, record: bool) ->
         peak_bytes=int(used.peak.max()),
         bound=bound,
         compute_bound=computing,
-        outside=reason,
+        bound_inapplicable_reason=reason,
         busiest_link=link,
-        own_limit=max(least.seconds, link, float(sums.busy.max())),
+        plan_lower_bound=max(least.seconds, link, float(sums.busy.max())),
         rounds=plan.rounds,
         messages=sums.messages,
         timeline=timeline,
@@ -244,7 +250,8 @@ def _both(first: Prediction, second: Prediction) -> Prediction:
         first,
         **sums,
         peak_bytes=max(first.peak_bytes, second.peak_bytes),
-        outside=first.outside or second.outside,
+        bound_inapplicable_reason=first.bound_inapplicable_reason
+        or second.bound_inapplicable_reason,
         timeline=None,
         memory=None,
         passes=(first, second),

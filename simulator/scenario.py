@@ -102,7 +102,7 @@ class Scenario(OneLine):
         if self.launch is not None and self.launch < 0:
             raise RingloomError(f"a launch takes 0 seconds or more, not {self.launch:g}")
         with _reading("speeds", self.speeds, "numbers by rank, as {3: 0.5}, or one for each"):
-            for rank, factor in self.factors.items():
+            for rank, factor in self.speed_factors.items():
                 whole("a rank", rank, -FARTHEST, FARTHEST)
                 number("a speed", factor)
         links = self.links or {}
@@ -126,8 +126,7 @@ class Scenario(OneLine):
         said = [f"{name}={value!r}" for name, (value, usual) in values.items() if value != usual]
         return f"Scenario({', '.join(said)})"
 
-    @property
-    def words(self) -> list[str]:
+    def describe(self) -> list[str]:
         """Phrases for all that is not as usual."""
         said = {
             "overlap": "transfers and compute one after the other",
@@ -142,14 +141,14 @@ class Scenario(OneLine):
         ]
 
     @property
-    def factors(self) -> dict[int, float]:
+    def speed_factors(self) -> dict[int, float]:
         """Speeds by rank, where they are given."""
         given = self.speeds or {}
         return dict(given if isinstance(given, Mapping) else enumerate(given))
 
     def speed(self, ranks: int) -> NDArray[np.float64]:
         """Return the speed of each rank [ranks]; raises RingloomError for ranks that are not."""
-        speed, given = np.ones(ranks), self.factors
+        speed, given = np.ones(ranks), self.speed_factors
         if given and not isinstance(self.speeds, Mapping) and len(given) != ranks:
             raise RingloomError(f"{len(given)} speeds for {ranks} ranks")
         for rank, factor in given.items():

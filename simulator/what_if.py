@@ -128,7 +128,7 @@ def changed(
     if key in ("share", "launch"):
         return hardware, replace(scenario, **{key: value})  # type: ignore[arg-type]
     if name == "speed" and which.isdecimal():
-        return hardware, replace(scenario, speeds={**scenario.factors, int(which): value})
+        return hardware, replace(scenario, speeds={**scenario.speed_factors, int(which): value})
     if name == "link":
         with suppress(ValueError):
             ends, links = ends_of(which), dict(scenario.links or {})

@@ -22,7 +22,7 @@ from ringloom.planner.errors import PlanError, brief
 from ringloom.planner.files.runs import LONG, expanded, runs_of
 from ringloom.planner.files.sizes import check_sizes
 from ringloom.planner.given import LONGEST_NAME, name
-from ringloom.planner.ir import Attend, Held, Move, Node, Plan, Step
+from ringloom.planner.ir import Attend, InitialCopy, Move, Node, Plan, Step
 from ringloom.planner.partitions import Block, Ints, Partition, Side
 from ringloom.planner.plans import AnyPlans, Plans
 from ringloom.planner.verify import verify, verify_pair
@@ -52,7 +52,9 @@ def dumps(given: AnyPlans) -> str:
 def _version(plan: Plan) -> int:
     """Returns the first version whose readers accept a plan."""
     moves, attends = ((node for _, node in nodes) for nodes in (plan.moves(), plan.attends()))
-    if any(len(node) >= LONG for node in chain[Held | Move | Attend](plan.start, moves, attends)):
+    if any(
+        len(node) >= LONG for node in chain[InitialCopy | Move | Attend](plan.start, moves, attends)
+    ):
         return 4
     return 3 if _added(plan.workload) else 2
 
@@ -151,7 +153,7 @@ def _plan_in(value: Json, largest: int) -> Plan:
         ranks=ranks,
         partition=Partition(*(Side(tuple(map(_block_in, sides[side]))) for side in SIDES)),
         pass_=plan["pass"],
-        start=tuple(_node_in(Held, held) for held in plan["start"]),
+        start=tuple(_node_in(InitialCopy, held) for held in plan["start"]),
         buffers=tuple(
             (_checked(str, tensor, "a tensor"), _checked(int, slots, "slots"))
             for tensor, slots in _checked(list, plan["buffers"], "buffers")

@@ -9,7 +9,7 @@ from ringloom.planner.errors import PlanError, unknown
 from ringloom.planner.given import whole
 from ringloom.planner.layouts.by_place import PIECES as PIECES
 from ringloom.planner.layouts.by_place import contiguous, striped, zigzag
-from ringloom.planner.layouts.by_work import balance as balance
+from ringloom.planner.layouts.by_work import balanced_layout as balanced_layout
 from ringloom.planner.layouts.by_work import even_work, heap, snake
 from ringloom.planner.layouts.documents import parts as parts
 from ringloom.planner.layouts.documents import per_document, whole_document

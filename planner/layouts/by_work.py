@@ -65,7 +65,9 @@ def even_work(work: Workload, ranks: int, grain: int) -> Sides:
     return both(work, shards)
 
 
-def balance(work: Workload, masks: Sequence[Mask | str], ranks: int, grain: int = 0) -> Partition:
+def balanced_layout(
+    work: Workload, masks: Sequence[Mask | str], ranks: int, grain: int = 0
+) -> Partition:
     """Returns a partition that balances several masks at once, as of the layers of one model.
 
     Its goal is the largest load over masks and ranks, each mask's in shares of its own average:
@@ -74,9 +76,9 @@ def balance(work: Workload, masks: Sequence[Mask | str], ranks: int, grain: int 
     mask counts only where it is among `masks`. Give it to `plan(..., layout=partition)`. Raises
     PlanError for no mask, and for one that does not fit the lengths.
     """
-    check_request(work, ranks, "balance(work, masks, ranks)")
+    check_request(work, ranks, "balanced_layout(work, masks, ranks)")
     if not isinstance(masks, Sequence) or isinstance(masks, str) or not masks:
-        raise PlanError(f"balance takes a list of one mask or more, not {brief(masks)}")
+        raise PlanError(f"balanced_layout takes a list of one mask or more, not {brief(masks)}")
     layers = [replace(work, mask=parse(m) if isinstance(m, str) else m) for m in masks]
 
     def dispatched(side: SideName) -> Chunks:

@@ -10,7 +10,7 @@ from ringloom.planner.analysis.messages import reaches_owner
 from ringloom.planner.analysis.tables import Table
 from ringloom.planner.columns import twice
 from ringloom.planner.errors import PlanError, each
-from ringloom.planner.ir import QUERY_SIDE, TENSORS, Held, Move, Plan, Step
+from ringloom.planner.ir import QUERY_SIDE, TENSORS, InitialCopy, Move, Plan, Step
 from ringloom.planner.partitions import Ints
 from ringloom.planner.plans import one_plan
 
@@ -44,7 +44,7 @@ def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
         moves = list[Move]()
         for move in step.moves:
             if move.tensors[0] in keep and not move.accumulates:
-                held.append(Held(move.tensors, move.blocks, move.dst))
+                held.append(InitialCopy(move.tensors, move.blocks, move.dst))
             if move.tensors == ("Q",):
                 moves += _query_side(move, made, "Q" in keep)
             elif move.accumulates:
@@ -57,12 +57,12 @@ def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
     return replace(plan, pass_="backward", start=start, buffers=buffers, steps=tuple(steps))
 
 
-def _finished_away(plan: Plan) -> tuple[list[Held], Table]:
+def _finished_away(plan: Plan) -> tuple[list[InitialCopy], Table]:
     """OUT where whole messages of finished results leave from, and which places those are."""
-    left, made = list[Held](), Table(plan, "OUT")
+    left, made = list[InitialCopy](), Table(plan, "OUT")
     for number, move in plan.moves():
         if move.tensors == ("OUT",) and (rows := reaches_owner(plan, number, move)).any():
-            left.append(Held(("OUT",), move.blocks[rows], move.src[rows]))
+            left.append(InitialCopy(("OUT",), move.blocks[rows], move.src[rows]))
             made[move.src[rows], move.blocks[rows]] = True
     return left, made
 

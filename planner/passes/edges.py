@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from ringloom.planner.columns import by_group, ragged
-from ringloom.planner.ir import TENSORS, Attend, Held, Index, Move, Plan, Step
+from ringloom.planner.ir import TENSORS, Attend, Index, InitialCopy, Move, Plan, Step
 from ringloom.planner.masks.mask import SideName
 from ringloom.planner.partitions import LARGEST, Block, Ints, Partition, Ranges, Side
 from ringloom.planner.plans import one_plan
@@ -52,7 +52,7 @@ def cut_at_edges(plan: Plan) -> Plan:
         )
         for step in plan.steps
     )
-    start = (Held(h.tensors, _parts(h.blocks, parts[h.side]), h.rank) for h in plan.start)
+    start = (InitialCopy(h.tensors, _parts(h.blocks, parts[h.side]), h.rank) for h in plan.start)
     return replace(
         plan,
         partition=Partition(q, kv),

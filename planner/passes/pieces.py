@@ -9,7 +9,7 @@ import numpy as np
 
 from ringloom.planner.analysis.tables import Bits, Table, attended_blocks
 from ringloom.planner.columns import by_group
-from ringloom.planner.ir import Held, Index, Move, Plan, Step
+from ringloom.planner.ir import Index, InitialCopy, Move, Plan, Step
 from ringloom.planner.masks.mask import SideName
 from ringloom.planner.partitions import Side
 from ringloom.planner.passes.trim import drop_empty
@@ -49,7 +49,7 @@ def _cut(plan: Plan, cut: Callable[[Move], list[Move]]) -> Plan:
     return drop_empty(replace(plan, start=tuple(filter(len, start)), steps=tuple(steps)))
 
 
-def brought(plan: Plan, held: Held) -> Move:
+def brought(plan: Plan, held: InitialCopy) -> Move:
     """The messages by which held copies came: from their owner, from -1 if that is not one rank."""
     owners = plan.partition.side(held.side).owners
     owner = owners[held.blocks.max(axis=1)]
@@ -57,8 +57,8 @@ def brought(plan: Plan, held: Held) -> Move:
     return Move(held.tensors, held.blocks, np.where(one, owner, -1), held.rank)
 
 
-def _left(move: Move) -> Held:
-    return Held(move.tensors, move.blocks, move.dst)
+def _left(move: Move) -> InitialCopy:
+    return InitialCopy(move.tensors, move.blocks, move.dst)
 
 
 def _wider(plan: Plan, side: SideName) -> Callable[[Move], Bits]:

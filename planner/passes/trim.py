@@ -8,7 +8,7 @@ from ringloom.planner.analysis.partial_sums import away, transfers, travelling
 from ringloom.planner.analysis.tables import Bits, Table, attended_blocks, of_inputs
 from ringloom.planner.analysis.tiles import Tiles, dead_edges, tiles
 from ringloom.planner.columns import chosen, distinct
-from ringloom.planner.ir import Attend, Held, Move, Plan, Step
+from ringloom.planner.ir import Attend, InitialCopy, Move, Plan, Step
 from ringloom.planner.partitions import Ints
 from ringloom.planner.passes.exchanges import exchanges
 from ringloom.planner.plans import one_plan
@@ -23,25 +23,25 @@ def trim(plan: Plan, regular: bool = True) -> Plan:
     Move of copies that are not used  -->  nothing; a complete exchange goes whole, or not at all,
                                            if the plan is to stay `regular`
     Move of absent accumulators only  -->  nothing
-    Move, Held of blocks of no token  -->  nothing
+    Move, InitialCopy of blocks of no token  -->  nothing
     """
     return drop_empty(drop_unused(drop_blank(drop_dead(one_plan(plan, "trim"))), regular))
 
 
 def drop_blank(plan: Plan) -> Plan:
-    """Move(blocks), Held(blocks)  -->  the same without blocks that have no token."""
+    """Move(blocks), InitialCopy(blocks)  -->  the same without blocks that have no token."""
     blank = {side: plan.partition.side(side).sizes == 0 for side in ("q", "kv")}
     if not any(map(np.any, blank.values())):
         return plan
 
-    def left(node: Move | Held) -> Ints:
+    def left(node: Move | InitialCopy) -> Ints:
         return np.where(blank[node.side][node.blocks], -1, node.blocks)
 
     steps = (
         Step(s.attends, tuple(Move(m.tensors, left(m), m.src, m.dst) for m in s.moves))
         for s in plan.steps
     )
-    start = tuple(Held(held.tensors, left(held), held.rank) for held in plan.start)
+    start = tuple(InitialCopy(held.tensors, left(held), held.rank) for held in plan.start)
     return replace(plan, start=start, steps=tuple(steps))
 
 
@@ -118,13 +118,17 @@ def _of(needed: Needed, tensors: tuple[str, ...]) -> list[Table]:
     return [table for name, table in needed.items() if name in tensors]
 
 
-def _still_held(held: Held, needed: Needed, regular: bool) -> Held:
+def _still_held(held: InitialCopy, needed: Needed, regular: bool) -> InitialCopy:
     """Whole rows of copies, or blocks, that are read on their rank; OUT is, where STATS are."""
     tables = _of(needed, ("STATS",) if held.tensors == ("OUT",) else held.tensors)
     used = np.logical_or.reduce([table[held.rank, held.blocks] for table in tables])
     if regular:
         used = np.broadcast_to(used.any(axis=1)[:, None], used.shape)
-    return held if used.all() else Held(held.tensors, np.where(used, held.blocks, -1), held.rank)
+    return (
+        held
+        if used.all()
+        else InitialCopy(held.tensors, np.where(used, held.blocks, -1), held.rank)
+    )
 
 
 def drop_empty(plan: Plan) -> Plan:

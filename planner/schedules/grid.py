@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ringloom.planner.errors import PlanError
-from ringloom.planner.ir import Attend, Held, Move, Plan, Step
+from ringloom.planner.ir import Attend, InitialCopy, Move, Plan, Step
 from ringloom.planner.partitions import Ints, Partition, Side
 
 Moves = tuple[Move, ...]
@@ -69,6 +69,6 @@ def relabelled(plan: Plan, rank: Ints) -> Plan:
         moves = (Move(m.tensors, m.blocks, rank[m.src], rank[m.dst]) for m in old.moves)
         return Step(tuple(attends), tuple(moves))
 
-    start = tuple(Held(h.tensors, h.blocks, rank[h.rank]) for h in plan.start)
+    start = tuple(InitialCopy(h.tensors, h.blocks, rank[h.rank]) for h in plan.start)
     partition = Partition(moved(plan.partition.q), moved(plan.partition.kv))
     return replace(plan, partition=partition, start=start, steps=tuple(map(step, plan.steps)))

@@ -102,7 +102,7 @@ def progress() -> Iterator[Callable[[str, float, float], None]]:
 def page(result: SearchResult) -> Iterator[Any]:
     """Yields the plans, how far they are from the bound and why, and the runner-ups."""
     over, least = f"{result.gap:.0%}", result.least
-    kind = "compute and memory" if result.prediction.outside else least.why
+    kind = "compute and memory" if result.prediction.bound_inapplicable_reason else least.why
     memory = size(result.prediction.peak_bytes)
     both = len({*result.recipes}) > 1
     for plan, recipe in [*zip(result.plans, result.recipes, strict=True)][: 1 + both]:

@@ -138,7 +138,7 @@ class Choices:
 def from_scenario(scenario: Scenario, **others: Any) -> Choices:
     """Returns the choices of a scenario; raises RingloomError for what an address cannot say."""
     values = {field.name: getattr(scenario, field.name) for field in fields(Scenario)}
-    values["speeds"] = scenario.factors
+    values["speeds"] = scenario.speed_factors
     texts = {name: text_of(values.pop(key)) for name, key in SCENARIO.items()}
     texts["overlap"] = _text(values.pop("overlap"))
     if unknown := [name for name, value in values.items() if value != getattr(Scenario, name)]:

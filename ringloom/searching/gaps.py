@@ -63,7 +63,7 @@ def gaps_of(
 
     Each is given with its prediction in that scenario.
     """
-    outside = any(run.outside for _, run in runs)
+    outside = any(run.bound_inapplicable_reason for _, run in runs)
     bounds = [run.compute_bound if outside else run.bound for _, run in runs]
     return [
         _gap(plan, run, bound.seconds, machine, scenario)

@@ -57,7 +57,11 @@ class SearchResult:
     @property
     def least(self) -> Bounds:
         """The bound that holds for the plans, whatever their class, and why."""
-        return self.prediction.compute_bound if self.prediction.outside else self.prediction.bound
+        return (
+            self.prediction.compute_bound
+            if self.prediction.bound_inapplicable_reason
+            else self.prediction.bound
+        )
 
     @property
     def bound(self) -> float:
@@ -80,7 +84,7 @@ class SearchResult:
             "makespan_s": self.makespan,
             "bound_s": self.bound,
             "bound_why": self.least.why,
-            "bound_reason": self.prediction.outside,
+            "bound_reason": self.prediction.bound_inapplicable_reason,
             "gap": self.gap,
             "peak_bytes": self.prediction.peak_bytes,
             "max_bytes_sent": self.prediction.max_bytes_sent,

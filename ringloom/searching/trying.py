@@ -108,7 +108,7 @@ class Search:
             if one.score and one.score.seconds < best:
                 best = one.score.seconds
                 run = prediction_of(one)
-                bound = (run.compute_bound if run.outside else run.bound).seconds
+                bound = (run.compute_bound if run.bound_inapplicable_reason else run.bound).seconds
             if best < math.inf:
                 self.told(str(one.recipe), best, best / bound - 1 if bound else math.inf)
         return every

@@ -170,7 +170,7 @@ def prediction(result: Prediction) -> Table:
         ("time", seconds(result.makespan)),
         ("lower bound", f"{seconds(result.bound.seconds)}; {over}"),
         *computing,
-        ("own limit", f"{seconds(result.own_limit)}, of this plan's own work and messages"),
+        ("own limit", f"{seconds(result.plan_lower_bound)}, of this plan's own work and messages"),
         ("idle", f"{result.idle_fraction:.1%} of all ranks' time"),
         ("exposed communication", f"{seconds(result.exposed)} on the rank that waits longest"),
         ("bytes sent", f"{size(result.max_bytes_sent)} by the busiest rank"),

@@ -124,7 +124,7 @@ def law_of_scenarios(made: tuple[str, bytes], read: Scenario) -> None:
         again = value_of(name, text_of(value))
         assert again == (list(value) if name == "placement" else value), name
     assert set(parsed(made)) <= set(vars(read))
-    assert all(map(str.isprintable, [*read.words, repr(read)]))
+    assert all(map(str.isprintable, [*read.describe(), repr(read)]))
     for use in (lambda: read.speed(4), lambda: read.machine(hardware("h100"))):
         refused_or_read(use)
     if isinstance(read.topology, str | None):

@@ -10,7 +10,7 @@ from dense_attention import assert_dense
 from jax_in_numpy import replay, replayed
 from loop_schedules import FOREIGN, foreign_pair
 from ringloom.codegen.programs import Program, program_of
-from ringloom.planner.ir import Attend, Held, Move, Plan, Step
+from ringloom.planner.ir import Attend, InitialCopy, Move, Plan, Step
 from ringloom.planner.layouts import by_tokens
 from ringloom.planner.masks import Causal, Documents, Full, Prefix, Window
 from ringloom.planner.passes.adjoint import adjoint
@@ -232,11 +232,11 @@ def test_results_that_a_backward_pass_holds_beside_statistics_that_come_are_exac
     work = Workload(16, heads=8, kv_heads=2, head_dim=1, mask=Full(), dtype="float64")
     forward = plan("ulysses-stages:stages=2", work, 4, passes=())
     backward = adjoint(forward, keep=("KV",))
-    held, steps = list[Held](), list[Step]()
+    held, steps = list[InitialCopy](), list[Step]()
     for number, step in enumerate(backward.steps):
         late = number and [m for m in step.moves if "STATS" in m.tensors]
         sent = [Move(("DOUT",), m.blocks, m.src, m.dst) for m in late or ()]
-        held += [Held((t,), m.blocks, m.dst) for m in late or () for t in ("Q", "OUT")]
+        held += [InitialCopy((t,), m.blocks, m.dst) for m in late or () for t in ("Q", "OUT")]
         steps.append(Step(step.attends, (*sent, *(m for m in step.moves if m not in (late or ())))))
     assert held
     start = (*backward.start, *held)
@@ -252,7 +252,7 @@ def test_the_heads_of_one_step_that_a_backward_pass_holds_are_exact() -> None:
     steps = [*backward.steps]
     last = max(n for n, step in enumerate(steps) if any("KV" in m.tensors for m in step.moves))
     moves = steps[last].moves
-    start = tuple(Held(("KV",), m.blocks, m.dst) for m in moves if "KV" in m.tensors)
+    start = tuple(InitialCopy(("KV",), m.blocks, m.dst) for m in moves if "KV" in m.tensors)
     sums = tuple(m for m in moves if "KV" not in m.tensors)
     steps[last] = Step(steps[last].attends, sums)
     pair = verify_pair(forward, verify(replace(backward, start=start, steps=tuple(steps))))

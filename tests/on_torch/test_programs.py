@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dense_attention import assert_dense
 from loop_schedules import FOREIGN, foreign_pair
 from ringloom.codegen import emit, tables
-from ringloom.planner.ir import Held, Move, Step
+from ringloom.planner.ir import InitialCopy, Move, Step
 from ringloom.planner.masks import Blocks, Causal, Documents, Full, Global, Mask, Prefix, Window
 from ringloom.planner.partitions import Block, Partition, Side
 from ringloom.planner.planning import plan
@@ -75,7 +75,7 @@ def test_an_output_that_nobody_added_to_may_be_kept_beside_sinks() -> None:
     """Rank 1 holds OUT of the empty block of rank 2, which sends nothing and has no key to see."""
     work = Workload(seq=2, heads=2, head_dim=3, mask=Full(), dtype="float64", sinks=True)
     pair = both("group-cast", work, 3)
-    kept = replace(pair.backward, start=(Held(("OUT",), [[2]], [1]),))
+    kept = replace(pair.backward, start=(InitialCopy(("OUT",), [[2]], [1]),))
     assert_exact(Plans(pair.forward, kept))
 
 

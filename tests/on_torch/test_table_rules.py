@@ -11,7 +11,7 @@ import pytest
 from ringloom.codegen.programs import program_of
 from ringloom.codegen.steps import last_reads, with_statistics
 from ringloom.codegen.torch import write
-from ringloom.planner.ir import Attend, Held, Move, Step
+from ringloom.planner.ir import Attend, InitialCopy, Move, Step
 from ringloom.planner.masks import Causal, Full
 from ringloom.planner.planning import plan
 from ringloom.planner.plans import Plans
@@ -92,7 +92,7 @@ def test_statistics_travel_with_dout_where_the_forward_pass_leaves_out() -> None
     comes, attended = Move(("DOUT",), [[0]], [0], [1]), Attend([1], [[0]], [[1]])
     goes = Move(("STATS",), [[0]], [1], [2])
     steps = Step((), (comes,)), Step((attended,), ()), Step((), (goes,))
-    start = Held(("OUT",), [[0]], [1]), Held(("Q",), [[0]], [1])
+    start = InitialCopy(("OUT",), [[0]], [1]), InitialCopy(("Q",), [[0]], [1])
     made = with_statistics(replace(backward, start=start, buffers=(), steps=steps))
     assert made.start == start[1:]
     assert made.steps[0].moves == (replace(comes, tensors=("DOUT", "STATS")),)

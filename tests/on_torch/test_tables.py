@@ -18,7 +18,7 @@ from ringloom.codegen.torch import by_tables, write
 from ringloom.codegen.torch.by_tables import tables_of
 from ringloom.codegen.torch.calls import shared_heads
 from ringloom.planner.errors import PlanError
-from ringloom.planner.ir import Attend, Held, Move, Plan, Step
+from ringloom.planner.ir import Attend, InitialCopy, Move, Plan, Step
 from ringloom.planner.masks import Causal, Full, Mask, Window
 from ringloom.planner.partitions import Block, Partition, Side
 from ringloom.planner.planning import backward_of, plan
@@ -126,10 +126,10 @@ def test_long_tables_are_compressed_and_read_again() -> None:
 def test_initial_copies_that_no_program_has_are_refused() -> None:
     work = Workload(seq=24, mask=Full(), **HEADS)
     forward, backward = both("ring", work, 2)
-    early = replace(forward, start=(Held(("KV",), [[1]], [0]),))
+    early = replace(forward, start=(InitialCopy(("KV",), [[1]], [0]),))
     with pytest.raises(PlanError, match="KV is on other ranks before the forward pass"):
         write(program_of((early, backward)))
-    early = replace(backward, start=(Held(("DOUT",), [[1]], [0]),))
+    early = replace(backward, start=(InitialCopy(("DOUT",), [[1]], [0]),))
     with pytest.raises(PlanError, match="DOUT is on other ranks, but no forward pass"):
         write(program_of((forward, early)))
 

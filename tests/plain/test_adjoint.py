@@ -11,7 +11,7 @@ import ringloom as rl
 from plain.test_passes import CAUSAL, WORK, flat, hand_made, names, ranks
 from ringloom.planner.analysis.liveness import occupancy, slots
 from ringloom.planner.errors import PlanError
-from ringloom.planner.ir import Attend, Held, Move, Plan, Step
+from ringloom.planner.ir import Attend, InitialCopy, Move, Plan, Step
 from ringloom.planner.layouts import LAYOUTS
 from ringloom.planner.passes.adjoint import adjoint
 from ringloom.planner.planning import derive
@@ -64,7 +64,7 @@ def test_gradients_of_copies_that_spread_go_back_over_the_reversed_routes() -> N
         (rl.plan("ring", WORK, 3, pass_="backward"), (), "adjoint takes a forward plan"),
         (rl.plan("ring", WORK, 3), ("DOUT",), "adjoint can keep Q, KV, OUT, not DOUT"),
         (
-            hand_made(WORK, 2, "forward", start=(Held(("Q",), [[0]], [1]),)),
+            hand_made(WORK, 2, "forward", start=(InitialCopy(("Q",), [[0]], [1]),)),
             (),
             "DOUT and STATS cannot follow a held Q",
         ),

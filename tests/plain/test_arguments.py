@@ -48,7 +48,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: R.compare(WORK, None, "h100"), "ranks must be a whole number from 1 up, not None"),
     (lambda: R.compare(WORK, 4, "h100", 3), "schedules must be a list of names, such as"),
     (lambda: R.by_tokens(WORK, -1, "zigzag"), "ranks must be a whole number from 1 up, not -1"),
-    (lambda: R.balance(WORK, 3, 4), "balance takes a list of one mask or more, not 3"),
+    (
+        lambda: R.balanced_layout(WORK, 3, 4),
+        "balanced_layout takes a list of one mask or more, not 3",
+    ),
     (lambda: R.document_positions(WORK), "document_positions takes one plan, .*, not Workload"),
     (lambda: R.document_positions(PLAN, "k"), "a side is q or kv, not 'k'"),
     (lambda: R.schedule("ring"), "schedule takes a function, whose name it has, not 'ring'"),

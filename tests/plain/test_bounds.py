@@ -14,7 +14,7 @@ from soundness import checks
 from plain.test_simulator_reference import crowded, machines, plans
 from ringloom.planner.analysis.tiles import tiles
 from ringloom.planner.errors import PlanError
-from ringloom.planner.ir import Attend, Held, Move, Pass, Plan, Step
+from ringloom.planner.ir import Attend, InitialCopy, Move, Pass, Plan, Step
 from ringloom.planner.layouts import by_tokens
 from ringloom.planner.masks import Blocks, Causal, Full, Mask, Window
 from ringloom.planner.partitions import Block, Partition, Side
@@ -55,15 +55,15 @@ def test_no_plan_of_the_class_is_below_the_bound_in_any_scenario(
     scenario = Scenario(overlap, topology=place, speeds={0: speed}, links=links)
     result = simulate(one, machine, scenario)
     assert result.bound == bound_of(one, machine, scenario)
-    assert result.makespan * ROUNDING >= result.own_limit >= result.busiest_link
-    assert result.outside == outside(one)
+    assert result.makespan * ROUNDING >= result.plan_lower_bound >= result.busiest_link
+    assert result.bound_inapplicable_reason == outside(one)
     if result.bound_ratio is None:
         assert result.bound_reason
     else:
         assert result.makespan * ROUNDING >= result.bound.seconds
-        assert result.own_limit >= result.bound.seconds
+        assert result.plan_lower_bound >= result.bound.seconds
     assert result.bound.seconds >= result.compute_bound.seconds
-    assert result.own_limit >= result.compute_bound.seconds
+    assert result.plan_lower_bound >= result.compute_bound.seconds
 
 
 @st.composite
@@ -302,8 +302,8 @@ def test_the_bound_ratio_tells_what_the_plans_own_limit_hides() -> None:
     striped, ulysses = (
         simulate(plan(name, Workload(seq=2**14), 8), slow) for name in ("striped", "ulysses")
     )
-    assert striped.own_limit == striped.busiest_link
-    assert striped.makespan < 1.1 * striped.own_limit
+    assert striped.plan_lower_bound == striped.busiest_link
+    assert striped.makespan < 1.1 * striped.plan_lower_bound
     assert striped.bound == ulysses.bound
     assert striped.bound_ratio is not None
     assert ulysses.bound_ratio is not None
@@ -337,12 +337,12 @@ def test_plans_outside_the_class_say_why_and_leave_the_bound_as_it_is() -> None:
     assert outside(apart) == "the query and the key of a token have different owners"
     full = replace(apart, workload=replace(apart.workload, mask=Full()))
     assert outside(full) is None
-    copied = replace(full, start=(Held(("KV",), [0], [1]),))
+    copied = replace(full, start=(InitialCopy(("KV",), [0], [1]),))
     early = "copies of KV are away from their owners at the start"
     assert outside(copied) == early
     assert outside(replace(copied, pass_="backward")) is None
     result = simulate(plan("groups", Workload(seq=2**12, mask="documents:96,4000"), 8), A100)
-    assert result.outside
+    assert result.bound_inapplicable_reason
     assert result.compute_bound_ratio == result.makespan / result.compute_bound.seconds > 1
-    assert (result.bound_ratio is None) == (result.outside is not None)
-    assert result.as_row()["bound_reason"] == result.outside
+    assert (result.bound_ratio is None) == (result.bound_inapplicable_reason is not None)
+    assert result.as_row()["bound_reason"] == result.bound_inapplicable_reason

@@ -16,7 +16,7 @@ from ringloom.codegen.programs import program_of
 from ringloom.codegen.torch.by_tables import tables_of
 from ringloom.planner.analysis.tiles import tiles
 from ringloom.planner.errors import PlanError
-from ringloom.planner.ir import ACCUMULATORS, Attend, Held, Move, Plan, Step
+from ringloom.planner.ir import ACCUMULATORS, Attend, InitialCopy, Move, Plan, Step
 from ringloom.planner.partitions import Block, Partition, Side
 from ringloom.planner.passes import by_rows as of_rows
 from ringloom.planner.passes import edges
@@ -136,13 +136,13 @@ def test_moves_copies_and_buffers_name_the_parts() -> None:
     other = Move(("KV",), [[0]], [0], [1])
     plan = Plan(
         *("hand-made", WORK, 2, Partition(*sides), "forward"),
-        (Held(("KV",), [[1]], [0]),),
+        (InitialCopy(("KV",), [[1]], [0]),),
         (("KV", 1),),
         (Step((tile,), (other,)), Step((cross,))),
     )
     cut = cut_at_edges(plan)
     assert [len(side) for side in (cut.partition.q, cut.partition.kv)] == [4, 4]
-    assert cut.start == (Held(("KV",), [[2, 3]], [0]),)
+    assert cut.start == (InitialCopy(("KV",), [[2, 3]], [0]),)
     assert [m for _, m in cut.moves()] == [Move(("KV",), [[0, 1]], [0], [1])]
     assert cut.buffers == (("KV", 2),)
 

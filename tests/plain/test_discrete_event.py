@@ -43,7 +43,7 @@ def rows(prediction: Prediction) -> list[Span]:
 def equal(one: Prediction, other: Prediction) -> None:
     """All that both engines say, down to every span."""
     assert (one.engine, other.engine) == ("recurrence", "events")
-    for name in ("makespan", "busy", "exposed", "bytes_sent", "busiest_link", "own_limit"):
+    for name in ("makespan", "busy", "exposed", "bytes_sent", "busiest_link", "plan_lower_bound"):
         close(getattr(one, name), getattr(other, name))
     assert one.timeline is not None
     assert other.timeline is not None
@@ -96,7 +96,7 @@ def test_sharing_the_nic_of_a_node_is_never_faster_than_one_each(
 ) -> None:
     shared = simulate(one, machine, topology="nodes:nics=1", chunk=chunk)
     assert shared.makespan * ROUNDING >= simulate(one, machine).makespan
-    assert shared.makespan * ROUNDING >= shared.own_limit
+    assert shared.makespan * ROUNDING >= shared.plan_lower_bound
 
 
 def test_ranks_that_share_a_nic_share_its_bandwidth() -> None:

@@ -22,7 +22,7 @@ import ringloom as rl
 from ringloom.planner import disk, files
 from ringloom.planner.errors import PlanError, RingloomError
 from ringloom.planner.files import runs
-from ringloom.planner.ir import Held
+from ringloom.planner.ir import InitialCopy
 from ringloom.planner.plans import Plans
 from ringloom.sweeps import store
 from strategies import masks
@@ -244,8 +244,8 @@ def test_a_pair_whose_backward_pass_starts_from_what_was_not_left_is_refused() -
     forward, backward = rl.plan("ulysses", WORK, 3, pass_="both")
     assert files.loads(files.dumps((forward, backward))) == Plans(forward, backward)
     queries = backward.start[0]
-    other = Held(queries.tensors, queries.blocks, (queries.rank + 1) % 3)
-    for start in ((other, *backward.start), (Held(("DOUT",), [[0]], [1]), *backward.start)):
+    other = InitialCopy(queries.tensors, queries.blocks, (queries.rank + 1) % 3)
+    for start in ((other, *backward.start), (InitialCopy(("DOUT",), [[0]], [1]), *backward.start)):
         with pytest.raises(PlanError, match=r"does not leave there|a second time"):
             files.loads(files.dumps((forward, replace(backward, start=start))))
     contiguous = rl.plan("ring", WORK, 3)

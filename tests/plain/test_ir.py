@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import ringloom as rl
 from ringloom.planner import ir, partitions
 from ringloom.planner.errors import PlanError
-from ringloom.planner.ir import TENSORS, Attend, Held, Move, Step
+from ringloom.planner.ir import TENSORS, Attend, InitialCopy, Move, Step
 from ringloom.planner.partitions import SMALL
 from ringloom.planner.schedules import SCHEDULES
 
@@ -44,7 +44,7 @@ def test_what_is_not_small_prints_in_one_line() -> None:
     assert repr(step) == "<Step of 64 attends and 64 messages>"
     assert repr(step.attends[0]) == "<Attend of 64 rows>"
     assert repr(step.moves[0]) == "<Move of 64 rows>"
-    assert repr(rl.Held(("Q",), [[0]] * 17, [1] * 17)) == "<Held of 17 rows>"
+    assert repr(rl.InitialCopy(("Q",), [[0]] * 17, [1] * 17)) == "<InitialCopy of 17 rows>"
     assert repr(plan.partition) == "<Partition of 64 query blocks and 64 KV blocks>"
     assert repr(plan.partition.q) == "<Side of 64 blocks>"
     few, many = (rl.plan("zigzag", WORK, ranks) for ranks in (2, 12))
@@ -108,7 +108,7 @@ def test_rows_that_go_nowhere_or_carry_nothing_fall_away() -> None:
         (lambda: Move(("KV",), [[2**40]], [0], [1]), "out of range"),
         (lambda: Move(("KV",), np.array([[-5]], np.int32), [0], [1]), "out of range: -5"),
         (lambda: Attend([[0]], [[0]], [[0]]), "one number per row"),
-        (lambda: Held(("DKV",), [[0]], [0]), "only inputs and OUT can be held"),
+        (lambda: InitialCopy(("DKV",), [[0]], [0]), "only inputs and OUT can be held"),
     ],
 )
 def test_nodes_that_mean_nothing_cannot_be_built(make, message: str) -> None:
@@ -125,8 +125,8 @@ def test_nodes_that_mean_nothing_cannot_be_built(make, message: str) -> None:
         ({"ranks": 2**30}, "more than the"),
         ({"buffers": (("DKV", 2),)}, "no DKV buffers of 2 slots in a forward plan"),
         ({"steps": (Step((), (Move(("DQ",), [[0]], [0], [1]),)),)}, "no DQ in a forward plan"),
-        ({"start": (Held(("OUT",), [[0]], [1]),)}, "start: no OUT in a forward plan"),
-        ({"start": (Held(("DOUT",), [[0]], [1]),)}, "start: no DOUT in a forward plan"),
+        ({"start": (InitialCopy(("OUT",), [[0]], [1]),)}, "start: no OUT in a forward plan"),
+        ({"start": (InitialCopy(("DOUT",), [[0]], [1]),)}, "start: no DOUT in a forward plan"),
         ({"steps": (Step((), (Move(("KV",), [[7]], [0], [1]),)),)}, "KV block 7, but there are 3"),
         ({"steps": (Step((Attend([5], [[0]], [[0]]),)),)}, "rank 5, but ranks are 0..2"),
         ({"steps": (Step((), (Move(("KV",), [[1]], [0], [-1]),)),)}, "rank -1, but ranks are"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import ringloom as rl
 from ringloom.planner.analysis.balance import loads
 from ringloom.planner.errors import PlanError
-from ringloom.planner.layouts import BY_MASK, balance, by_tokens, parts
+from ringloom.planner.layouts import BY_MASK, balanced_layout, by_tokens, parts
 from ringloom.planner.layouts.by_work import divided, pairs
 from ringloom.planner.layouts.dispatch import Loads, balanced, in_turn, summed, to_least_loaded
 from ringloom.runtimes.validation import check
@@ -141,14 +141,14 @@ def test_one_dispatch_balances_the_windows_and_the_full_layers_of_a_model() -> N
     full = "causal & documents:" + ",".join(["1024"] * 16) + ",16384"
     window = f"{full} & window:2048"
     layers = [rl.Workload(32768, heads=1, mask=mask) for mask in (window, full)]
-    shared = balance(layers[0], [window, full], 8)
+    shared = balanced_layout(layers[0], [window, full], 8)
     assert max(busiest(layer, shared, 8) for layer in layers) < 1.02
     for alone in layers:
         partition = by_tokens(alone, 8, "heap")
         assert max(busiest(layer, partition, 8) for layer in layers) > 1.04
     assert busiest(layers[1], by_tokens(layers[1], 8, "zigzag"), 8) > 1.8
     small = rl.Workload(37, heads=4, kv_heads=2, head_dim=3, mask="window:5", dtype="float64")
-    partition = balance(small, ["window:5", "causal"], 4, grain=3)
+    partition = balanced_layout(small, ["window:5", "causal"], 4, grain=3)
     for name in ("ring", "llama3", "group-cast", "mesh2d"):
         assert check(rl.plan(name, small, 4, pass_="both", layout=partition)).exact
 
@@ -156,8 +156,11 @@ def test_one_dispatch_balances_the_windows_and_the_full_layers_of_a_model() -> N
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda work: balance(work, [], 2), r"a list of one mask or more, not \[\]"),
-        (lambda work: balance(work, "causal", 2), "a list of one mask or more, not 'causal'"),
+        (lambda work: balanced_layout(work, [], 2), r"a list of one mask or more, not \[\]"),
+        (
+            lambda work: balanced_layout(work, "causal", 2),
+            "a list of one mask or more, not 'causal'",
+        ),
         (rl.to_cu_seqlens, r"the mask must be a Mask such as Causal\(\), not Workload"),
         (lambda work: rl.plan("balanced", work, 2, layout="heap"), "balanced has a layout of its"),
         (lambda work: rl.plan("groups", work, 2, layout="heap"), "by the mask cannot be used here"),

@@ -19,7 +19,7 @@ import pytest
 from ringloom.planner import planning, verify
 from ringloom.planner.analysis import inputs, partial_sums
 from ringloom.planner.errors import PlanError
-from ringloom.planner.ir import HELD, TENSORS, Attend, Held, Move, Pass, Plan, Step
+from ringloom.planner.ir import HELD, TENSORS, Attend, InitialCopy, Move, Pass, Plan, Step
 from ringloom.planner.masks import Causal, Documents, Full, Global, Mask, Window
 from ringloom.planner.plans import Plans
 from ringloom.planner.workload import Workload
@@ -28,7 +28,7 @@ from ringloom.runtimes.reference import dense, oracle
 from slots_used import fits
 from strategies import CLASSIC
 
-Node = Attend | Move | Held
+Node = Attend | Move | InitialCopy
 Rows = list[tuple[int, Node]]  # (step, node of one row), in node order; copies held: step -1
 Mutation = Callable[[Plan, Rows, Random], Rows]
 
@@ -55,8 +55,8 @@ def row(node: Node, at: int) -> Node:
 
 def together(plan: Plan, rows: Rows, packed: bool) -> Plan:
     """Rows of a step in one node per kind of message (or each in its own): the same plan."""
-    start = tuple(node for _, node in rows if isinstance(node, Held) and len(node))
-    numbers = [number for number, node in rows if not isinstance(node, Held)] or [0]
+    start = tuple(node for _, node in rows if isinstance(node, InitialCopy) and len(node))
+    numbers = [number for number, node in rows if not isinstance(node, InitialCopy)] or [0]
     steps = []
     for number in range(min(numbers), max(numbers) + 1):
         here = [node for n, node in rows if n == number and len(node)]
@@ -181,7 +181,7 @@ def add_block(kind: type[Attend] | type[Move], field: str) -> Mutation:
 
 def swap_held(plan: Plan, rows: Rows, random: Random) -> Rows:
     """Copies of another tensor are there from the start."""
-    at = pick(rows, Held, random)
+    at = pick(rows, InitialCopy, random)
     number, node = rows[at]
     tensors = random.choice([t for t in HELD["backward"] if t != node.tensors[0]])
     return put(rows, at, (number, changed(node, tensors=tensors)))
@@ -254,10 +254,10 @@ MUTATIONS: dict[str, Mutation] = {
     "retime attend": retime(Attend),
     "split rectangle": split_rectangle,
     "join rectangles": join_rectangles,
-    "drop held": drop(Held),
-    "duplicate held": duplicate(Held),
-    "redirect held": redirect(Held, "rank"),
-    "change held block": change_block(Held, "blocks"),
+    "drop held": drop(InitialCopy),
+    "duplicate held": duplicate(InitialCopy),
+    "redirect held": redirect(InitialCopy, "rank"),
+    "change held block": change_block(InitialCopy, "blocks"),
     "swap held": swap_held,
     "two at once": twice,
 }

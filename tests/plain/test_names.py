@@ -19,6 +19,16 @@ CASES = (
 )
 
 
+def test_old_names_of_the_library_still_work_and_are_not_listed() -> None:
+    assert rl.Held is rl.InitialCopy
+    assert rl.balance is rl.balanced_layout
+    assert not {"Held", "balance"} & {*dir(rl)}
+    scenario = rl.Scenario(speeds={1: 0.5})
+    run = rl.simulate(rl.plan("ring", WORK, 4), "h100", scenario)
+    assert (run.own_limit, run.outside) == (run.plan_lower_bound, run.bound_inapplicable_reason)
+    assert scenario.factors == scenario.speed_factors == {1: 0.5}
+
+
 def test_plain_names_of_schedules_give_the_same_plans() -> None:
     for name, plain in PLAIN_NAMES.items():
         assert rl.plan(plain, WORK, 4) == rl.plan(name, WORK, 4)

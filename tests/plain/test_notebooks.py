@@ -53,7 +53,12 @@ ARE_PYTHON = (  # what their reprs say builds them anew; of many entries these a
         rl.Varlen((3, 5), (1, 2)),
     ),
     *(TINY.first.partition.q.blocks[0], TINY.first.steps[0], TINY.first.steps[0].attends[0]),
-    *(TINY.first.steps[0].moves[0], rl.Held(("Q",), [[0]], [1]), WORK, rl.Scenario(late=True)),
+    *(
+        TINY.first.steps[0].moves[0],
+        rl.InitialCopy(("Q",), [[0]], [1]),
+        WORK,
+        rl.Scenario(late=True),
+    ),
 )
 # Made of those, and as long as they are many; their reprs are Python too.
 OF_MANY = rl.Partition, rl.Plan, rl.Side

@@ -12,7 +12,7 @@ from dense_attention import assert_dense
 from ringloom.planner import planning
 from ringloom.planner.analysis.liveness import lifetimes, slots
 from ringloom.planner.errors import RingloomError
-from ringloom.planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Pass, Plan, Step
+from ringloom.planner.ir import ACCUMULATORS, INPUTS, Attend, InitialCopy, Move, Pass, Plan, Step
 from ringloom.planner.masks import Causal, Documents, Full, Window
 from ringloom.planner.workload import DTYPES, Workload
 from ringloom.runtimes.arrays import Array, draw, draw_sinks, dtype_of, shapes
@@ -152,7 +152,7 @@ def test_a_rectangle_over_different_head_slices_is_refused() -> None:
     q = np.unique(attend.q)
     assert len({plan.partition.q.blocks[b].heads for b in q}) > 1
     mixed = Step((Attend([0], [q], attend.kv[:1]),), ())
-    everything = Held(("Q",), [[b for b in q if plan.partition.q.owners[b] != 0]], [0])
+    everything = InitialCopy(("Q",), [[b for b in q if plan.partition.q.owners[b] != 0]], [0])
     plan = replace(plan, start=(everything,), steps=(*plan.steps[:number], mixed))
     message = (
         r"rank 0 attends q blocks .* of different head slices \['range\(0, 2\)', 'range\(2, 4\)'\]"
@@ -172,7 +172,7 @@ def test_a_partial_sum_transfer_leaves_behind_only_what_its_step_attends() -> No
     away = Move(("OUT",), [[0]], [0], [1])
     back = Move(("OUT",), [[0]], [1], [0])
     steps = Step((first,)), Step((second,), (away,)), Step((), (back,))
-    plan = replace(RING, start=(Held(("KV",), [[1]], [0]),), buffers=(), steps=steps)
+    plan = replace(RING, start=(InitialCopy(("KV",), [[1]], [0]),), buffers=(), steps=steps)
     q, k, v, _ = draw(plan.workload, 7)
     ranks = sharded(plan, q, k, v)
     ranks.advance(0)

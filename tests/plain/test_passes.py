@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import ringloom as rl
 from ringloom.planner.errors import PlanError
-from ringloom.planner.ir import TENSORS, Attend, Held, Move, Plan, Step
+from ringloom.planner.ir import TENSORS, Attend, InitialCopy, Move, Plan, Step
 from ringloom.planner.passes.exchanges import exchanges
 from ringloom.planner.passes.pieces import joined, per_block, per_piece
 from ringloom.planner.passes.relays import direct, homeward
@@ -181,7 +181,7 @@ def test_copies_of_several_owners_may_be_held_by_one_rank() -> None:
     apart = replace(WORK, mask=rl.Documents((18, 6)))
     every = Attend([0, 1, 2, 3], [[0], [1], [2], [3]], [[0, 1, 2]] * 3 + [[3, -1, -1]])
     copies = Move(("KV",), [[0], [0], [1], [2]], [0, 0, 1, 2], [1, 2, 2, 1])
-    held = Held(("KV",), [[1, 2]], [0])
+    held = InitialCopy(("KV",), [[1, 2]], [0])
     plan = hand_made(apart, 4, "forward", Step((), (copies,)), Step((every,)), start=(held,))
     for rewrite in (direct, trim, homeward, per_piece, per_block, joined):
         assert verify(rewrite(plan)).steps
@@ -291,7 +291,7 @@ def test_a_gather_goes_whole_or_not_at_all(name: str) -> None:
 
 
 def test_what_is_held_of_several_owners_is_passed_on_from_where_it_is() -> None:
-    start = (Held(("KV",), [[1, 2]], [0]),)
+    start = (InitialCopy(("KV",), [[1, 2]], [0]),)
     attends = Attend([3], [[3]], [[1, 2]]), Attend([1], [[1]], [[1]]), Attend([2], [[2]], [[2]])
     on = Move(("KV",), [[1, 2]], [0], [3])
     plan = hand_made(CAUSAL, 4, "forward", Step((), (on,)), Step(attends), start=start)

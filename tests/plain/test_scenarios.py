@@ -90,11 +90,13 @@ def test_a_file_of_links_is_told_by_its_name(tmp_path: Path) -> None:
     ):
         with pytest.raises(rl.RingloomError, match=r"topology mine: rank 2 has no link"):
             simulate(plan("ring", WORK, 3), H100, one)
-    assert scenario_of({"topology": str(tmp_path / "mine.json")}).words == ["topology mine"]
+    assert scenario_of({"topology": str(tmp_path / "mine.json")}).describe() == ["topology mine"]
 
 
 def test_a_cut_link_is_told_as_it_is_asked_for() -> None:
-    assert scenario_of({"links": {"6-7": "cut", "0-1": 0.1}}).words == ["links 6-7=cut, 0-1=0.1"]
+    assert scenario_of({"links": {"6-7": "cut", "0-1": 0.1}}).describe() == [
+        "links 6-7=cut, 0-1=0.1"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_pair_sums_times_and_bytes_and_takes_the_larger_peak(
         "exposed",
         "max_bytes_sent",
         "bound",
-        "own_limit",
+        "plan_lower_bound",
         "busiest_link",
     )
     for name in (*summed, "rounds", "messages"):
@@ -150,7 +150,7 @@ def test_ranks_fill_nodes_in_order_and_the_slow_links_show() -> None:
     near, far = (simulate(plan("striped", LONG, 8), machine) for machine in (one, two))
     assert far.makespan > 2 * near.makespan
     assert far.busiest_link == pytest.approx(near.busiest_link * 240)
-    assert far.own_limit == far.busiest_link
+    assert far.plan_lower_bound == far.busiest_link
 
 
 def test_exposure_is_the_gather_where_nothing_can_hide_it() -> None:

@@ -9,7 +9,7 @@ import pytest
 import ringloom as rl
 from ringloom.planner.analysis.liveness import slots
 from ringloom.planner.errors import PlanError
-from ringloom.planner.ir import ACCUMULATORS, INPUTS, Attend, Held, Move, Plan, Step
+from ringloom.planner.ir import ACCUMULATORS, INPUTS, Attend, InitialCopy, Move, Plan, Step
 from ringloom.planner.verify import verify, verify_pair
 
 WORK = rl.Workload(seq=12, heads=4, kv_heads=2, head_dim=8, mask=rl.Full())
@@ -95,7 +95,7 @@ def made(plan: Plan) -> tuple[object, object]:
             "step 3: rank 1 sends DKV block 0, 1 but holds none",
         ),
         (
-            replace(LEFT, start=(*LEFT.start, Held(("STATS",), *made(LEFT)))),
+            replace(LEFT, start=(*LEFT.start, InitialCopy(("STATS",), *made(LEFT)))),
             "step 1: rank 1 is sent STATS block 1 a second time",
         ),
         (
@@ -103,7 +103,7 @@ def made(plan: Plan) -> tuple[object, object]:
             "attends STATS, but block .* never comes there",
         ),
         (
-            replace(RING, start=(Held(KV, [[0]], [0]),)),
+            replace(RING, start=(InitialCopy(KV, [[0]], [0]),)),
             "start: rank 0 is sent KV block 0 a second time",
         ),
     ],
@@ -182,8 +182,8 @@ def test_statistics_are_made_of_out_that_is_held_once_dout_is_there() -> None:
     """Rank 1 sends STATS of block 0 on, in the step in which DOUT comes to it or in the next."""
     work = replace(WORK, seq=9, kv_seq=9, mask=rl.Blocks(((1, 0, 0), (0, 1, 0), (0, 0, 1)), 3))
     partition, own = rl.plan("ring", work, 3).partition, Attend([1, 2], [[1], [2]], [[1], [2]])
-    inputs = (Held((t,), [[0], [0]], [1, 2]) for t in ("Q", "KV"))
-    start = (*inputs, Held(("OUT",), [[0]], [1]))
+    inputs = (InitialCopy((t,), [[0], [0]], [1, 2]) for t in ("Q", "KV"))
+    start = (*inputs, InitialCopy(("OUT",), [[0]], [1]))
     dout, stats = Move(("DOUT",), [[0], [0]], [0, 0], [1, 2]), Move(("STATS",), [[0]], [1], [2])
     back = tuple(Move((t,), [[0]], [2], [0]) for t in ("DQ", "DKV"))
     rest = Step((Attend([2], [[0]], [[0]]),)), Step((), back)
@@ -217,7 +217,7 @@ def test_a_backward_pass_cannot_hold_what_its_forward_pass_did_not_finish() -> N
     work = replace(WORK, seq=60, kv_seq=60, mask=rl.Causal())
     forward, backward = rl.plan("balanced", work, 5, pass_="both")
     helped = next(m for _, m in forward.moves() if m.tensors == ("OUT",))
-    held = Held(("OUT",), helped.blocks[:1], helped.src[:1])
+    held = InitialCopy(("OUT",), helped.blocks[:1], helped.src[:1])
     with pytest.raises(PlanError, match=r"start: rank \d holds OUT block \d, which the forward"):
         verify_pair(forward, replace(backward, start=(held,)))
     ahead, back = rl.plan("ulysses", work, 5, pass_="both")

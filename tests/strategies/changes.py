@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ringloom.planner.errors import PlanError
-from ringloom.planner.ir import ACCUMULATORS, Attend, Held, Move, Plan, Step
+from ringloom.planner.ir import ACCUMULATORS, Attend, InitialCopy, Move, Plan, Step
 from ringloom.planner.layouts.pieces import cut, split
 from ringloom.planner.masks.mask import SideName
 from ringloom.planner.partitions import Block, Ints, Partition, Side
@@ -21,7 +21,7 @@ from ringloom.planner.schedules.grid import relabelled
 from ringloom.planner.verify import verify, verify_pair
 
 Node = TypeVar("Node", Attend, Move)
-AnyNode = TypeVar("AnyNode", Attend, Move, Held)
+AnyNode = TypeVar("AnyNode", Attend, Move, InitialCopy)
 Nodes = list[Attend | Move]
 
 
@@ -204,7 +204,7 @@ def hold(draft: Draft) -> None:
     if draft.plan.pass_ == "forward":
         raise PlanError("a forward pass begins with what ranks own")
     left = {"Q": "Q", "KV": "KV", "STATS": "OUT"}
-    held = (Held((left[x],), move.blocks, move.dst) for x in move.tensors if x in left)
+    held = (InitialCopy((left[x],), move.blocks, move.dst) for x in move.tensors if x in left)
     draft.start += tuple(held)
     draft.remove(t, move)
     if "DOUT" in move.tensors:
@@ -249,7 +249,7 @@ def halve(rng: Random, plans: Plans) -> Iterator[Plan]:
             return Attend(old.rank, table(old.q, "q"), table(old.kv, "kv"))
         if isinstance(old, Move):
             return Move(old.tensors, table(old.blocks, old.side), old.src, old.dst)
-        return Held(old.tensors, table(old.blocks, old.side), old.rank)
+        return InitialCopy(old.tensors, table(old.blocks, old.side), old.rank)
 
     def side(plan: Plan, name: SideName) -> Side:
         old = plan.partition.side(name)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ringloom.planner.ir import Held, Move
+from ringloom.planner.ir import InitialCopy, Move
 from ringloom.planner.layouts import Chunks, Layout, by_heads, cut, sides, split
 from ringloom.planner.partitions import Ints, Side, check_places, heads_in_common
 from ringloom.planner.schedules.grid import Grid
@@ -83,9 +83,9 @@ class Exchange:
             for other, blocks in self.parcels
         )
 
-    def received(self, tensor: str) -> tuple[Held, ...]:
+    def received(self, tensor: str) -> tuple[InitialCopy, ...]:
         """Returns what the forward pass's all-to-all brought to each rank; OUT was made there."""
-        return tuple(Held((tensor,), blocks, other) for other, blocks in self.parcels)
+        return tuple(InitialCopy((tensor,), blocks, other) for other, blocks in self.parcels)
 
     def attended(self, wide: int = 1, back: int = 0) -> Ints:
         """The blocks that each rank works on, of one use after the other: [ranks, a, w].

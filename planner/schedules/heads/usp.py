@@ -23,7 +23,7 @@ It is longer than others for its three degrees, which compose, and for the copie
 from typing import Literal
 
 from ringloom.planner.errors import PlanError
-from ringloom.planner.ir import QUERY_SIDE, Held, Move, Pass, Plan, Step, result
+from ringloom.planner.ir import QUERY_SIDE, InitialCopy, Move, Pass, Plan, Step, result
 from ringloom.planner.layouts import Layout
 from ringloom.planner.partitions import Partition
 from ringloom.planner.schedules.grid import NODE, Grid, divisor, relabelled
@@ -54,10 +54,13 @@ def usp(
     q = Exchange(queries, [[h] for h in range(queries.slices)])
     kv = q if keys is queries else Exchange(keys, uses)
     grid, of_group = Grid(ring, gather, ulysses), kv.attended().reshape(ranks, -1)
-    sent, start = q.all_to_all(QUERY_SIDE[pass_]) + kv.all_to_all(("KV",)), tuple[Held, ...]()
+    sent, start = (
+        q.all_to_all(QUERY_SIDE[pass_]) + kv.all_to_all(("KV",)),
+        tuple[InitialCopy, ...](),
+    )
     gathered, shares = grid.gather(1, ("KV",), of_group), tuple[Move, ...]()
     if keep and pass_ == "backward":
-        copies = (Held(m.tensors, m.blocks, m.dst) for m in gathered)
+        copies = (InitialCopy(m.tensors, m.blocks, m.dst) for m in gathered)
         start = (*q.received("Q"), *q.received("OUT"), *kv.received("KV"), *copies)
         sent, gathered = q.all_to_all(("DOUT",)), ()
     back = q.all_to_all((result(pass_),), back=True)

@@ -1,0 +1,16 @@
+"""Old public names, which work for one more release."""
+
+from operator import attrgetter
+
+from ringloom.simulator.prediction import Prediction
+from ringloom.simulator.scenario import Scenario
+
+NAMES = {"Held": "InitialCopy", "balance": "balanced_layout"}  # of `rl.`
+ATTRIBUTES: tuple[tuple[type, str, str], ...] = (
+    (Prediction, "outside", "bound_inapplicable_reason"),
+    (Prediction, "own_limit", "plan_lower_bound"),
+    (Scenario, "factors", "speed_factors"),
+)
+
+for _type, _old, _new in ATTRIBUTES:
+    setattr(_type, _old, property(attrgetter(_new)))
