@@ -8,9 +8,11 @@ from support import ROWS, declared, refusals
 import ringloom as rl
 from repository import ROOT
 from ringloom.cli import COMMANDS, command_of, main
+from ringloom.simulator.hardware import presets
 from sampling import square
 
 README = (ROOT / "README.md").read_text()
+OTHERS = (ROOT / "docs/other_libraries.md").read_text()
 
 
 def code_blocks(kind: str) -> list[str]:
@@ -50,8 +52,10 @@ def test_commands_answer_in_the_forms_that_are_said() -> None:
 
 
 def test_every_schedule_takes_every_mask_and_is_written_for_both_frameworks() -> None:
-    """The first row of the comparison with others, tried; the page of it tries every cell."""
-    assert f"| **ringloom** | {len(rl.SCHEDULES)} and their parameters" in README
+    """The support page tries every cell."""
+    assert f"| **ringloom** | {len(rl.SCHEDULES)} and their parameters" in OTHERS
+    assert f"{len(rl.SCHEDULES)} schedules with parameters" in README
+    assert f"on {len(presets())} hardware presets" in README
     cells = square(list(rl.SCHEDULES), ROWS, every=len(ROWS))
     assert {schedule for schedule, _ in cells} == rl.SCHEDULES.keys()
     for schedule, row in cells:
