@@ -1,7 +1,7 @@
-"""Inputs and outputs of a run: arrays of the workload's dtype, in the shapes of `shapes`.
+"""Draws, checks and stores the inputs and outputs of runs: arrays of the workload's dtype.
 
-Partial sums are wider than their inputs: float32 for 16-bit and float32 inputs, float64 for
-float64 inputs.
+Partial sums have a wider dtype than their inputs: float32 for 16-bit and float32 inputs, float64
+for float64 inputs.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def wide(name: str) -> np.dtype[Any]:
-    """Returns the dtype that partial sums of inputs of dtype `name` are kept in."""
+    """Returns the dtype of partial sums for inputs of dtype `name`."""
     return dtype_of("float64" if name == "float64" else "float32")
 
 
@@ -44,9 +44,9 @@ def shapes(work: Workload) -> dict[str, tuple[int, ...]]:
 
 
 def check_arrays(work: Workload, sinks: Array | None = None, **arrays: Array) -> None:
-    """Raise RingloomError unless each array, given by its name, fits the workload.
+    """Raises RingloomError unless each named array has the workload's shape and dtype.
 
-    Sinks are given where the workload has them, and only there.
+    Sinks must be given if the workload has sinks, and must not be otherwise.
     """
     if work.sinks and sinks is None:
         raise RingloomError(
@@ -66,7 +66,7 @@ def check_arrays(work: Workload, sinks: Array | None = None, **arrays: Array) ->
 
 
 def draw(work: Workload, seed: int) -> tuple[Array, Array, Array, Array]:
-    """q, k, v and dout of independent standard normal numbers, rounded to the workload's dtype."""
+    """Returns q, k, v and dout of standard normal numbers, rounded to the workload's dtype."""
     random, shape = np.random.default_rng(seed), shapes(work)
     q, k, v, dout = (
         random.standard_normal(shape[name]).astype(dtype_of(work.dtype))
@@ -76,7 +76,7 @@ def draw(work: Workload, seed: int) -> tuple[Array, Array, Array, Array]:
 
 
 def draw_sinks(work: Workload, seed: int) -> Array | None:
-    """Sinks of the same kind, [heads]; None for a workload that has none."""
+    """Returns standard normal sinks, [heads], or None if the workload has no sinks."""
     random = np.random.default_rng([seed, 2])
     logits = random.standard_normal(shapes(work)["sinks"]).astype(dtype_of(work.dtype))
     return logits if work.sinks else None
@@ -88,12 +88,12 @@ def save_arrays(path: Path, arrays: Sequence[Array]) -> None:
 
 
 def load_arrays(path: Path) -> list[Array]:
-    """Returns the arrays of a file of `save_arrays`, in their order.
+    """Returns the arrays that `save_arrays` wrote to a file, in their order.
 
-    Nothing in the file is executed: whoever wrote it need not be trusted. Raises what numpy raises
+    Never executes anything in the file, so its author need not be trusted. Raises numpy's errors
     for other files.
     """
     with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
         arrays = [kept[name] for name in kept.files]
-    # bfloat16 is none of numpy's own: it comes back as two bytes
+    # numpy has no bfloat16: it loads such arrays as two bytes per element
     return [x.view(dtype_of("bfloat16")) if x.dtype == "V2" else x for x in arrays]

@@ -1,19 +1,21 @@
-"""run(plan, q, k, v)       plans on real arrays, in sequence order in and out
-forward(plan, q, k, v)   the same with lse
-record(plan, q, k, v)    the same as run with its events: of virtual ranks, which take turns on one
-                         processor, or of the emitted torch program, watched from outside
+"""Runs plans on arrays in sequence order, by a backend.
 
-A backend is a function `execute(plans, function, *arrays)` that does what the function of that name
-in an emitted program does, with whole arrays; the heavy libraries of a backend in the table are
-imported when it is asked for. lse is [batch, heads, seq, 1].
+run(plan, q, k, v)       returns out, and gradients if dout is given
+forward(plan, q, k, v)   returns out and lse
+record(plan, q, k, v)    returns the results of run and its events, from virtual ranks that take
+                         turns on one processor, or from the emitted torch program
+
+A backend is a function `execute(plans, function, *arrays)`. It does the same as the function with
+this name in an emitted program, but takes and returns whole arrays. The library of a backend is
+imported on first use. lse is [batch, heads, seq, 1].
 
     attention   q, k, v                   ->  out
     attention   q, k, v, dout             ->  out, dq, dk, dv [, dsinks]
     forward     q, k, v                   ->  out, lse
     backward    q, k, v, dout, out, lse   ->  dq, dk, dv [, dsinks]
 
-A workload with sinks has them as `sinks` [heads], by name: out and lse are then those of the
-softmax with the sink's logit, and gradients end with that of the sinks.
+For a workload with sinks, `sinks` [heads] is a keyword argument: out and lse are then those of the
+softmax with the sink's logit, and dsinks is the last gradient.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,15 +53,16 @@ def run(
     sinks: Array | None = None,
     backend: str | Execute = "numpy",
 ) -> Any:
-    """Attend `q` [batch, heads, seq, head_dim] to `k` [batch, kv_heads, kv_seq, head_dim] and `v`.
+    """Runs a plan on arrays.
 
-    `v` is [batch, kv_heads, kv_seq, v_head_dim], out [batch, heads, seq, v_head_dim], `sinks`
-    [heads]. Arrays are of the workload's dtype and in sequence order, in and out. Returns out, with
-    `dout` (out, dq, dk, dv), and of a workload with sinks (out, dq, dk, dv, dsinks). `plan` is a
-    forward plan, a backward plan or both. With `dout`, a forward plan alone is followed by its
-    adjoint, and a backward plan alone takes out and lse from dense attention. Raises RingloomError
-    for a backend that is unknown or not installed, for arrays that do not fit or lack, and with the
-    verifier's sentence for a wrong plan.
+    Shapes: `q` [batch, heads, seq, head_dim], `k` [batch, kv_heads, kv_seq, head_dim], `v` [batch,
+    kv_heads, kv_seq, v_head_dim], out [batch, heads, seq, v_head_dim], `sinks` [heads]. All arrays
+    have the workload's dtype and are in sequence order. Returns out; with `dout` (out, dq, dk, dv),
+    and dsinks after these if the workload has sinks. `plan` is a forward plan, a backward plan or
+    both. With `dout`, a forward plan alone is followed by its adjoint, and a backward plan alone
+    takes out and lse from dense attention. Raises RingloomError for a backend that is unknown or
+    not installed, for missing arrays and for those that do not fit, and with the verifier's message
+    for a wrong plan.
     """
     plans, work = ensure_verified(plan), Plans.of(plan).workload
     check_arrays(work, sinks, q=q, k=k, v=v, **({} if dout is None else {"dout": dout}))
@@ -83,7 +86,10 @@ def forward(
     sinks: Array | None = None,
     backend: str | Execute = "numpy",
 ) -> tuple[Array, Array]:
-    """out as in `run`, and lse [batch, heads, seq], which is not rounded; a sink counts in both."""
+    """Returns out as in `run`, and lse [batch, heads, seq], which is not rounded.
+
+    Both include the sinks, if there are any.
+    """
     plans = forward_of(ensure_verified(plan))
     check_arrays(plans.workload, sinks, q=q, k=k, v=v)
     out, lse = _with_sinks(executor(backend), sinks)(plans, "forward", q, k, v)
@@ -93,15 +99,15 @@ def forward(
 def record(
     plan: AnyPlans, *arrays: Array, backend: str = "torch", sinks: Array | None = None, **more: Any
 ) -> tuple[Any, list[Recorded]]:
-    """Returns the results of `run`, and the events, pass by pass; `more` goes to the backend.
+    """Returns the results of `run` and the events of each pass; passes `more` to the backend.
 
-    Raises RingloomError as `run` does, and for a backend whose runs cannot be recorded.
+    Raises RingloomError as `run` does, and for a backend that cannot record.
     """
     if backend not in RECORDERS:
-        executor(backend)  # refuses the unknown
+        executor(backend)  # raises for an unknown backend
         raise RingloomError(
-            f"a {backend} run cannot be recorded: its ranks are parts of one compiled program,"
-            f" which does not say what each did when; backends that can: {', '.join(RECORDERS)}"
+            f"a {backend} run cannot be recorded: its ranks run in one compiled program, which"
+            f" reports no events per rank; backends that can record: {', '.join(RECORDERS)}"
         )
     log = list[Recorded]()
     execute = partial(needing(backend, RECORDERS[backend]).execute, log=log, **more)
@@ -113,16 +119,16 @@ def _with_sinks(execute: Execute, sinks: Array | None) -> Execute:
 
 
 def forward_of(plans: Plans) -> Plans:
-    """Returns the forward plan alone; raises RingloomError where there is none."""
+    """Returns the forward plan alone; raises RingloomError if there is none."""
     if plans.forward is None:
         raise RingloomError(f"{plans.name}: a backward plan alone needs dout")
     return Plans(forward=plans.forward)
 
 
 def executor(backend: str | Execute) -> Execute:
-    """Returns a backend by its name, which is also that of the extra that installs its library.
+    """Returns a backend by its name, which is also the name of the extra to install it.
 
-    Raises RingloomError, with the known ones, for another name, and without the library.
+    Raises RingloomError for an unknown name, and if the backend's library is not installed.
     """
     if callable(backend):
         return backend

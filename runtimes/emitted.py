@@ -1,4 +1,4 @@
-"""Programs that are emitted to be run, with or without a forward plan to begin with."""
+"""Emits and loads programs for a run, also for a backward plan alone."""
 
 import sys
 from collections.abc import Iterator
@@ -20,20 +20,20 @@ from ringloom.planner.plans import Plans
 from ringloom.planner.verify import verify
 from ringloom.runtimes.kept import keep
 
-SIDES = ("q", "kv", "kv", "q", "q", "q")  # of what functions take: q, k, v, dout, out, lse
+SIDES = ("q", "kv", "kv", "q", "q", "q")  # of arguments: q, k, v, dout, out, lse
 RESULTS = {
     "attention": ("q", "q", "kv", "kv"),
     "forward": ("q", "q"),
     "backward": ("q", "kv", "kv"),
 }
-LOADING = RLock()  # no thread gets a module that another one has begun to run
+LOADING = RLock()  # so that no thread gets a module that another thread is still executing
 
 
 def load(source: str, folder: Path | None = None) -> ModuleType:
-    """Returns an emitted program as a module, one for each text: it registers its operators once.
+    """Returns an emitted program as a module; the same text gives the same module.
 
-    Its file is kept in the folder, or without one as long as this process runs. Raises
-    RingloomError where it cannot be written.
+    A module registers its operators once. Its file stays in the folder, by default a temporary one
+    of this process. Raises RingloomError if the file cannot be written.
     """
     digest = sha256(source.encode()).hexdigest()[:16]
     name = f"{'ringloom_program' if folder else 'emitted'}_{digest}"
@@ -43,7 +43,7 @@ def load(source: str, folder: Path | None = None) -> ModuleType:
             keep(source.encode(), path)
             program = ModuleType(name)
             program.__file__ = str(path)
-            sys.modules[name] = program  # torch.compile looks there for the functions of a module
+            sys.modules[name] = program  # torch.compile looks up a module's functions here
             try:
                 exec(compile(source, path, "exec"), program.__dict__)
             except BaseException:
@@ -54,13 +54,13 @@ def load(source: str, folder: Path | None = None) -> ModuleType:
 
 @cache
 def _folder() -> TemporaryDirectory[str]:
-    """Returns the files of this process's programs."""
+    """Returns the folder of this process's programs."""
     return TemporaryDirectory(prefix="ringloom-programs-")
 
 
-@lru_cache(maxsize=4)  # a plan is often run again, and hashed in a hundredth of the time
+@lru_cache(maxsize=4)  # plans are often run more than once, and hashing takes 1% of emitting
 def source_of(plans: Plans, target: str) -> str:
-    """Emits the program of plans; a backward plan alone gets a forward plan of its layout."""
+    """Returns the program of plans; adds a forward plan with the same layout if there is none."""
     if plans.forward is None and plans.backward is not None:
         backward = fetched(plans.backward)
         plans = Plans(gathered(backward), backward)
@@ -68,7 +68,7 @@ def source_of(plans: Plans, target: str) -> str:
 
 
 def fetched(plan: Plan) -> Plan:
-    """Makes a backward plan need nothing of a forward pass: step 0 brings what it had before.
+    """Makes a backward plan independent of a forward pass: step 0 fetches what it started with.
 
     InitialCopy Q, KV --> Move(Q), Move(KV)      InitialCopy OUT --> Move(STATS)
     """
@@ -80,7 +80,7 @@ def fetched(plan: Plan) -> Plan:
 
 
 def _bringing(plan: Plan, held: InitialCopy) -> Iterator[Move]:
-    """Messages from the owners of held blocks, a column of blocks at a time."""
+    """Yields moves from the owners of held blocks, one for each column of blocks."""
     tensors = tuple("STATS" if tensor == "OUT" else tensor for tensor in held.tensors)
     owners = plan.side(tensors[0]).owners
     for block in held.blocks.T:
@@ -88,7 +88,7 @@ def _bringing(plan: Plan, held: InitialCopy) -> Iterator[Move]:
 
 
 def gathered(plan: Plan) -> Plan:
-    """Returns a forward plan of the same layout: every rank gets all keys, and attends to them."""
+    """Returns a forward plan of the same layout in which every rank gathers all keys."""
     q, kv = plan.side("Q"), plan.side("KV")
     block, dst = np.indices((len(kv), plan.ranks), np.int32).reshape(2, -1)
     one, other = np.nonzero(tiles(plan).shared_heads[np.ix_(q.slice, kv.slice)])
@@ -96,5 +96,5 @@ def gathered(plan: Plan) -> Plan:
         Step((), (Move(("KV",), block, kv.owners[block], dst),)),
         Step((Attend(q.owners[one], one[:, None], other[:, None]),), ()),
     )
-    ahead = replace(plan, pass_="forward", start=(), buffers=(), steps=steps)
-    return verify(trim(ahead))
+    forward = replace(plan, pass_="forward", start=(), buffers=(), steps=steps)
+    return verify(trim(forward))

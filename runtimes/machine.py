@@ -1,4 +1,4 @@
-"""The machine that this process is on: its memory, and how its processes end."""
+"""Starts and ends processes of this machine, and reads its memory size."""
 
 import ctypes
 import multiprocessing
@@ -12,22 +12,22 @@ from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 PARENT_DEATH = 1  # an option of prctl
-NEEDED = "torch", "torch.distributed", "torch._dynamo"  # by ranks of torch; operators import it
+NEEDED = "torch", "torch.distributed", "torch._dynamo"  # modules that torch ranks import
 
 
 class RankError(RuntimeError):
-    """A rank failed or stalled; the text holds its traceback where there is one."""
+    """A rank failed or stalled; the message includes its traceback if there is one."""
 
 
 def ended(code: int) -> str:
-    """Describes the end of a process, from its exit code as Python gives it."""
+    """Describes how a process ended, by its exit code as in `subprocess`."""
     return f"signal {-code}: {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
 
 
 @contextmanager
 def holding_interrupts() -> Iterator[None]:
-    """Holds Ctrl-C back until the end; processes that start inside never get it."""
-    resource_tracker.ensure_running()  # which they need, and which lets Ctrl-C in again
+    """Delays Ctrl-C until the block ends; processes that start in the block never get it."""
+    resource_tracker.ensure_running()  # starting it later would unblock Ctrl-C
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -36,9 +36,10 @@ def holding_interrupts() -> Iterator[None]:
 
 
 def serve(*imported: str) -> None:
-    """Have the server that forks ranks, with torch and these; Ctrl-C goes to this process alone.
+    """Starts the server that forks ranks, with torch and these modules imported.
 
-    There is one server per process: who starts it first says what it imports.
+    Only this process gets Ctrl-C. There is one server per process: the first call decides what it
+    imports.
     """
     forkserver.set_forkserver_preload([*NEEDED, *imported])
     with holding_interrupts():
@@ -51,17 +52,17 @@ def memory_bytes() -> float:
 
 
 def end_with_parent() -> None:
-    """Has this process of `multiprocessing` killed as soon as the one that started it has ended.
+    """Makes this `multiprocessing` process die as soon as its parent has ended; ignores Ctrl-C.
 
-    On Linux also where it is stopped: then the server ends, which forked it, and with it this one.
-    Ctrl-C is left to that process, also where a server forked this one that `serve` did not start.
+    On Linux it dies even while it is stopped by a signal: the server that forked it ends with the
+    parent, and the kernel then kills it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     server: Any = forkserver._forkserver
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGKILL, 0, 0, 0)
-        if held := server._forkserver_alive_fd:  # as long as it is open, the server lives
+        if held := server._forkserver_alive_fd:  # the server lives as long as this is open
             os.close(held)
             server._forkserver_alive_fd = None
 

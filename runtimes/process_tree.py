@@ -1,12 +1,12 @@
-"""A program and all processes that descend from it, ended together.
+"""Runs a program so that all its descendants end with it.
 
     with tree(["python", "file.py"]) as process:
         process.wait(60)
 
-Between this process and the program stands a keeper, which is this file as a script, in a session
-of its own. It ends every descendant of the program when the program ends, when the block does, and
-when this process ends for whatever reason: it then sees the end of a pipe. On Linux, orphans become
-children of the keeper, so processes in other sessions end, too; elsewhere the process group ends.
+A keeper runs between this process and the program: this file as a script, in its own session. It
+kills every descendant of the program when the program ends, when the block ends, and when this
+process ends for any reason, because a pipe is then closed. On Linux, orphans become children of the
+keeper, so it also kills processes in other sessions; elsewhere it kills the process group.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-ENDED = 1  # exit status of a program that was ended
+ENDED = 1  # exit status of a program that was killed
 SUBREAPER, PARENT_DEATH = 36, 1  # options of prctl
 POLL = 0.02  # seconds
 LINUX = sys.platform == "linux"
@@ -36,9 +36,8 @@ def tree(
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Starts a program whose tree of processes ends with the block; yields its keeper.
 
-    The keeper ends as the program does, by the same status or signal. Each process of the tree may
-    take `memory` bytes; 0 sets no limit. `streams`: stdout and stderr, as
-    for `Popen`.
+    The keeper ends with the program's exit status or signal. Each process of the tree may take
+    `memory` bytes; 0 sets no limit. `streams`: stdout and stderr, as for `Popen`.
     """
     alive, own = os.pipe()
     keeper = [sys.executable, "-I", __file__, str(alive), str(memory), *command]
@@ -65,7 +64,7 @@ def tree(
 
 
 def limit_memory(size: int) -> None:
-    """Limits the bytes of data of this process, where the system can; 0 sets no limit."""
+    """Limits the data bytes of this process, if the system supports it; 0 sets no limit."""
     if size:
         import resource  # not on Windows
 
@@ -78,9 +77,9 @@ def limit_memory(size: int) -> None:
 
 
 def keep(alive: int, memory: int, command: Sequence[str]) -> int:
-    """Runs a command until it ends, or until nobody holds the other end of the pipe `alive`.
+    """Runs a command until it ends, or until the other end of the pipe `alive` is closed.
 
-    Returns its exit code as Python gives it: -9 where signal 9 ended it.
+    Returns its exit code as in `subprocess`: -9 if signal 9 ended it.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
@@ -103,12 +102,12 @@ def _started(memory: int, command: Sequence[str]) -> "subprocess.Popen[bytes]":
         if LINUX:
             ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGKILL, 0, 0, 0)
 
-    group = None if LINUX else 0  # of its own where that is all that can be ended
+    group = None if LINUX else 0  # outside Linux, a process group is what the keeper can kill
     return subprocess.Popen(command, close_fds=False, preexec_fn=prepare, process_group=group)
 
 
 def _reaped() -> dict[int, int]:
-    """Returns the exit codes of the children that have ended since, by process."""
+    """Returns the exit codes of children that have ended since the last call, by process."""
     codes = dict[int, int]()
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -117,7 +116,7 @@ def _reaped() -> dict[int, int]:
 
 
 def _end_descendants(program: int) -> None:
-    """Ends all descendants of this process, and waits until there are none."""
+    """Kills all descendants of this process, and waits until none is left."""
     while True:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if not LINUX:
@@ -134,7 +133,7 @@ def _end_descendants(program: int) -> None:
 
 
 def _descendants() -> list[int]:
-    """Returns the processes below this one, by /proc."""
+    """Returns the descendants of this process according to /proc."""
     children = dict[int, list[int]]()
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:

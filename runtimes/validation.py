@@ -1,7 +1,7 @@
-"""check(plan)   is it exact, and does nothing leak through the mask?
+"""Checks that plans are exact and that nothing leaks through the mask.
 
-Errors are largest absolute differences to dense attention in float64 on the same inputs. The leak
-probe has no tolerance: after a change of one key, exactly the rows that may see it move.
+Errors are largest absolute differences from dense attention in float64 on the same inputs. The leak
+probe has no tolerance: if one key changes, exactly the rows that may attend to it must change.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,11 +20,11 @@ from ringloom.runtimes.backends import Execute, forward, run
 from ringloom.runtimes.reference import dense
 
 GRADIENTS = "dq", "dk", "dv", "dsink"
-# Largest error of (out and lse, gradients) by the dtype of partial sums.
+# Largest allowed error of (out and lse, gradients) by the dtype of partial sums.
 EXACT = {"float64": (1e-12, 1e-11), "float32": (5e-6, 2e-5)}
-TWICE = 2  # 16 bit: this many times the error of dense attention that rounds its result
-LOUD = 1000.0  # what a probe adds: seen wherever a weight is more than rounding
-QUIET = 8.0  # the same for 16 bit, within the range of float16
+TWICE = 2  # in 16 bit: times the error of dense attention with a rounded result
+LOUD = 1000.0  # added by a probe: changes every row in which the weight exceeds rounding
+QUIET = 8.0  # the same in 16 bit, within the range of float16
 
 Run = Callable[..., Any]
 Arrays = Sequence[Array]
@@ -32,10 +32,10 @@ Arrays = Sequence[Array]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The verdict on a plan; None where the pass was not run.
+    """The verdict on a plan; an error is None if its pass was not run.
 
-    Errors are absolute; `tolerances` has one for each error that was measured, by its name
-    ("forward", "lse", "dq", "dk", "dv", "dsink"). `leaks` says what moved that must not, or stayed.
+    Errors are absolute; `tolerances` has one for each measured error, by name ("forward", "lse",
+    "dq", "dk", "dv", "dsink"). `leaks` names tokens that changed but must not, or did not change.
     """
 
     leak_free: bool
@@ -57,11 +57,11 @@ class Check:
 
 
 def check(plan: AnyPlans, backend: str | Execute = "numpy", seed: int = 0) -> Check:
-    """Run a plan, or a (forward, backward) pair, on random inputs and judge the results.
+    """Runs a plan, or a (forward, backward) pair, on random inputs and compares the results.
 
-    Inputs, sinks too, are standard normal numbers of the workload's dtype. exact: every error is
+    Inputs and sinks are standard normal numbers of the workload's dtype. exact: every error is
     within its tolerance (1e-12 and 1e-11 for gradients in float64, 5e-6 and 2e-5 in float32, twice
-    dense attention's own error in 16 bit, but never less than in float32) and nothing leaks.
+    the error of dense attention in 16 bit, but never less than in float32) and nothing leaks.
     Raises PlanError for an unknown backend, for seeds below 0 and for plans that cannot be run.
     """
     plans, seed = ensure_verified(plan), whole("seed", seed)
@@ -110,7 +110,7 @@ def _is_16_bit(work: Workload) -> bool:
 
 
 def distance(result: Array, truth: Array) -> float:
-    """Returns the largest absolute difference; inf where one alone is -inf, NaN for any NaN."""
+    """Returns the largest absolute difference; inf if only one of two is -inf, NaN for any NaN."""
     result, truth = np.asarray(result).astype(np.float64), truth.astype(np.float64)
     if result.shape != truth.shape:
         return np.inf
@@ -124,9 +124,9 @@ def distance(result: Array, truth: Array) -> float:
 
 
 def misfits(work: Workload) -> list[str]:
-    """Name a pair that the region of the mask holds other than once where it is allowed.
+    """Returns a pair on which the region of the mask disagrees with its definition, if any.
 
-    Runs evaluate the definition of a mask, programs call kernels for its region.
+    Runs evaluate the definition of a mask; programs call kernels for its region.
     """
     keys, pieces = np.arange(work.kv_seq), work.mask.region().pieces
     for at in dense.bands(work.seq, work.kv_seq):
@@ -146,9 +146,10 @@ def misfits(work: Workload) -> list[str]:
 
 
 def forward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
-    """Change one key and value at a time: out moves in the rows that may see it, and only there.
+    """Changes one key and value at a time; returns rows of out that wrongly change or do not.
 
-    `run(q, k, v)` returns out. In 16 bit a row that may move need not.
+    Exactly the rows that may attend to the key must change; in 16 bit they need not. `run(q, k, v)`
+    returns out.
     """
     q, k, v, _ = _probe_inputs(work, seed)
     before, leaks, certain = run(q, k, v), list[str](), not _is_16_bit(work)
@@ -160,10 +161,10 @@ def forward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
 
 
 def backward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
-    """Change dout at one query at a time: dq moves there, dk and dv at the keys that it may see.
+    """Changes dout at one query at a time; returns gradients that wrongly change or do not.
 
-    `run(q, k, v, dout)` returns (out, dq, dk, dv), and more. Only dv is certain to move, and not
-    in 16 bit.
+    dq may change at that query, dk and dv at the keys that it may attend to. Only dv must change,
+    and not in 16 bit. `run(q, k, v, dout)` returns (out, dq, dk, dv, ...).
     """
     q, k, v, dout = _probe_inputs(work, seed)
     before, leaks, certain = run(q, k, v, dout)[1:4], list[str](), not _is_16_bit(work)
@@ -179,7 +180,7 @@ def backward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
 
 
 def probes(work: Workload, seed: int) -> tuple[list[int], list[int]]:
-    """Returns a few queries and a few keys, among them both sides of an edge of the mask."""
+    """Returns a few queries and keys, including both sides of an edge of the mask."""
     random = np.random.default_rng([seed, 1])
     query, key = int(random.integers(work.seq)), int(random.integers(work.kv_seq))
     keys = _edge(work.allowed([query], range(work.kv_seq))[0], random)
@@ -188,21 +189,21 @@ def probes(work: Workload, seed: int) -> tuple[list[int], list[int]]:
 
 
 def _edge(sees: Array, random: np.random.Generator) -> list[int]:
-    """Two neighbours of which just one is allowed; none where all are alike."""
+    """Returns two neighbours of which exactly one is allowed, or none if there are no such."""
     edges = np.flatnonzero(sees[1:] != sees[:-1])
     at = int(random.choice(edges)) if edges.size else 0
     return [at, at + 1] if edges.size else []
 
 
 def _probe_inputs(work: Workload, seed: int) -> tuple[Array, Array, Array, Array]:
-    """Random inputs whose scores are of order 1, so that no allowed weight rounds to nothing."""
+    """Returns random inputs with scores of order 1, so that no allowed weight rounds to 0."""
     q, k, v, dout = draw(work, seed)
     steep = max(1.0, abs(work.softmax_scale) * work.head_dim**0.5)
     return (q.astype(np.float64) / steep).astype(q.dtype), k, v, dout
 
 
 def _changed(array: Array, token: int, by: float | None = None) -> Array:
-    """Changes one token in every head; the others are the same to the last bit."""
+    """Returns a copy in which one token differs in every head; all other bits are the same."""
     loud = QUIET if array.dtype.itemsize == 2 else LOUD
     changed = array.copy()
     changed[:, :, token] += array.dtype.type(loud if by is None else by)
@@ -210,7 +211,7 @@ def _changed(array: Array, token: int, by: float | None = None) -> Array:
 
 
 def _moved(before: Array, after: Array) -> Array:
-    """Tokens in which any number differs, without tolerance: bool [tokens]; NaN always differs."""
+    """Returns True for tokens in which any number differs: bool [tokens]; NaN always differs."""
     return np.asarray((np.asarray(before) != np.asarray(after)).any(axis=(0, 1, 3)))
 
 

@@ -1,1 +1,1 @@
-"""Calibration: times the operations of attention on this machine."""
+"""Times the operations of attention on this machine for calibration."""

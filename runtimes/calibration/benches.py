@@ -1,7 +1,7 @@
-"""Benches time the operations of attention on this machine, one thing at a time.
+"""Benches time the operations of attention on this machine, one operation at a time.
 
-They are torch on a CUDA device, torch on one CPU core, or numpy where torch is not installed. CPU
-times are those of the thread, which other processes hardly disturb.
+A bench uses torch on a CUDA device, torch on one CPU core, or numpy if torch is not installed. On
+a CPU it reads the thread's own clock, which other processes hardly disturb.
 """
 
 import time
@@ -33,15 +33,15 @@ class Sample:
 
 
 class Bench:
-    """Runs and times operations: here attention in plain numpy, for machines without torch.
+    """Runs and times operations in plain numpy, for machines without torch.
 
-    Dtypes by name, sizes in elements unless said.
+    Dtypes are names; sizes are in elements unless stated.
     """
 
     name, kind, dtype = "numpy", "numpy", "float32"  # kind: cuda, cpu or numpy; dtype of inputs
-    kinds: tuple[str, ...] = ("full",)  # of kernel calls that it has
+    kinds: tuple[str, ...] = ("full",)  # of supported kernel calls
     libraries: str
-    ranks: int  # that share this machine
+    ranks: int  # on this machine
     capacity: float  # bytes of memory of one rank
     clock = staticmethod(time.perf_counter)  # the thread's own would miss numpy's other threads
 
@@ -54,7 +54,7 @@ class Bench:
         return self._numbers.standard_normal(shape).astype(dtype)
 
     def prepare(self, sample: Sample, dtype: str) -> Callable[[], object]:
-        """Returns a function that makes such a call once, as the numpy backend does."""
+        """Returns a function that makes one such call, as the numpy backend does."""
         q, dout = (self._random(sample.heads, sample.rows, sample.head_dim) for _ in range(2))
         k, v = (self._random(sample.heads, sample.columns, sample.head_dim) for _ in range(2))
         sees, scale = np.ones((), np.bool_), sample.head_dim**-0.5
@@ -90,14 +90,14 @@ class Bench:
 def bench(kind: str = "") -> Bench:
     """Returns the bench of a kind, "cuda", "cpu" or "numpy", by default the first available.
 
-    Raises RingloomError for a kind that is not there, or whose library is not installed.
+    Raises RingloomError if the device or its library is missing.
     """
     kinds = ["numpy"]
     if util.find_spec("torch") is not None:
         kinds = ["cuda"] * import_module("torch").cuda.is_available() + ["cpu", "numpy"]
     chosen = kind or kinds[0]
     if chosen not in kinds:
-        raise RingloomError(f"no {chosen} to measure here: choose one of {', '.join(kinds)}")
+        raise RingloomError(f"{chosen} is not available here: choose one of {', '.join(kinds)}")
     if chosen == "numpy":
         return Bench()
     device: Bench = import_module("ringloom.runtimes.calibration.torch_bench").TorchBench(chosen)

@@ -1,7 +1,7 @@
-"""Times messages between two ranks of this machine: bytes and seconds.
+"""Times messages between two ranks of this machine.
 
-cpu    two processes that send to each other over gloo, as the ranks of a ring do
-cuda   copies from one device to the next, where there are two
+cpu    two processes exchange messages over gloo, like the ranks of a ring
+cuda   one device copies to another, if there are two
 """
 
 import time
@@ -42,7 +42,7 @@ def _exchanges(_: ModuleType, group: Any, sizes: Sequence[Array]) -> Parts:
 
 
 def _exchange(rank: int, size: int) -> float:
-    """Returns median seconds of sending and receiving at once."""
+    """Returns the median seconds of sending and receiving at the same time."""
     sent, received = (torch.ones(size // 4) for _ in range(2))
 
     def exchange() -> None:
@@ -77,7 +77,7 @@ def between_devices() -> Rows:
 
 
 def _median(run: Callable[[], None], ready: Callable[[], object]) -> float:
-    """Returns the median seconds of a call, each after `ready`; the first is not counted."""
+    """Returns the median seconds of a call, without the first; runs `ready` before each."""
     times = []
     for _ in range(REPEATS + 1):
         ready()

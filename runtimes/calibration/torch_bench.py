@@ -1,6 +1,6 @@
-"""A bench in torch, of the kernels and merges of emitted programs.
+"""Times the kernels and merges of emitted torch programs.
 
-On a CPU that is one core, timed by the thread's own clock; on a CUDA device, by its events.
+On a CPU it uses one core and the thread's own clock; on a CUDA device it uses CUDA events.
 """
 
 import os
@@ -77,7 +77,7 @@ class TorchBench(Bench):
         return lambda: a.copy_(b)
 
     def multiplying(self, size: int, dtype: str) -> Callable[[], object]:
-        """Returns a square matrix product; tf32 is float32 with its products rounded."""
+        """Returns a function that multiplies square matrices; tf32 is float32 rounded to tf32."""
         products = torch.backends.cuda.matmul
         a, b = (self._random(size, size, dtype=dtype.replace("tf32", "float32")) for _ in range(2))
 
@@ -88,7 +88,7 @@ class TorchBench(Bench):
         return product
 
     def seconds(self, run: Callable[[], object], times: int) -> float:
-        """Returns the seconds of `times` calls: of the device on CUDA, else of this thread."""
+        """Returns the seconds of `times` calls, on CUDA as the device measures them."""
         if not self._cuda:
             return super().seconds(run, times)
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -103,7 +103,7 @@ class TorchBench(Bench):
 
 @cache
 def kernels(mask: str) -> ModuleType:
-    """Returns an emitted program; its kernels are those of all programs of such masks."""
+    """Returns an emitted program whose kernels are the same as in all programs with such masks."""
     work = Workload(seq=1 << 12, heads=2, kv_heads=1, mask=mask)
     return load(emit(plan("ring", work, 2, pass_="both"), "torch"))
 

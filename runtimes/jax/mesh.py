@@ -1,9 +1,9 @@
-"""The JAX backend: a plan's emitted program on a mesh of devices, virtual ones on a CPU.
+"""The JAX backend: runs a plan's emitted program on a mesh of devices, virtual ones on a CPU.
 
-run        where this process has, or can still get, one device per rank
-in_child   else: a process with that many virtual devices, which ends with the run
+run        runs in this process, if it has or can still get one device per rank
+in_child   otherwise runs in a child process with enough virtual devices
 
-Whole arrays are in sequence order; inside they are in layout order, padded.
+Arguments and results are in sequence order; inside the program arrays are in layout order, padded.
 """
 
 import os
@@ -28,13 +28,13 @@ from ringloom.runtimes.emitted import RESULTS, SIDES, load, source_of
 from ringloom.runtimes.machine import RankError, ended
 from ringloom.runtimes.process_tree import tree
 
-DEVICES = 8  # virtual devices that a process gets, at least
+DEVICES = 8  # minimum number of virtual devices of a process
 CHILD = "from ringloom.runtimes.jax.mesh import child; child()"
-Call = tuple[int, str, str, tuple[Array, ...], Array | None]  # what `run` takes
+Call = tuple[int, str, str, tuple[Array, ...], Array | None]  # the arguments of `run`
 
 
 def execute(plans: Plans, function: str, *arrays: Array, sinks: Array | None = None) -> list[Array]:
-    """Runs plans: the backend `jax`, see `ringloom.runtimes.backends`."""
+    """Runs plans on the backend `jax`, see `ringloom.runtimes.backends`."""
     if function == "attention" and len(arrays) == 3:
         return execute(plans, "forward", *arrays, sinks=sinks)[:1]
     call = plans.ranks, source_of(plans, "jax"), function, arrays, sinks
@@ -42,7 +42,7 @@ def execute(plans: Plans, function: str, *arrays: Array, sinks: Array | None = N
 
 
 def devices(ranks: int) -> list[Any]:
-    """One device per rank, or none where this process cannot have so many."""
+    """Returns one device per rank, or none if this process cannot have that many."""
     with suppress(RuntimeError):  # the number of devices is fixed at their first use
         jax.config.update("jax_num_cpu_devices", max(DEVICES, ranks))
     kinds = map(jax.devices, (None, "cpu"))
@@ -52,7 +52,7 @@ def devices(ranks: int) -> list[Any]:
 def run(
     ranks: int, source: str, function: str, arrays: tuple[Array, ...], sinks: Array | None
 ) -> list[Array]:
-    """Returns results of "attention" with dout, "forward" or "backward" of an emitted program."""
+    """Runs a function of an emitted program, "attention" with dout; returns its results."""
     context = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
     with context(arrays[0].dtype == np.float64):
         program, functions = compiled(ranks, source)
@@ -66,15 +66,15 @@ def run(
         return [np.asarray(x) for x in (*whole, *results[len(sides) :])]
 
 
-@lru_cache(maxsize=4)  # `ringloom run --check` asks for a dozen runs of one program
+@lru_cache(maxsize=4)  # `ringloom run --check` runs one program a dozen times
 def compiled(ranks: int, source: str) -> tuple[ModuleType, dict[str, Callable[..., Any]]]:
-    """Compiles a program's functions, of sinks, if any, and whole arrays in layout order."""
+    """Compiles a program's functions, which take sinks and whole arrays in layout order."""
     program, mesh = load(source), Mesh(np.array(devices(ranks)), ("sp",))
     spec, everywhere = PartitionSpec(None, None, "sp"), PartitionSpec()
 
     def forward(sinks: Any, *inputs: Any) -> Any:
-        ahead = program.forward_with_sinks if sinks else program.forward
-        out, (_, _, _, _, lse, *_) = ahead(*inputs, *sinks, "sp")
+        run_forward = program.forward_with_sinks if sinks else program.forward
+        out, (_, _, _, _, lse, *_) = run_forward(*inputs, *sinks, "sp")
         return out, lse
 
     def attention(sinks: Any, q: Any, k: Any, v: Any, dout: Any) -> Any:
@@ -86,8 +86,8 @@ def compiled(ranks: int, source: str) -> tuple[ModuleType, dict[str, Callable[..
         return out, *pull_back(dout)
 
     def backward(sinks: Any, q: Any, k: Any, v: Any, dout: Any, out: Any, lse: Any) -> Any:
-        back = program.backward_with_sinks if sinks else program.backward
-        *gradients, last = back("sp", (q, k, v, out, lse, *sinks), dout)
+        run_backward = program.backward_with_sinks if sinks else program.backward
+        *gradients, last = run_backward("sp", (q, k, v, out, lse, *sinks), dout)
         return *gradients, jax.lax.psum(last, "sp") if sinks else last
 
     def on_shards(function: Any, results: int) -> Callable[..., Any]:
@@ -108,7 +108,7 @@ def compiled(ranks: int, source: str) -> tuple[ModuleType, dict[str, Callable[..
 
 
 def in_child(call: Call) -> list[Array]:
-    """Runs the program in a process with enough virtual devices; raises RankError if it fails."""
+    """Runs a program in a child process with enough devices; raises RankError if it fails."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +126,7 @@ def in_child(call: Call) -> list[Array]:
 
 
 def child() -> None:
-    """Runs the program in the file named on the command line, and leaves its results there."""
+    """Runs the call in the file named on the command line, and stores the results in its place."""
     place = Path(sys.argv[1])
     call: Call = pickle.loads(place.read_bytes())
     if not devices(call[0]):

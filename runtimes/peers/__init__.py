@@ -1,1 +1,1 @@
-"""Attention of other libraries, called as `attend(q, k, v)` on [batch, heads, tokens, head_dim]."""
+"""Wraps attention of other libraries as `attend(q, k, v)` on [batch, heads, tokens, head_dim]."""

@@ -1,4 +1,4 @@
-"""Attention of a public JAX ring, as a function of global arrays in layout order."""
+"""Wraps a public JAX ring as a function of global arrays in layout order."""
 
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
@@ -16,7 +16,8 @@ FILE = "ringattention/ringattention_jax.py"
 def ringattention(checkout: str, block: int | None, chunk: int) -> Callable[..., Any]:
     """Returns the ring of a checkout of haoliuhl/ringattention.
 
-    block: tokens that see each other, 1 for causal, None for full; chunk: tokens of a kernel call.
+    block: tokens that attend to each other, 1 for causal, None for full; chunk: tokens per kernel
+    call.
     """
     where = Path(checkout, FILE)
     spec = spec_from_file_location("ringattention_jax", where) if where.is_file() else None

@@ -1,7 +1,6 @@
-"""Attention of other torch libraries, as functions of local shards.
+"""Wraps attention of other torch libraries as functions of local shards.
 
-Each library is imported when its function is called, and computes with its own code alone: what is
-here arranges axes.
+Each library is imported when its function is called. The code here only arranges axes.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ EXCHANGES = "all-gather", "all-to-all"
 
 
 def flash_shaped(function: Attend, **options: Any) -> Attend:
-    """Returns a function of [batch, tokens, heads, head_dim], such as flash-attn's, as attend."""
+    """Wraps a function of [batch, tokens, heads, head_dim], such as flash-attn's, as attend."""
 
     def attend(q: Any, k: Any, v: Any) -> Any:
         out = function(*(x.transpose(1, 2).contiguous() for x in (q, k, v)), **options)
@@ -48,7 +47,7 @@ def pytorch_ring(balanced: bool, causal: bool, exchange: str) -> Attend:
 
 
 class Template(torch.autograd.Function):  # type: ignore[misc]
-    """PyTorch's two templates, forward and backward, as one differentiable function."""
+    """Combines PyTorch's forward and backward templates into one differentiable function."""
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, *how: Any) -> Any:
@@ -77,7 +76,7 @@ class Template(torch.autograd.Function):  # type: ignore[misc]
 
 
 def template(balanced: bool, exchange: str) -> Any:
-    """Returns PyTorch's module of ring attention, set to exchange in this way."""
+    """Returns PyTorch's ring attention module, configured with these settings."""
     from importlib import import_module
 
     ring = import_module(TEMPLATE)
@@ -116,7 +115,7 @@ def _backward_on_gpu(**inputs: Any) -> Any:
 
 
 def transformers(program: Any, name: str) -> Attend:
-    """Returns an emitted program as a model of transformers calls it, through our adapter."""
+    """Wraps an emitted program, called through the adapter for Hugging Face Transformers."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     from ringloom.runtimes.huggingface import register

@@ -1,1 +1,1 @@
-"""Recording real runs: start and end of every operation of every rank."""
+"""Records real runs: the start and end of every operation of every rank."""

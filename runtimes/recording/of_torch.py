@@ -1,9 +1,9 @@
-"""A run of the emitted torch program, watched from outside.
+"""Records a run of the emitted torch program without changing its text.
 
-Kernel calls and messages are noted where the program makes them, and told which rows of the plan
-they are by what they carry: messages between two ranks come in the plan's order and have its
-numbers, kernel calls of a rank come in its order and cover as many pairs. A program that does
-anything else is refused. It runs twice on each rank; the second run is the one that is recorded.
+The program's kernel calls and messages are wrapped, and matched with rows of the plan by order and
+size: messages between two ranks follow the plan's order and have its sizes, and kernel calls of a
+rank follow its order and cover the same number of pairs. Any other program is refused. Each rank
+runs the program twice and records the second run.
 """
 
 import threading
@@ -27,31 +27,31 @@ from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.recording.events import Events, Kind, Recorded
 from ringloom.runtimes.torch.faults import refuse_nan
 from ringloom.runtimes.torch.launch import TIMEOUT, Launch, launched, wholes
-from ringloom.runtimes.torch.rank import BODIES, Body, Parts
+from ringloom.runtimes.torch.rank import ENTRY_POINTS, Body, Parts
 
 KERNEL, SENT, CAME = range(3)
 KERNELS = ("attend", "attend_backward")
 LOCK = threading.Lock()
 
 
-MORE = "\n\nWATCHED = True\n"  # code of its own, so that a program gets operators of its own
+MORE = "\n\nWATCHED = True\n"  # makes the text differ, so that the program gets its own operators
 
 
 class Note(NamedTuple):
-    """A kernel call of so many pairs and heads, or so many numbers to or from a rank."""
+    """A kernel call, with its pairs times heads, or a message, with its elements and peer."""
 
     backward: float
     kind: float
-    peer: float  # -1 of kernel calls
+    peer: float  # -1 for kernel calls
     size: float
     start: float
     end: float
 
 
 class Row(NamedTuple):
-    """A row of the plan: its step, its number among rows of its kind, its pairs or elements.
+    """A row of the plan: its step, its index among rows of its kind, its pairs or elements.
 
-    `added`: sums travel; `home`: those of blocks that their sender owns.
+    `added`: the message carries sums; `home`: of blocks that the sender owns.
     """
 
     step: int
@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
 
 class Here(threading.local):
-    """Notes of the rank of this thread; None while nothing is recorded."""
+    """The notes of this thread's rank; None while nothing is recorded."""
 
     notes: list[Note] | None = None
     backward = False
@@ -80,16 +80,16 @@ def execute(
     launch: Launch | None = None,
     timeout: float = TIMEOUT,
 ) -> list[Array]:
-    """Runs plans as `ringloom.runtimes.torch.launch.execute` does, and stores events in the log.
+    """Runs plans as `ringloom.runtimes.torch.launch.execute` does, and adds events to the log.
 
-    Raises RingloomError also where the program does not follow the plan row by row.
+    Raises RingloomError also if the program does not follow the plan row by row.
     """
-    if plans.forward is None and plans.first.start:  # its program fetches what no pass has left
+    if plans.forward is None and plans.first.start:  # its program would fetch them first
         raise RingloomError(
-            f"{plans.name}: a backward pass that begins with what the forward pass left is recorded"
-            " together with it: give both plans"
+            f"{plans.name}: the backward pass starts with data of the forward pass, so it can only"
+            " be recorded together with it: give both plans"
         )
-    body = partial(watched, partial(BODIES[function], sinks=sinks))
+    body = partial(watched, partial(ENTRY_POINTS[function], sinks=sinks))
     program, parts = launched(plans, arrays, body, launch, timeout, MORE)
     tables = [part.pop() for part in parts]
     refuse_nan(arrays, parts)
@@ -111,11 +111,11 @@ def watched(body: Body, program: ModuleType, group: Any, arrays: Sequence[Array]
     return [*parts, np.array(notes, np.float64).reshape(-1, len(Note._fields))]
 
 
-# ---- notes, left where the program calls kernels and sends messages
+# ---- notes of kernel calls and messages
 
 
 def watch(program: ModuleType) -> None:
-    """Wraps the kernels and messages of a program, so that they leave notes; idempotent."""
+    """Wraps the kernels and messages of a program so that they are noted; idempotent."""
     names = vars(program)
     with LOCK:
         if isinstance(names["dist"], Watching):
@@ -147,7 +147,7 @@ def _kernel(plain: Callable[..., Any], backward: bool, *args: Any) -> Any:
 
 
 def pairs(rows: int, columns: int, band: bool | Sequence[int]) -> int:
-    """Returns the pairs that a kernel call computes: all, those below the diagonal, or a band."""
+    """Returns the number of pairs of a kernel call: full, below the diagonal, or in a band."""
     if isinstance(band, bool):
         band = (-rows, 0) if band else (-rows, columns)
     low, high = band
@@ -155,7 +155,7 @@ def pairs(rows: int, columns: int, band: bool | Sequence[int]) -> int:
     return int(np.maximum(np.minimum(i + high + 1, columns) - np.maximum(i + low, 0), 0).sum())
 
 
-# Of each collective, the numbers that one rank sends another.
+# For each collective, the number of elements that one rank sends another.
 SIZES: dict[str, Callable[..., int]] = {
     "all_to_all_single": lambda output, input, *_, group, **__: input.numel() // group.size(),
     "all_gather_into_tensor": lambda output, input, **_: input.numel(),
@@ -168,7 +168,7 @@ SIZES: dict[str, Callable[..., int]] = {
 
 
 class Watching:
-    """A `torch.distributed` that notes when messages leave and when they have come."""
+    """A `torch.distributed` that notes when messages are posted and when they arrive."""
 
     def __init__(self, plain: Any) -> None:
         self.plain = plain
@@ -179,13 +179,13 @@ class Watching:
         return getattr(self.plain, name)
 
     def batch_isend_irecv(self, ops: list[Any]) -> list[Any]:
-        """Start some messages, each with a thread that waits for it."""
+        """Starts messages, each with a thread that waits for it."""
         began, notes = perf_counter(), HERE.notes
         works = list(self.plain.batch_isend_irecv(ops))
         if notes is None:
             return works
         if len(works) != len(ops):
-            raise RingloomError("cannot record: this backend waits for messages all together")
+            raise RingloomError("cannot record: this backend has no handle for each message")
         kinds = [SENT if op.op.__name__ == "isend" else CAME for op in ops]
         peers = [self.plain.get_process_group_ranks(op.group)[op.group_peer] for op in ops]
         return [
@@ -194,7 +194,7 @@ class Watching:
         ]
 
     def _collective(self, name: str, *args: Any, **rest: Any) -> Any:
-        """Runs a collective, waits for it, and notes what it brought and sent."""
+        """Runs a collective, waits for it, and notes what it received and sent."""
         began, notes = perf_counter(), HERE.notes
         work = getattr(self.plain, name)(*args, **rest)
         if notes is None:
@@ -209,7 +209,7 @@ class Watching:
     def _messages(
         self, group: Any, group_src: int | None = None, group_dst: int | None = None, **_: Any
     ) -> list[tuple[int, int]]:
-        """(kind, rank at the other end) of this rank's messages, with a root or among all."""
+        """Returns (kind, peer) of this rank's messages in a collective."""
         own, ranks = self.plain.get_rank(), self.plain.get_process_group_ranks(group)
         others = [rank for rank in ranks if rank != own]
         if group_src is group_dst is None:
@@ -221,7 +221,7 @@ class Watching:
 
 
 class Watched:
-    """A message under way; a thread notes when it is done."""
+    """A message in transit; a thread notes when it is done."""
 
     def __init__(
         self, work: Any, notes: list[Note], about: tuple[float, float, float, float, float]
@@ -231,7 +231,7 @@ class Watched:
         self.place = len(notes)
         notes.append(Note(*about, about[-1]))  # in the order of the starts
         self.thread = threading.Thread(target=self._watch, daemon=True)
-        if isinstance(work, dist.Work):  # any other is done when it is waited for
+        if isinstance(work, dist.Work):  # others complete in wait()
             self.thread.start()
 
     def _watch(self) -> None:
@@ -242,7 +242,7 @@ class Watched:
         self.notes[self.place] = Note(*self.about, perf_counter())
 
     def wait(self) -> None:
-        """Until the message is done; raises what waiting for it raised."""
+        """Waits until the message is done; raises the error of its thread."""
         if isinstance(self.work, dist.Work):
             self.thread.join()
         else:
@@ -255,7 +255,7 @@ class Watched:
 
 
 def events_of(plan: Plan, notes: list[list[Note]]) -> Events:
-    """Returns the events of the plan's rows, from the notes of all ranks on one pass."""
+    """Returns the events of the plan's rows from the notes of all ranks."""
     own = [
         [note for note in rank if bool(note.backward) == (plan.pass_ == "backward")]
         for rank in notes
@@ -268,7 +268,7 @@ def events_of(plan: Plan, notes: list[list[Note]]) -> Events:
 
 
 def _computed(plan: Plan, rank: int, notes: list[Note], start: float) -> Events:
-    """Attends, and merges behind them, which take no time of their own."""
+    """Returns attends, and merges of zero length after them."""
     calls, events = [note for note in notes if note.kind == KERNEL], Events()
     rows = _attends(plan, rank)
     for row, begin, end in _matched(plan, rank, "attends", rows, calls, start):
@@ -290,7 +290,7 @@ def _attends(plan: Plan, rank: int) -> Iterator[Row]:
 
 
 def _moved(plan: Plan, rank: int, notes: list[Note], start: float) -> Events:
-    """Messages of both directions, and arrivals of what is added, which take no time either."""
+    """Returns sends and receives, and arrivals of zero length where sums are added."""
     events = Events()
     for kind, own, other in ((SENT, "src", "dst"), (CAME, "dst", "src")):
         for peer, rows in _moves(plan, rank, own, other).items():
@@ -305,7 +305,7 @@ def _moved(plan: Plan, rank: int, notes: list[Note], start: float) -> Events:
 
 
 def _moves(plan: Plan, rank: int, own: str, other: str) -> dict[int, list[Row]]:
-    """Returns, by the rank at the other end, every message; sizes are elements."""
+    """Returns every message by its peer; sizes are in elements."""
     wide = replace(plan, workload=replace(plan.workload, dtype="float64"))
     rows, first = defaultdict[int, list[Row]](list), Counter[int]()
     for step, move in plan.moves():
@@ -324,24 +324,24 @@ def _moves(plan: Plan, rank: int, own: str, other: str) -> dict[int, list[Row]]:
 def _matched(
     plan: Plan, rank: int, what: str, rows: Iterable[Row], notes: list[Note], start: float
 ) -> Iterator[tuple[Row, float, float]]:
-    """Yields each row, and the start and end of the notes whose sizes add up to its own.
+    """Yields each row, with the start and end of the notes whose sizes add up to its size.
 
-    A row without an element leaves no note and takes no time; nor do sums of blocks of the rank
-    that would send them, where a program leaves them there. `start` is that of the pass.
+    An empty row has no note and takes no time. The same applies to sums that their owner would send
+    if the program leaves them in place. `start` is that of the pass.
     """
     rows, waiting, end = [*rows], iter(notes), start
     short = sum(row.size for row in rows) - sum(int(note.size) for note in notes)
     if short and short == sum(row.size for row in rows if row.home):
         rows = [row._replace(size=0) if row.home else row for row in rows]
     for row in rows:
-        taken = list[Note]()
-        while (missing := row.size - sum(note.size for note in taken)) > 0:
+        matched = list[Note]()
+        while (missing := row.size - sum(note.size for note in matched)) > 0:
             if (note := next(waiting, None)) is None:
                 break
-            taken.append(note)
+            matched.append(note)
         if missing:
             raise RingloomError(
                 f"{plan.name}: rank {rank} {what} differently from step {row.step} of the plan"
             )
-        begin, end = (taken[0].start, max(n.end for n in taken)) if taken else (end, end)
+        begin, end = (matched[0].start, max(n.end for n in matched)) if matched else (end, end)
         yield row, begin, end

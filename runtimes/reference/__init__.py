@@ -1,1 +1,1 @@
-"""The reference: dense attention, and any plan on virtual ranks in numpy."""
+"""Computes dense attention, and runs any plan on virtual ranks, in numpy."""

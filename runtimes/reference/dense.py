@@ -1,14 +1,14 @@
-"""Dense attention, slow and obvious: what every plan is compared with.
+"""Dense attention, slow and obvious: the reference for every plan.
 
     s  = q k^T * scale, -inf where the mask forbids     p  = softmax(s)       o  = p v
     dv = p^T do     ds = p * (do v^T - rowsum(do * o))  dq = ds k * scale     dk = ds^T q * scale
 
-A sink is one more column, a key that every query sees with this score and the value 0:
+A sink is one more column: a key to which every query attends with this score and the value 0:
 
     p  = softmax([s, sink])     dsink = sum of ds in that column, over batch rows and queries
 
-One query head of one batch row at a time, of long sequences some queries. A query that sees nothing
-has o = 0 and lse = -inf, or the sink, and no gradient passes through it.
+It computes one query head of one batch row at a time, and some queries at a time if the sequence is
+long. A query without keys has o = 0 and lse = -inf, or lse = sink, and zero gradients.
 """
 
 from collections.abc import Iterator
@@ -31,11 +31,11 @@ def forward(
     sinks: Array | None = None,
     rows: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Attention of whole arrays: (out [batch, heads, seq, v_head_dim], lse [batch, heads, seq]).
+    """Returns out [batch, heads, seq, v_head_dim] and lse [batch, heads, seq] of whole arrays.
 
-    With `rows`, positions of queries, those of these queries alone, in their order.
-    Computed in float64, or, for a lower `precision`, in float32 and out rounded to it at the end;
-    lse is not rounded. Raises PlanError for arrays that do not fit the workload.
+    `rows` selects queries by their positions; results are then in this order. Computes in float64,
+    or for a lower `precision` in float32, and rounds out to it; lse is not rounded. Raises
+    PlanError for arrays that do not fit the workload.
     """
     check_arrays(work, sinks, q=q, k=k, v=v)
     number = wide(precision)
@@ -57,11 +57,11 @@ def backward(
     sinks: Array | None = None,
     rows: Array | None = None,
 ) -> tuple[Array, ...]:
-    """Gradients (dq, dk, dv) of sum(out * dout), in the shapes of q, k and v; with sinks, theirs.
+    """Returns the gradients (dq, dk, dv) of sum(out * dout), and dsinks after these with sinks.
 
-    With `rows`, positions of queries, dq of these queries alone, and their share of the others.
-    Computed in float64, or, for a lower `precision`, in float32 and rounded to it at the end, from
-    outputs that were rounded to it. Raises PlanError for arrays that do not fit the workload.
+    `rows` selects queries by their positions: returns dq of these queries, and their share of the
+    other gradients. Computes in float64, or for a lower `precision` in float32 from outputs rounded
+    to it, and rounds the gradients to it. Raises PlanError for arrays that do not fit the workload.
     """
     check_arrays(work, sinks, q=q, k=k, v=v, dout=dout)
     number = wide(precision)
@@ -90,7 +90,7 @@ def _weights(
     number: np.dtype[np.generic],
     rows: Array,
 ) -> Iterator[tuple[slice, Place, Place, Array, Array, Array]]:
-    """Yields (some rows, query head, its KV head, weights of keys, of the sink, lse) of each."""
+    """Yields (rows, query head, its KV head, weights of keys, weights of the sink, lse)."""
     scale = np.asarray(work.softmax_scale, number)
     for at in bands(len(rows), work.kv_seq):
         sees = work.allowed(rows[at], range(work.kv_seq))
@@ -105,13 +105,13 @@ def _weights(
 
 
 def bands(rows: int, columns: int) -> Iterator[slice]:
-    """Yields consecutive rows of a table, as many as have `PAIRS` entries together."""
+    """Yields slices of consecutive rows that have at most `PAIRS` entries, or one row."""
     height = max(1, PAIRS // max(1, columns))
     return (slice(at, at + height) for at in range(0, rows, height))
 
 
 def softmax(scores: Array) -> tuple[Array, Array]:
-    """Rows of weights [seq, columns] that sum to 1, or to 0 where all scores are -inf, and lse."""
+    """Returns weights [seq, columns] and lse; rows sum to 1, or to 0 if all scores are -inf."""
     top = scores.max(axis=-1, keepdims=True)
     nothing = np.isneginf(top)
     weights = np.exp(scores - np.where(nothing, 0, top))

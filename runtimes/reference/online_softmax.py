@@ -1,13 +1,13 @@
-"""Partial attention: what one rectangle contributes, and how contributions add up.
+"""Computes partial attention of one rectangle, and merges partial results.
 
-forward      (o, lse) of some keys, o normalised: o = sum_j exp(s_j - lse) v_j
+attend       (o, lse) of some keys, o normalised: o = sum_j exp(s_j - lse) v_j
 merge        lse = log(exp(lse1) + exp(lse2))      o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2
-sunk         the same, merged with a key that has no value and whose score is the sink
-backward     p = exp(s - lse) with the lse of all keys, so that gradients simply add
+with_sink    merges in a key with the value 0 whose score is the sink
+gradients    p = exp(s - lse) with the lse of all keys, so that gradients simply add
 
-Shapes: q [batch, heads, q tokens, head_dim]; k the same of kv tokens; dout, o, v likewise with
-v_head_dim; lse, rowsum [batch, heads, q tokens]; sees bool [q tokens, kv tokens]. Heads of k and v
-are repeated for the query heads that share them. Any length may be 0.
+Shapes: q [batch, heads, q tokens, head_dim]; k the same with kv tokens; dout, o, v likewise with
+v_head_dim; lse, rowsum [batch, heads, q tokens]; sees bool [q tokens, kv tokens]. k and v have one
+head per query head. Any length may be 0.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from ringloom.runtimes.arrays import Array
 
 
 def attend(q: Array, k: Array, v: Array, sees: Array, scale: float) -> tuple[Array, Array]:
-    """(o, lse) over these keys; 0 and -inf for queries that see none of them."""
+    """Returns (o, lse) over these keys; 0 and -inf for queries that may attend to none."""
     scores = _scores(q, k, sees, scale)
     top = _finite(scores.max(axis=-1, initial=-np.inf))
     weights = np.exp(scores - top[..., None])
@@ -28,7 +28,7 @@ def attend(q: Array, k: Array, v: Array, sees: Array, scale: float) -> tuple[Arr
 
 
 def merge(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, Array]:
-    """Attention over the keys of both, disjoint; associative and commutative."""
+    """Returns the attention over two disjoint sets of keys; associative and commutative."""
     (o1, lse1), (o2, lse2) = one, other
     lse = np.logaddexp(lse1, lse2)
     top = _finite(lse)
@@ -46,19 +46,19 @@ def gradients(
     sees: Array,
     scale: float,
 ) -> tuple[Array, Array, Array]:
-    """Returns contributions of these keys to dq, of these queries to dk and dv, per query head."""
+    """Returns what these keys add to dq, and what these queries add to dk and dv, per head."""
     p = np.exp(_scores(q, k, sees, scale) - _finite(lse)[..., None])
     ds = p * (dout @ v.swapaxes(-1, -2) - rowsum[..., None]) * scale
     return ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dout
 
 
-def sunk(o: Array, lse: Array, sinks: Array) -> tuple[Array, Array]:
-    """(o, lse) over all keys and a sink; sinks [heads], the logits of the query heads."""
+def with_sink(o: Array, lse: Array, sinks: Array) -> tuple[Array, Array]:
+    """Returns (o, lse) over all keys and a sink; sinks [heads], one logit per query head."""
     return merge((o, lse), (np.zeros_like(o), np.broadcast_to(sinks[:, None], lse.shape)))
 
 
 def sink_gradient(dout: Array, o: Array, lse: Array, sinks: Array) -> Array:
-    """Returns the gradient of the sinks, [heads], from o and lse that have them in."""
+    """Returns the gradient of the sinks, [heads], from o and lse that include them."""
     weights = np.exp(sinks[:, None] - _finite(lse))
     gradient: Array = -np.einsum("bhs,bhsd,bhsd->h", weights, dout, o)
     return gradient
@@ -69,5 +69,5 @@ def _scores(q: Array, k: Array, sees: Array, scale: float) -> Array:
 
 
 def _finite(lse: Array) -> Array:
-    """0 for -inf, so that exp(-inf - lse) is 0 instead of undefined."""
+    """Replaces -inf by 0, so that exp(-inf - lse) is 0 instead of undefined."""
     return np.where(np.isneginf(lse), 0, lse)

@@ -1,11 +1,11 @@
-"""The oracle: any plan, executed in numpy on virtual ranks that share nothing but messages.
+"""Runs any plan in numpy, on virtual ranks that share nothing but messages.
 
-shard     every owner and every initial copy gets its part of q, k, v, dout
-run       the steps of the plan; the global arrays are out of reach
-collect   the accumulators of owners, put together in sequence order
+shard     gives every owner and every initial copy its part of q, k, v, dout
+run       executes the steps of the plan, without access to the whole arrays
+collect   assembles the owners' accumulators in sequence order
 
-Sinks are no part of a plan: the owner of a query has the whole of its out and lse; there its
-sink is merged into them, as keys without values are.
+Plans contain no sinks: the owner of a query merges its sink into the final out and lse, like a key
+with the value 0.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ringloom.planner.partitions import Block
 from ringloom.planner.plans import Plans
 from ringloom.runtimes.arrays import Array, dtype_of, wide
 from ringloom.runtimes.recording.events import Recorded
-from ringloom.runtimes.reference.online_softmax import sink_gradient, sunk
+from ringloom.runtimes.reference.online_softmax import sink_gradient, with_sink
 from ringloom.runtimes.reference.virtual_ranks import Arrays, VirtualRanks
 
 
@@ -34,9 +34,9 @@ def execute(
     sinks: Array | None = None,
     log: list[Recorded] | None = None,
 ) -> Arrays:
-    """Runs plans as the backend `numpy` of `ringloom.runtimes.backends`; logs events.
+    """Runs plans on the backend `numpy`, see `ringloom.runtimes.backends`; logs events.
 
-    Sums are rounded to the workload's dtype when they are complete.
+    Complete sums are rounded to the workload's dtype.
     """
     rounded, number = (of(plans.workload.dtype) for of in (dtype_of, wide))
     log, results, given = [] if log is None else log, list[Array](), {"Q": (q,), "KV": (k, v)}
@@ -45,7 +45,7 @@ def execute(
         out = collect(ranks, "OUT", 0, (*q.shape[:3], v.shape[-1]))
         lse = collect(ranks, "OUT", 1, q.shape[:3], fill=-np.inf)
         if sinks is not None:
-            out, lse = sunk(out, lse, sinks.astype(lse.dtype))
+            out, lse = with_sink(out, lse, sinks.astype(lse.dtype))
         lse = lse[..., None]
         results.append(out.astype(rounded))
         if function == "forward":
@@ -65,7 +65,7 @@ def execute(
 
 
 def _ran(plan: Plan, log: list[Recorded], given: dict[str, Arrays], *stats: Array) -> VirtualRanks:
-    """Returns the ranks of a plan after a run on these arrays, whose events go to the log."""
+    """Runs a plan on these arrays; returns its ranks and appends its events to the log."""
     ranks = VirtualRanks(plan)
     shard(ranks, given, *stats)
     log.append((plan, ranks.run()))
@@ -73,7 +73,7 @@ def _ran(plan: Plan, log: list[Recorded], given: dict[str, Arrays], *stats: Arra
 
 
 def shard(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:
-    """Cut the shards out of the whole arrays: copies, so that ranks share no memory."""
+    """Gives each rank copies of its shards, so that ranks share no memory."""
     for tensor, number, owner in _places(ranks.plan):
         block = ranks.plan.side(tensor).blocks[number]
         if tensor == "OUT":
@@ -88,7 +88,7 @@ def shard(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:
 
 
 def _places(plan: Plan) -> Iterator[tuple[str, int, int]]:
-    """Yields (tensor, block, rank) of every input that is resident before step 0."""
+    """Yields (tensor, block, rank) of every input that is present before step 0."""
     for tensor in INPUTS[plan.pass_]:
         for number, block in enumerate(plan.side(tensor).blocks):
             yield tensor, number, block.home
@@ -104,7 +104,7 @@ def _cut(whole: Array, block: Block) -> Array:
 def collect(
     ranks: VirtualRanks, tensor: str, part: int, shape: tuple[int, ...], fill: float = 0.0
 ) -> Array:
-    """One array of an accumulator in sequence order, `fill` where an owner has none."""
+    """Returns an accumulator in sequence order, with `fill` where its owner has none."""
     whole = np.full(shape, fill, ranks.number)
     for number, block in enumerate(ranks.plan.side(tensor).blocks):
         total = ranks.memory[block.home].sums.get((tensor, number))

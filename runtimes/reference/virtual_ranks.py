@@ -1,8 +1,8 @@
-"""Virtual ranks: each has a memory of its own, which only moves read and write from outside.
+"""Runs plans on virtual ranks, each with its own memory, which only moves access from outside.
 
-In a step: moves read their sources as they were at its start (inputs are copied, accumulators
-transferred), attends read inputs as they were at its start, then what attends made
-and what arrived is added, in node order. A copy whose last use is over is gone.
+In a step, moves and attends read the state at its start: moves copy inputs and transfer
+accumulators. Then results of attends and received sums are added, in node order. A copy is deleted
+after its last use.
 """
 
 from collections import defaultdict
@@ -33,22 +33,22 @@ class Rank:
         self.sums = dict[Place, Arrays]()
 
     def read(self, place: Place, step: int) -> Arrays:
-        """Returns an input; raises PlanError if it is absent."""
+        """Returns an input; raises PlanError if the rank does not hold it."""
         if place not in self.inputs:
             raise self._lacks("reads", place, step)
         return self.inputs[place]
 
     def take(self, places: list[Place], step: int) -> list[Delivery]:
-        """Removes accumulators and returns them; absent ones are zero and left out.
+        """Removes accumulators and returns those that exist; the others count as zero.
 
-        Raises PlanError if all are absent.
+        Raises PlanError if none exists.
         """
         if not any(place in self.sums for place in places):
             raise self._lacks("sends", places[0], step)
         return [(place, self.sums.pop(place)) for place in places if place in self.sums]
 
     def keep(self, place: Place, arrays: Arrays) -> None:
-        """Store a copy of an input; where the forward pass left OUT, DOUT brings STATS with it."""
+        """Stores an input; computes STATS when DOUT joins the OUT of the forward pass."""
         self.inputs[place] = arrays
         out, stats = (("OUT", place[1]), ("STATS", place[1]))
         if place[0] == "DOUT" and out in self.inputs and stats not in self.inputs:
@@ -56,7 +56,7 @@ class Rank:
             self.inputs[stats] = lse, np.sum(dout.astype(o.dtype) * o, axis=-1)
 
     def add(self, place: Place, arrays: Arrays) -> None:
-        """Add to an accumulator; an absent one is zero."""
+        """Adds to an accumulator; a missing one counts as zero."""
         if place not in self.sums:
             self.sums[place] = arrays
         elif place[0] == "OUT":
@@ -67,12 +67,12 @@ class Rank:
     def _lacks(self, does: str, place: Place, step: int) -> PlanError:
         tensor, block = place
         return PlanError(
-            f"step {step}: rank {self.number} {does} {tensor} block {block}, which is not there"
+            f"step {step}: rank {self.number} {does} {tensor} block {block}, which it does not hold"
         )
 
 
 class VirtualRanks:
-    """All ranks of a plan. `memory` [ranks] is filled by the caller with the shards of owners."""
+    """All ranks of a plan. The caller fills `memory` [ranks] with the shards of owners."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -92,7 +92,7 @@ class VirtualRanks:
         return self.events
 
     def advance(self, number: int) -> None:
-        """One step; raises PlanError for absent data."""
+        """Runs one step; raises PlanError for missing data."""
         step = self.plan.steps[number]
 
         def note(kind: Kind, rank: int, row: int, start: float, end: float) -> None:
@@ -121,7 +121,7 @@ class VirtualRanks:
     def _depart(
         self, move: Move, step: int
     ) -> Iterator[tuple[int, int, float, float, list[Delivery]]]:
-        """(from rank, to rank, when it was posted and sent, what it carries) of every message."""
+        """Yields (source, destination, time posted, time sent, contents) of every message."""
         rows = zip(move.blocks, move.src.tolist(), move.dst.tolist(), strict=True)
         for blocks, src, dst in rows:
             began, carried, memory = perf_counter(), list[Delivery](), self.memory[src]
@@ -137,7 +137,7 @@ class VirtualRanks:
     def _attend(
         self, attend: Attend, step: int
     ) -> Iterator[tuple[int, float, float, list[Delivery]]]:
-        """(rank, when it began and ended, what it adds) of every rectangle."""
+        """Yields (rank, start, end, results) of every rectangle."""
         for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
             began = perf_counter()
             results = list(self._rectangle(self.memory[rank], step, _present(q), _present(kv)))
@@ -146,9 +146,9 @@ class VirtualRanks:
     def _rectangle(
         self, memory: Rank, step: int, q: list[int], kv: list[int]
     ) -> Iterator[Delivery]:
-        """Yields (o, lse) of every q block, or contributions to dq of each and to (dk, dv) of kv.
+        """Yields (o, lse) of every q block, or shares of dq of each q and of (dk, dv) of each kv.
 
-        For heads of the q blocks that are not computed here o is 0 and lse -inf.
+        For heads of the q blocks that are not computed here, o is 0 and lse is -inf.
         """
 
         def read(tensor: str, blocks: list[int]) -> list[Array]:
@@ -181,14 +181,14 @@ class VirtualRanks:
     def _heads_in_common(
         self, memory: Rank, step: int, q: list[int], kv: list[int]
     ) -> tuple[Ints, Ints]:
-        """Returns the query heads that blocks of both sides share, and their KV heads, by place."""
+        """Returns indices of the query heads that both sides share, and of their KV heads."""
         slices = list[range]()
         for side, blocks in (("q", q), ("kv", kv)):
             heads = {self.plan.partition.side(side).blocks[block].heads for block in blocks}
             if len(heads) > 1:
                 raise PlanError(
-                    f"step {step}: rank {memory.number} attends {side} blocks {blocks}"
-                    f" of different head slices {sorted(map(str, heads))}"
+                    f"step {step}: one attend of rank {memory.number} has {side} blocks {blocks}"
+                    f" with different head slices {sorted(map(str, heads))}"
                 )
             slices += heads
         (own, shared), group = slices, self.plan.workload.group
@@ -203,7 +203,7 @@ class VirtualRanks:
             yield (tensor, block), tuple(arrays)
 
     def _last_uses(self) -> dict[int, list[tuple[int, Place]]]:
-        """Step -> the copies whose last use is in it."""
+        """Returns, for each step, the copies whose last use is in it."""
         over = defaultdict[int, list[tuple[int, Place]]](list)
         for tensor in INPUTS[self.plan.pass_]:
             received, last = lifetimes(self.plan, tensor)

@@ -1,1 +1,1 @@
-"""Running emitted torch programs: ranks as processes, as threads, or those of a process group."""
+"""Runs emitted torch programs on ranks that are processes or members of a process group."""

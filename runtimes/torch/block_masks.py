@@ -1,7 +1,7 @@
-"""Masks as those of torch's flex attention, and back.
+"""Converts masks to and from the `BlockMask` of torch's flex attention.
 
-to_block_mask     tiles from the mask's closed form: no dense matrix, whatever the length
-from_block_mask   slices that allow the same pairs, from mask_mod evaluated row by row
+to_block_mask     computes tiles from the mask's closed form, without a dense matrix
+from_block_mask   evaluates mask_mod row by row; returns slices that allow the same pairs
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ Rule = Callable[[Tensor, Tensor], Any]  # (query positions, key positions) -> al
 def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") -> BlockMask:
     """Returns the mask of a workload for `flex_attention` on the whole sequence.
 
-    It has the tables that `create_block_mask` makes, in memory for seq x kv_seq / block_size^2.
+    Its tables equal those of `create_block_mask` and take seq x kv_seq / block_size^2 entries.
     """
     each(Workload, (work,), "work")
     q, kv = (
@@ -49,9 +49,9 @@ def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") ->
 
 
 def from_block_mask(block_mask: BlockMask, heads: Iterable[int] | None = None) -> Mask:
-    """Returns a mask that allows the pairs of a `BlockMask`: causal, full, or slices.
+    """Returns a causal, full or `Slices` mask that allows the same pairs as a `BlockMask`.
 
-    heads: those that count, by default all. Raises RingloomError where batch rows or these heads
+    heads: the heads to convert, by default all. Raises RingloomError if batch rows or these heads
     differ.
     """
     each(BlockMask, (block_mask,), "block_mask")
@@ -64,9 +64,9 @@ def from_block_mask(block_mask: BlockMask, heads: Iterable[int] | None = None) -
 
 
 def rule_of(mask: Mask, positions: range, device: Any) -> Rule:
-    """Returns the definition of a mask on tensors of positions, aligned queries and keys.
+    """Returns the definition of a mask as a function of tensors of aligned positions.
 
-    Where it asks for the place of a position among bounds, a table of all positions answers.
+    A lookup of a position among bounds becomes an index into a table of all positions.
     """
     first = positions.start
     fixed, inner = dict[str, Tensor](), dict[str, Rule]()
@@ -93,38 +93,41 @@ def rule_of(mask: Mask, positions: range, device: Any) -> Rule:
 
 
 def _ordered(table: Bools, device: Any) -> tuple[Tensor, Tensor]:
-    """Counts the blocks of each row, and orders their columns first: [1, 1, rows, ...]."""
+    """Returns the number of blocks per row, and column numbers with those of blocks first.
+
+    Shapes: [1, 1, rows] and [1, 1, rows, columns].
+    """
     arrays = table.sum(axis=1), np.argsort(~table, axis=1, kind="stable")
     counts, columns = (torch.tensor(x.astype(np.int32)[None, None], device=device) for x in arrays)
     return counts, columns
 
 
 def _rows(given: BlockMask, seq: int, kv_seq: int, heads: Sequence[int]) -> Iterator[Bools]:
-    """Yields the keys that each query meets: bool [kv_seq]."""
+    """Yields the keys that each query may attend to: bool [kv_seq]."""
     partial, full = _table(given, ""), _table(given, "full_")
     block_of = np.arange(kv_seq) // given.BLOCK_SIZE[1]
     for number, first in enumerate(range(0, seq, given.BLOCK_SIZE[0])):
         queries = np.arange(first, min(first + given.BLOCK_SIZE[0], seq))
-        every = list[Bools]()
+        by_head = list[Bools]()
         for row, head in product(range(len(partial)), heads):
             pairs = np.repeat(full[row, head][number, block_of][None], len(queries), axis=0)
             keys = np.flatnonzero(partial[row, head][number, block_of])
             pairs[:, keys] |= _evaluated(given, (row, head), queries, keys)
-            every.append(pairs)
-            if not np.array_equal(pairs, every[0]):
+            by_head.append(pairs)
+            if not np.array_equal(pairs, by_head[0]):
                 differing = f"queries {first} to {queries[-1]} of"
                 raise RingloomError(f"{differing} {_remedy(row, head, heads[0])}")
-        yield from every[0]
+        yield from by_head[0]
 
 
 def _remedy(row: int, head: int, first: int) -> str:
-    """Returns which batch rows or heads do not see the same keys, and what to do about it."""
+    """Returns a sentence that names the batch rows or heads that differ, and a remedy."""
     if row:
-        return f"batch rows 0 and {row} see other keys: pack the rows into documents"
+        return f"batch rows 0 and {row} attend to different keys: pack the rows into documents"
     return (
-        f"heads {first} and {head} see other keys: make one program per group of heads that see the"
-        " same, each with the mask from_block_mask(block_mask, heads=[...]) of its group, and call"
-        " each with its heads"
+        f"heads {first} and {head} attend to different keys: make one program per group of heads"
+        " with the same mask, from_block_mask(block_mask, heads=[...]), and call each program with"
+        " its heads"
     )
 
 
@@ -141,7 +144,7 @@ def _evaluated(given: BlockMask, head: tuple[int, ...], queries: Ints, keys: Int
 
 
 def _table(given: BlockMask, kind: str) -> Bools:
-    """Marks the partial blocks, or the "full_" ones: bool [batch, heads, rows, columns]."""
+    """Returns True for partial blocks, or for "full_" ones: bool [batch, heads, rows, columns]."""
     table = np.zeros(given.kv_indices.shape, np.bool_)
     counts, columns = (getattr(given, f"{kind}kv_{name}") for name in ("num_blocks", "indices"))
     if counts is not None:

@@ -1,11 +1,11 @@
-"""Faults of ranks that are processes: which rank ends a run, and what the others wait for.
+"""Describes failures of rank processes: the rank that failed, and where the others wait.
 
-    watch(path)                    in a rank: have it write where it is when it is asked
-    failure(ranks, folder)         an error that names a rank that failed, or None
-    lateness(ranks, folder, time)  an error that names the ranks that are not done
+    watch(path)                    called in a rank: it writes its call stack on a signal
+    failure(ranks, folder)         returns an error that names a failed rank, or None
+    lateness(ranks, folder, time)  returns an error that names the ranks that are still running
 
-A rank that is asked by a signal writes its calls, also while it waits for a message. The error has
-the line of the program's pass in which it is.
+A rank answers the signal even while it waits for a message. The error shows the line of the
+emitted program that each rank is executing.
 """
 
 import faulthandler
@@ -27,42 +27,42 @@ from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.machine import RankError, ended
 
 ASK = signal.SIGUSR1
-ANSWER, LOOK = 1.0, 0.02  # seconds in which a rank answers, and between looks
-UNGUARDED = 78  # exit code of a rank whose main module starts ranks when it is imported
+ANSWER, LOOK = 1.0, 0.02  # seconds that a rank has to answer, and between two polls
+UNGUARDED = 78  # exit code of a rank whose main module starts ranks on import
 FRAME = re.compile(r'^ *File "(.+)", line (\d+),? in (\S+)', re.MULTILINE)
 PROGRAM = re.compile(r"(ringloom_program|emitted)_[0-9a-f]{16}\.py")
 PASSES = "backward", "forward"
-STOPPED = "Tt"  # states in /proc of processes that a signal or a debugger has stopped
+STOPPED = "Tt"  # states in /proc of processes stopped by a signal or a debugger
 GUARD = (
     "this script starts ranks when it is imported, and each rank imports it:"
-    ' put what starts them under `if __name__ == "__main__":`'
+    ' move the code that starts them under `if __name__ == "__main__":`'
 )
 
 
 def watch(path: Path) -> Any:
-    """Has this process write its calls to a file when it is asked; returns the open file."""
+    """Makes this process write its call stack to a file on a signal; returns the open file."""
     file = path.open("w", encoding="utf-8")
     faulthandler.register(ASK, file=file, all_threads=False)
     return file
 
 
 def parts_file(folder: Path, rank: int) -> Path:
-    """Returns the file of the results of a rank."""
+    """Returns the path of a rank's results."""
     return folder / f"parts-{rank}.npz"
 
 
 def error_file(folder: Path, rank: int) -> Path:
-    """Returns the file of the traceback of a rank."""
+    """Returns the path of a rank's traceback."""
     return folder / f"error-{rank}.txt"
 
 
 def stack_file(folder: Path, rank: int) -> Path:
-    """Returns the file in which a rank says where it is."""
+    """Returns the path of a rank's call stack."""
     return folder / f"stack-{rank}.txt"
 
 
 def failure(ranks: Sequence[BaseProcess], folder: Path) -> Exception | None:
-    """Returns an error for a rank that has failed, and what the others wait for; None of none."""
+    """Returns an error that names a failed rank and where the others wait; None if none failed."""
     codes = {n: process.exitcode for n, process in enumerate(ranks)}
     failed = [
         (rank, code)
@@ -86,7 +86,7 @@ def failure(ranks: Sequence[BaseProcess], folder: Path) -> Exception | None:
 
 
 def lateness(ranks: Sequence[BaseProcess], folder: Path, seconds: float) -> RankError:
-    """Returns an error for ranks that are not done, and what each of them waits for."""
+    """Returns an error that names the ranks that are still running, and where each waits."""
     late = [rank for rank, process in enumerate(ranks) if process.is_alive()]
     said = f"ranks {late} are not done after {seconds:g} s"
     return RankError("\n".join([said, *places(ranks, late, folder, said)]))
@@ -95,9 +95,9 @@ def lateness(ranks: Sequence[BaseProcess], folder: Path, seconds: float) -> Rank
 def places(
     ranks: Sequence[BaseProcess], asked: Sequence[int], folder: Path, said: str
 ) -> Iterator[str]:
-    """Yields a line for each of these ranks that has not ended well: where it is, or failed.
+    """Yields a line for each `asked` rank that has not succeeded: where it waits or failed.
 
-    Nothing of ranks that failed with an error that was `said` already.
+    Skips ranks whose error `said` already contains.
     """
     for rank in asked:
         with suppress(OSError):
@@ -111,7 +111,7 @@ def places(
             functions = {frame[2] for frame in FRAME.findall(text_of(stack_file(folder, rank)))}
             if functions & {*PASSES}:
                 break
-            time.sleep(LOOK)  # it may be about to fail
+            time.sleep(LOOK)  # the rank may be about to fail
         error = text_of(error_file(folder, rank)).rstrip()
         last = error.rpartition("\n")[2]
         if error and last in said:
@@ -120,28 +120,28 @@ def places(
             why = f" ({last.partition('. ')[0]})" if error else ""
             yield f"rank {rank} was in {place}{why}"
         elif ranks[rank].is_alive():
-            yield f"rank {rank} does not say where it is"
+            yield f"rank {rank} does not report its position"
 
 
 def stopped(pid: int | None) -> bool:
-    """Returns True for a process that is stopped, where /proc says so."""
+    """Returns True if /proc lists a process as stopped."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in STOPPED
     return False
 
 
 def text_of(path: Path) -> str:
-    """Returns the text of a file, "" where there is none."""
+    """Returns the text of a file, "" if there is none."""
     with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace")
     return ""
 
 
 def place_of(stack: str) -> str:
-    """Returns the line of a pass of the program in a stack, or else of the innermost call."""
+    """Returns the program line that a stack is in, or else that of the innermost call."""
     frames = FRAME.findall(stack)
     if stack.startswith("Traceback"):
-        frames.reverse()  # innermost first, as faulthandler has them
+        frames.reverse()  # innermost first, as in faulthandler's stacks
     own = [frame for frame in frames if PROGRAM.fullmatch(Path(frame[0]).name)]
     passes = [frame for frame in own if frame[2] in PASSES]
     for path, line, function in (passes or own or frames)[:1]:
@@ -151,12 +151,12 @@ def place_of(stack: str) -> str:
 
 
 def refuse_nan(arrays: Sequence[Array], parts: Sequence[Sequence[Array]]) -> None:
-    """Raises RankError where a rank returned NaN though no input has NaN or infinity."""
+    """Raises RankError if a rank returned NaN although no input has NaN or infinity."""
     if not all(np.isfinite(x).all() for x in arrays):
         return
     for rank, results in enumerate(parts):
         if wrong := [number for number, x in enumerate(results) if np.isnan(x).any()]:
             raise RankError(
-                f"rank {rank} returned NaN in result {wrong[0]} of {len(results)}, of inputs"
-                " without NaN or infinity"
+                f"rank {rank} returned NaN in result {wrong[0]} of {len(results)}, although no"
+                " input has NaN or infinity"
             )

@@ -1,9 +1,9 @@
-"""The torch backend: a plan's emitted program on ranks, numpy arrays in, numpy arrays out.
+"""The torch backend: runs a plan's emitted program on ranks; numpy arrays in, numpy arrays out.
 
-in_processes   one process per rank on this machine, by forkserver and over gloo; they meet through
-               a folder; a rank that fails or stalls ends the run: all ranks are ended, and the
-               error says how it failed and what the others waited for
-in_group       the ranks of the process group that is initialised already, as under torchrun
+in_processes   starts one process per rank on this machine by forkserver; they exchange over gloo
+               and meet through a folder. If a rank fails or stalls, all ranks are killed, and the
+               error describes the failure and where the other ranks waited
+in_group       uses the ranks of the initialised process group, as under torchrun
 """
 
 import multiprocessing
@@ -44,12 +44,12 @@ from ringloom.runtimes.torch.faults import (
     stack_file,
     watch,
 )
-from ringloom.runtimes.torch.rank import BODIES, Body, Parts, to_numpy, to_torch
+from ringloom.runtimes.torch.rank import ENTRY_POINTS, Body, Parts, to_numpy, to_torch
 
 Launch = Callable[[str, int, tuple[Array, ...], Body, float], list[Parts]]
 TIMEOUT = 300.0  # seconds
-SPARE = 60.0  # seconds that ranks wait longer than the process that began, and names, them
-PROCESS = 1 << 28  # bytes of memory that torch takes on a rank
+SPARE = 60.0  # seconds by which ranks outwait the parent, so that its error comes first
+PROCESS = 1 << 28  # bytes of memory that a rank with torch takes
 
 
 def execute(
@@ -60,13 +60,13 @@ def execute(
     launch: Launch | None = None,
     timeout: float = TIMEOUT,
 ) -> list[Array]:
-    """Runs plans: the backend `torch`, see `ringloom.runtimes.backends`.
+    """Runs plans on the backend `torch`, see `ringloom.runtimes.backends`.
 
-    `launch` says where ranks live: by default in the process group that is initialised, else in
-    processes. Raises RankError, which names a rank, where one fails, returns NaN, or is not done
-    after `timeout` seconds.
+    `launch` starts the ranks: by default it uses the initialised process group, or else starts
+    processes. Raises RankError, which names the rank, if one fails, returns NaN, or is still
+    running after `timeout` seconds.
     """
-    body = partial(BODIES[function], sinks=sinks)
+    body = partial(ENTRY_POINTS[function], sinks=sinks)
     program, parts = launched(plans, arrays, body, launch, timeout)
     refuse_nan(arrays, parts)
     return wholes(program, function, parts)
@@ -80,16 +80,16 @@ def launched(
     timeout: float,
     more: str = "",
 ) -> tuple[ModuleType, list[Parts]]:
-    """Returns the program of plans with more code, and what `body` returns on every rank of it."""
+    """Returns the program of plans, with `more` code, and the results of `body` on every rank."""
     source = source_of(plans, "torch") + more
     launch = launch or (in_group if dist.is_initialized() else in_processes)
     return load(source), launch(source, plans.ranks, arrays, body, timeout)
 
 
 def wholes(program: ModuleType, function: str, parts: list[Parts]) -> list[Array]:
-    """Results in sequence order from the shards of all ranks; the sinks' gradient is a sum."""
+    """Returns results in sequence order from the shards of all ranks; sums dsinks over ranks."""
     results, sides = [*zip(*parts, strict=True)], RESULTS[function]
-    sided = zip(results, sides, strict=False)  # without dout, out is all there is
+    sided = zip(results, sides, strict=False)  # without dout, out is the only result
     tokens = [to_numpy(program.unshard(map(to_torch, xs), side=side)) for xs, side in sided]
     return [*tokens, *(sum(xs).astype(tokens[0].dtype) for xs in results[len(sides) :])]
 
@@ -97,9 +97,11 @@ def wholes(program: ModuleType, function: str, parts: list[Parts]) -> list[Array
 def in_group(
     source: str, ranks: int, arrays: tuple[Array, ...], body: Body, timeout: float
 ) -> list[Parts]:
-    """Runs the rank of this process; all have the same arrays and get the whole results."""
+    """Runs the rank of this process; all ranks pass the same arrays and get all results."""
     if dist.get_world_size() != ranks:
-        raise RingloomError(f"the plan is for {ranks} ranks, the group has {dist.get_world_size()}")
+        raise RingloomError(
+            f"the plan is for {ranks} ranks, but the group has {dist.get_world_size()}"
+        )
     parts: list[Any] = [None] * ranks
     dist.all_gather_object(parts, body(load(source), dist.group.WORLD, arrays))
     return parts
@@ -111,18 +113,18 @@ def in_group(
 def in_processes(
     source: str, ranks: int, arrays: tuple[Array, ...], body: Body, timeout: float
 ) -> list[Parts]:
-    """Returns the results of `body` on every rank, one process each, exchanging over gloo.
+    """Returns the results of `body` on every rank, each in a process of its own, over gloo.
 
-    Raises RingloomError for more ranks than this machine has memory for, and where the main module
-    calls this when it is imported, as ranks do.
+    Raises RingloomError if this machine has too little memory for the ranks, and if the main module
+    starts ranks when a rank imports it.
     """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # being started itself
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # in a starting rank
         os._exit(UNGUARDED)
     if ranks * PROCESS > (memory := memory_bytes()):
         need, room = (f"{x / 2**30:.3g} GiB" for x in (ranks * PROCESS, memory))
         raise RingloomError(
-            f"{ranks} processes of torch take {need}, this machine has {room}: the numpy backend "
-            "runs any number of ranks in one"
+            f"{ranks} torch processes take {need}, but this machine has {room}: use the numpy "
+            "backend, which runs any number of ranks in one process"
         )
     serve(__name__)
     context = multiprocessing.get_context("forkserver")
@@ -147,7 +149,7 @@ def in_processes(
 def _worker(
     folder: str, source: str, ranks: int, names: list[str], deadline: float, body: Body, rank: int
 ) -> None:
-    """One rank; an error goes to a file, and where it is when it is asked to another one."""
+    """Runs one rank; writes an error to one file, and its call stack on a signal to another."""
     end_with_parent()
     if not Path(folder).exists():  # the run ended while the server was still getting ready
         return
@@ -157,13 +159,13 @@ def _worker(
             _live(Path(folder), source, rank, ranks, names, timeout, body)
         except BaseException:
             error_file(Path(folder), rank).write_text(traceback.format_exc(), encoding="utf-8")
-            sys.exit(1)  # the process that began the ranks raises it
+            sys.exit(1)  # the parent process raises the error
 
 
 def _live(
     folder: Path, source: str, rank: int, ranks: int, names: list[str], timeout: float, body: Body
 ) -> None:
-    """Meet the others, run the program, leave the results in the folder."""
+    """Joins the process group, runs the program and saves its results in the folder."""
     torch.set_num_threads(max(1, torch.get_num_threads() // ranks))
     dist.init_process_group(
         "gloo",
@@ -172,7 +174,7 @@ def _live(
         world_size=ranks,
         timeout=timedelta(seconds=timeout + SPARE),
     )
-    arrays = [  # bfloat16 is none of numpy's own: it comes back as two bytes
+    arrays = [  # numpy has no bfloat16: it loads such arrays as two bytes per element
         np.load(folder / f"input-{number}.npy", mmap_mode="c").view(dtype_of(name))
         for number, name in enumerate(names)
     ]
@@ -183,7 +185,7 @@ def _live(
 
 
 def _wait(workers: list[BaseProcess], folder: Path, timeout: float) -> None:
-    """Waits for every rank; raises an error as soon as one of them fails, or when time is up."""
+    """Waits for every rank; raises an error when one of them fails or the time is up."""
     end = time.monotonic() + timeout
     while alive := [worker for worker in workers if worker.is_alive()]:
         if (left := end - time.monotonic()) <= 0:
@@ -199,7 +201,7 @@ def _raise_failure(workers: list[BaseProcess], folder: Path) -> None:
 
 
 def _stop(workers: list[BaseProcess]) -> None:
-    """Leave no process behind."""
+    """Kills and joins the processes that were started."""
     started = [worker for worker in workers if worker.pid is not None]
     for worker in started:
         worker.kill()

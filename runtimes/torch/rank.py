@@ -1,8 +1,10 @@
-"""One rank of an emitted program: cut its shards, call a function, return its results.
+"""Runs one rank of an emitted program: cuts its shards, calls a function, returns its results.
 
-attend      attention(q, k, v), and its gradients where dout is given; all of them take sinks
-ahead       forward(q, k, v): out and lse
-back        backward(dout, q, k, v, out, lse): dq, dk, dv
+run_attention   attention(q, k, v), and its gradients if dout is given
+run_forward     forward(q, k, v): out and lse
+run_backward    backward(dout, q, k, v, out, lse): dq, dk, dv
+
+Each of them takes sinks, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +17,12 @@ import torch
 from ringloom.runtimes.arrays import Array, dtype_of, wide
 from ringloom.runtimes.emitted import SIDES
 
-Parts = list[Array]  # what a rank has of each result
-Body = Callable[..., Parts]  # of a program, a group, arrays and perhaps sinks
+Parts = list[Array]  # a rank's shard of each result
+Body = Callable[..., Parts]  # takes a program, a group, arrays and perhaps sinks
 
 
 def to_torch(array: Array) -> Any:
-    """Returns a tensor of the same bits; numpy and torch have no bfloat16 in common."""
+    """Returns a tensor with the same bits; bfloat16 passes as int16, which numpy has."""
     array = np.ascontiguousarray(array)
     if array.dtype == dtype_of("bfloat16"):
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -28,7 +30,7 @@ def to_torch(array: Array) -> Any:
 
 
 def to_numpy(tensor: Any) -> Array:
-    """Returns an array of the same bits."""
+    """Returns an array with the same bits."""
     tensor = tensor.detach().cpu().contiguous()
     if tensor.dtype == torch.bfloat16:
         return np.asarray(tensor.view(torch.int16).numpy().view(dtype_of("bfloat16")))
@@ -36,15 +38,15 @@ def to_numpy(tensor: Any) -> Array:
 
 
 def shards(program: ModuleType, rank: int, arrays: Sequence[Array]) -> list[Any]:
-    """Cuts a rank's tensors out of q, k, v, and of dout, out, lse, if they are there."""
+    """Returns a rank's shards of q, k, v and, if given, of dout, out and lse."""
     sided = zip(arrays, SIDES, strict=False)
     return [program.shard(to_torch(x), rank, side=side) for x, side in sided]
 
 
-def attend(
+def run_attention(
     program: ModuleType, group: Any, arrays: Sequence[Array], sinks: Array | None = None
 ) -> Parts:
-    """out of q, k, v, or with dout also dq, dk, dv and this rank's part of dsinks."""
+    """Returns out; if dout is given, also dq, dk, dv and this rank's share of dsinks."""
     *qkv, dout = (*shards(program, group.rank(), arrays), None)[:4]
     inputs = [x.requires_grad_(dout is not None) for x in (*qkv, *_logits(sinks))]
     more = {"sinks": inputs[3]} if len(inputs) > 3 else {}
@@ -54,27 +56,31 @@ def attend(
     return [to_numpy(x) for x in (out, *torch.autograd.grad(out, inputs, dout))]
 
 
-def ahead(
+def run_forward(
     program: ModuleType, group: Any, arrays: Sequence[Array], sinks: Array | None = None
 ) -> Parts:
-    """out and lse [batch, heads, tokens, 1] of q, k, v."""
+    """Runs the forward pass; returns out and lse [batch, heads, tokens, 1]."""
     inputs = *shards(program, group.rank(), arrays), *_logits(sinks)
     out, lse = program.forward(*inputs, group.group_name, "", "", -1)[:2]
     return [to_numpy(out), to_numpy(lse)]
 
 
-def back(
+def run_backward(
     program: ModuleType, group: Any, arrays: Sequence[Array], sinks: Array | None = None
 ) -> Parts:
-    """dq, dk, dv of q, k, v, dout, out, lse, with nothing kept from a forward pass; and dsinks."""
+    """Runs the backward pass on q, k, v, dout, out, lse alone; returns dq, dk, dv and dsinks."""
     q, k, v, dout, out, lse = shards(program, group.rank(), arrays)
     saved = [q, k, v, *_logits(sinks), out, lse]
     return [to_numpy(x) for x in program.backward(dout, saved, group.group_name)]
 
 
 def _logits(sinks: Array | None) -> list[Any]:
-    """Returns sinks as wide as partial sums, so that shares of their gradient are no less exact."""
+    """Returns sinks in the dtype of partial sums, so that shares of dsinks are not rounded."""
     return [] if sinks is None else [to_torch(sinks.astype(wide(sinks.dtype.name)))]
 
 
-BODIES: dict[str, Body] = {"attention": attend, "forward": ahead, "backward": back}
+ENTRY_POINTS: dict[str, Body] = {
+    "attention": run_attention,
+    "forward": run_forward,
+    "backward": run_backward,
+}

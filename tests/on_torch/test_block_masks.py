@@ -79,7 +79,7 @@ def test_what_others_wrote_becomes_few_slices() -> None:
 
 
 def test_a_mask_of_one_batch_row_is_refused() -> None:
-    with pytest.raises(rl.RingloomError, match="batch rows 0 and 1 see other keys: pack"):
+    with pytest.raises(rl.RingloomError, match="batch rows 0 and 1 attend to different keys: pack"):
         rl.from_block_mask(made("(i >= j) & (j < 100 + b)", batch=2))
     assert rl.from_block_mask(made("i >= j", batch=2)) == rl.Causal()
 
@@ -90,7 +90,9 @@ def test_heads_that_differ_are_programs_of_their_groups() -> None:
     block_mask = create_block_mask(
         lambda b, h, i, j: (j <= i) & (i - j < 5 + 6 * (h % 2)), 1, heads, seq, seq, "cpu", 8
     )
-    with pytest.raises(rl.RingloomError, match=r"heads 0 and 1 see other.*heads=\[\.\.\.\]"):
+    with pytest.raises(
+        rl.RingloomError, match=r"heads 0 and 1 attend to different.*heads=\[\.\.\.\]"
+    ):
         rl.from_block_mask(block_mask)
     groups = [0, 2], [1, 3]
     masks_of = [rl.from_block_mask(block_mask, heads=group) for group in groups]

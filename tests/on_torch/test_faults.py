@@ -28,7 +28,7 @@ pytest.importorskip("torch")
 from ringloom.runtimes.torch import launch
 from ringloom.runtimes.torch.faults import FRAME, place_of
 from ringloom.runtimes.torch.launch import in_processes
-from ringloom.runtimes.torch.rank import attend
+from ringloom.runtimes.torch.rank import run_attention
 
 SMALL = Workload(seq=12, heads=2, head_dim=4, dtype="float64")
 LIMIT = 8.0  # seconds
@@ -45,7 +45,7 @@ def on_faulty(do: Callable[[], Any], program: ModuleType, group: Any, arrays: An
 
     if group.rank() == FAULTY:
         program.dist.batch_isend_irecv = faulty
-    return attend(program, group, arrays)
+    return run_attention(program, group, arrays)
 
 
 def is_killed(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
@@ -67,11 +67,11 @@ def fails(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Arra
 def dtype_differs(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
     if group.rank() == FAULTY:
         arrays = [x.astype(np.float32) for x in arrays]
-    return attend(program, group, arrays)
+    return run_attention(program, group, arrays)
 
 
 def returns_nan(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
-    parts = attend(program, group, arrays)
+    parts = run_attention(program, group, arrays)
     return [x * np.nan for x in parts] if group.rank() == FAULTY else parts
 
 

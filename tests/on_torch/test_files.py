@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402  only where torch is
 
 from rank_threads import in_threads, load, self_check  # noqa: E402  only where torch is
-from ringloom.runtimes.torch.rank import attend  # noqa: E402
+from ringloom.runtimes.torch.rank import run_attention  # noqa: E402
 
 FEW = settings(max_examples=max(10, settings.default.max_examples // 4))
 TINY = Workload(seq=8, heads=2, head_dim=4, dtype="float64")
@@ -178,7 +178,7 @@ def test_all_that_backward_needs_is_saved_where_checkpoints_find_it(schedule: st
             return x.clone()
 
         with torch.autograd.graph.saved_tensors_hooks(noted, lambda x: x):
-            return attend(program, group, arrays)
+            return run_attention(program, group, arrays)
 
     in_threads(2, body)
     own = 4 * 8 * 4 * 8  # q, k, v or out of a rank

@@ -31,7 +31,7 @@ from process_trees import begun, wait_for
 from rank_threads import as_threads, run
 from ringloom.runtimes.torch import launch
 from ringloom.runtimes.torch.launch import in_processes
-from ringloom.runtimes.torch.rank import attend
+from ringloom.runtimes.torch.rank import run_attention
 
 SMALL = Workload(seq=16, heads=2, head_dim=4, dtype="float64")
 
@@ -61,13 +61,13 @@ def test_processes_give_what_threads_give(schedule: str, mask: Any, dtype: str) 
 def fails(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
     if group.rank() == 1:
         raise RuntimeError("rank 1 has had enough")
-    return attend(program, group, arrays)
+    return run_attention(program, group, arrays)
 
 
 def dies(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
     if group.rank() == 1:
         os._exit(7)
-    return attend(program, group, arrays)
+    return run_attention(program, group, arrays)
 
 
 def leaves(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
@@ -79,17 +79,17 @@ def leaves(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Arr
 def is_killed(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
     if group.rank() == 1:
         os.kill(os.getpid(), 9)
-    return attend(program, group, arrays)
+    return run_attention(program, group, arrays)
 
 
 def is_interrupted(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
     os.kill(os.getpid(), signal.SIGINT)
-    return attend(program, group, arrays)
+    return run_attention(program, group, arrays)
 
 
 def sleeps(program: ModuleType, group: Any, arrays: Sequence[Array]) -> list[Array]:
     time.sleep(600)
-    return attend(program, group, arrays)
+    return run_attention(program, group, arrays)
 
 
 FAILURES = {
@@ -159,9 +159,9 @@ def test_more_ranks_than_there_is_memory_for_are_refused_before_any_begins(
     monkeypatch.setattr("ringloom.runtimes.torch.launch.memory_bytes", lambda: 2.0**28)
     source = emit(plan("ring", SMALL, 2), "torch")
     with pytest.raises(
-        RingloomError, match=r"2 processes of torch take 0\.5 GiB, this machine has"
+        RingloomError, match=r"2 torch processes take 0\.5 GiB, but this machine has"
     ):
-        in_processes(source, 2, draw(SMALL, 0)[:3], attend, 60.0)
+        in_processes(source, 2, draw(SMALL, 0)[:3], run_attention, 60.0)
 
 
 def test_threads_that_stall_tell_where_they_are() -> None:

@@ -118,11 +118,11 @@ def test_what_ran_is_what_was_planned(data: st.DataObject, ranks: int, work: Wor
 def test_a_program_that_ran_before_in_the_same_process_is_recorded() -> None:
     pytest.importorskip("torch")
     from rank_threads import as_threads
-    from ringloom.runtimes.torch.rank import BODIES
+    from ringloom.runtimes.torch.rank import ENTRY_POINTS
 
     pair, arrays = plan("ring", SMALL, 4, pass_="both"), draw(SMALL, 1)
     again = emit(pair, "torch").replace('"""', '"""The same code. ', 1)
-    as_threads(again, 4, tuple(arrays), partial(BODIES["attention"], sinks=None), 30.0)
+    as_threads(again, 4, tuple(arrays), partial(ENTRY_POINTS["attention"], sinks=None), 30.0)
     for one, events in in_torch(pair, *arrays)[1]:
         each_attend_and_message_ran_once(one, spans(timeline(one, events)))
 
@@ -216,7 +216,7 @@ def test_a_program_that_does_something_else_is_refused() -> None:
     from rank_threads import as_threads
 
     one, two = (plan(name, SMALL, 2) for name in ("ring", "zigzag"))
-    body = partial(of_torch.watched, of_torch.BODIES["attention"])
+    body = partial(of_torch.watched, of_torch.ENTRY_POINTS["attention"])
     parts = as_threads(emit(one, "torch"), 2, draw(SMALL, 0)[:3], body, 30.0)
     notes = [[of_torch.Note(*row) for row in shards[-1].tolist()] for shards in parts]
     assert of_torch.events_of(one, notes)

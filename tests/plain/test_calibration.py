@@ -293,7 +293,7 @@ def test_a_device_that_is_not_there_is_refused(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     said = ringloom.refused("calibrate", "-o", str(tmp_path / "x.toml"), "--device", "cpu")
-    assert "no cpu to measure here: choose one of numpy" in said
+    assert "cpu is not available here: choose one of numpy" in said
 
 
 def few(on: object) -> Iterable[Sample]:

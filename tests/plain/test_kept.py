@@ -75,12 +75,12 @@ def test_a_folder_that_is_a_link_or_of_another_user_is_refused(
     elsewhere.mkdir()
     (tmp_path / "ringloom").symlink_to(elsewhere)
     plan = rl.plan("ring", rl.Workload(seq=8, heads=2), 2, pass_="both")
-    with pytest.raises(RingloomError, match="which is a link: set XDG_CACHE_HOME"):
+    with pytest.raises(RingloomError, match="it is a link; set XDG_CACHE_HOME"):
         rl.compile(plan, "torch")
     assert names(elsewhere) == []
     (tmp_path / "ringloom").unlink()
     (tmp_path / "ringloom").mkdir()
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    with pytest.raises(RingloomError, match="which is another user's: set XDG_CACHE_HOME"):
+    with pytest.raises(RingloomError, match="it belongs to another user; set XDG_CACHE_HOME"):
         rl.compile(plan, "torch")

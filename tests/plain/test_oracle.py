@@ -119,24 +119,30 @@ def test_a_read_after_the_stated_end_of_a_copy_is_refused(monkeypatch: pytest.Mo
         return received, last - 1
 
     monkeypatch.setattr(virtual_ranks, "lifetimes", too_short)
-    refused("reads KV block .*, which is not there", RING, *draw(RING.workload, 5)[:3])
+    refused("reads KV block .*, which it does not hold", RING, *draw(RING.workload, 5)[:3])
 
 
 ABSENT = [
-    (Step((Attend([0], [[0]], [[2]]),), ()), "step 0: rank 0 reads KV block 2, which is not there"),
-    (Step((Attend([0], [[1]], [[0]]),), ()), "step 0: rank 0 reads Q block 1, which is not there"),
+    (
+        Step((Attend([0], [[0]], [[2]]),), ()),
+        "step 0: rank 0 reads KV block 2, which it does not hold",
+    ),
+    (
+        Step((Attend([0], [[1]], [[0]]),), ()),
+        "step 0: rank 0 reads Q block 1, which it does not hold",
+    ),
     (
         Step((), (Move(("KV",), [[2]], [0], [1]),)),
-        "step 0: rank 0 reads KV block 2, which is not there",
+        "step 0: rank 0 reads KV block 2, which it does not hold",
     ),
     (
         Step((), (Move(("OUT",), [[2]], [3], [2]),)),
-        "step 0: rank 3 sends OUT block 2, which is not there",
+        "step 0: rank 3 sends OUT block 2, which it does not hold",
     ),
     (
         # what arrives in a step is not read in it
         Step((Attend([1], [[1]], [[0]]),), (Move(("KV",), [[0]], [0], [1]),)),
-        "step 0: rank 1 reads KV block 0, which is not there",
+        "step 0: rank 1 reads KV block 0, which it does not hold",
     ),
 ]
 
@@ -155,7 +161,7 @@ def test_a_rectangle_over_different_head_slices_is_refused() -> None:
     everything = InitialCopy(("Q",), [[b for b in q if plan.partition.q.owners[b] != 0]], [0])
     plan = replace(plan, start=(everything,), steps=(*plan.steps[:number], mixed))
     message = (
-        r"rank 0 attends q blocks .* of different head slices \['range\(0, 2\)', 'range\(2, 4\)'\]"
+        r"rank 0 has q blocks .* with different head slices \['range\(0, 2\)', 'range\(2, 4\)'\]"
     )
     refused(message, plan, *draw(SMALL, 0)[:3], of=played)
 
