@@ -1,8 +1,8 @@
-"""The command line: every command takes --json, exits 0, 2 on bad input, 1 on a failed check.
+"""The command line: every command takes --json and exits 0, 2 on bad input, 1 on a failed check.
 
-A command is a file here: its docstring is the command's help, its first sentence what
-`ringloom --help` says of it, and what follows `Example:` the foot of the help. The file is imported
-when the command runs, or when its own help is asked for.
+Each command is a file in this folder. Its docstring is the help text: `ringloom --help` shows the
+first sentence, and the text after `Example:` ends the help of the command. A file is imported only
+when its command runs or shows its help.
 """
 
 import ast
@@ -41,23 +41,25 @@ FIRST = f"\b{EXAMPLE}  ringloom compare --ranks 8 --seq 256k --kv-heads 8 --hard
 
 
 class Commands(click.Group):
-    """Commands by the names of their files."""
+    """A group whose commands are named after their files."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep the words as they were typed, for what tells the command."""
+        """Keeps the words as typed, for `typed_command`."""
         if wrong := [word for word in args if not can_name(word)]:
-            raise click.UsageError(f"{brief(wrong[0])} holds a character that no name has")
+            raise click.UsageError(
+                f"{brief(wrong[0])} contains a character that names cannot contain"
+            )
         ctx.obj = [*args]
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, or None."""
+        """Returns the command of that name, or None."""
         return command_of(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the words; raises UsageError where an option has two values."""
+        """Returns the command; raises UsageError if an option is given more than once."""
         name, command, rest = super().resolve_command(ctx, args)
         if command and not ctx.resilient_parsing:  # as completion is
             parser = command.make_parser(click.Context(command, ctx))
@@ -65,11 +67,11 @@ class Commands(click.Group):
                 if not isinstance(one, click.Option) or one.multiple or times < 2:
                     continue
                 if one.secondary_opts or not one.is_flag:
-                    raise click.UsageError(f"{one.opts[0]} is given {times} times: keep one")
+                    raise click.UsageError(f"{one.opts[0]} is given {times} times: give it once")
         return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; where its reader has enough, as head has, it ends as other programs do."""
+        """Runs a command; ends with status 141 if the reader of its output closes the pipe."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -77,7 +79,7 @@ class Commands(click.Group):
             raise click.exceptions.Exit(141) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Each command with its first sentence, which is read without importing it."""
+        """Writes each command with its first sentence, without importing the command."""
         for group, names in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl([(name.ljust(10), first_sentence(name)) for name in names])
@@ -85,7 +87,7 @@ class Commands(click.Group):
 
 @cache
 def command_of(name: str) -> click.Command:
-    """A command, imported now, with --json; its docstring's examples stand below its options."""
+    """Imports a command and adds --json; examples of its docstring end the help."""
     module, output = (import_module(f"{__name__}.{file}") for file in (name, "output"))
     command: click.Command = output.json_option(module.command)
     text, _, example = (module.__doc__ or "").partition(EXAMPLE)
@@ -94,17 +96,17 @@ def command_of(name: str) -> click.Command:
 
 
 def examples(name: str) -> list[str]:
-    """The example commands of a command's help."""
+    """Returns the example commands of a command's help."""
     return [line.strip() for line in docstring(name).partition(EXAMPLE)[2].splitlines() if line]
 
 
 def first_sentence(name: str) -> str:
-    """Returns what the file of a command begins with."""
+    """Returns the first sentence of a command's docstring."""
     return docstring(name).partition("\n")[0].removesuffix(".")
 
 
 def docstring(name: str) -> str:
-    """Returns the docstring of a command's file, which is not imported."""
+    """Returns the docstring of a command's file without importing it."""
     text = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
     return ast.get_docstring(ast.parse(text), clean=False) or ""
 
@@ -118,7 +120,7 @@ SETTINGS = {
 
 
 def forget_output() -> None:
-    """Drops what could not be written to stdout, so that it is not tried again at the end."""
+    """Discards output that could not be written, so that Python does not retry it at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -126,11 +128,11 @@ def forget_output() -> None:
 
 
 def _hint(error: click.ClickException) -> str:
-    """Names of schedules go to an option where a command compares several."""
+    """Returns a hint for schedules typed as arguments of a command that compares several."""
     context, message = getattr(error, "ctx", None), error.format_message()
     takes = context is not None and any(p.name == "schedules" for p in context.command.params)
     extra = message.startswith("Got unexpected extra argument")
-    return ": name schedules as --schedules ring,zigzag" if takes and extra else ""
+    return ": give schedules as --schedules ring,zigzag" if takes and extra else ""
 
 
 @click.group(
@@ -138,11 +140,11 @@ def _hint(error: click.ClickException) -> str:
 )
 @click.version_option(VERSION, prog_name="ringloom")
 def cli() -> None:
-    """Plan distributed attention, verify it, predict it, run it."""
+    """Plan, verify, simulate and run distributed attention."""
 
 
 def _tell(text: str, words: Sequence[str]) -> None:
-    """Writes one line on stderr, in which typed words are quoted in brief."""
+    """Writes one line to stderr, with long typed words shortened."""
     parts = (part for word in words for part in (word, *word.split("=")))
     for part in sorted((p for p in parts if len(p) > LONGEST_WORD), key=len, reverse=True):
         for form in (part, repr(part)[1:-1]):
@@ -151,7 +153,7 @@ def _tell(text: str, words: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status, with bad input told in one line on stderr."""
+    """Runs a command and returns the exit status; reports bad input in one line on stderr."""
     tell = partial(_tell, words=sys.argv[1:] if arguments is None else arguments)
     try:
         return int(cli.main(arguments, prog_name="ringloom", standalone_mode=False) or 0)
@@ -167,11 +169,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RingloomError as error:
         tell(str(error))
     except MemoryError as error:
-        tell(f"this machine has not enough memory: {error}".rstrip(": "))
+        tell(f"not enough memory on this machine: {error}".rstrip(": "))
     except OSError as error:  # such as a full disk behind stdout
         tell(error.strerror or str(error))
         forget_output()
-    except RankError as error:  # its lines are a traceback: of the rank, not of the command
+    except RankError as error:  # its lines are the traceback of a rank
         click.echo(f"ringloom: {printable(str(error))}", err=True)
         return 1
     except (click.Abort, KeyboardInterrupt):

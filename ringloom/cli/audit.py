@@ -1,9 +1,9 @@
-"""Audit any attention: which pairs it attends, what it sends.
+"""Audit any attention function: what it attends and what it sends.
 
-The target is a function attend(q, k, v) on local shards [batch, heads, tokens, head_dim], named
-as module:function or file.py:function, or a file of `ringloom emit`. It is called on ranks that
-are started for it, and probed: nothing of its code is looked at. Exit status 0: exact; 1: not;
-2: it could not run. The function runs with your rights.
+The target is a function attend(q, k, v) on local shards [batch, heads, tokens, head_dim], given
+as module:function or file.py:function, including files of `ringloom emit`. The audit starts the
+ranks, calls the function with probing inputs and never reads its code. Exit status 0: exact;
+1: not exact; 2: it could not run. The function runs with your permissions.
 
 Example:
   ringloom audit ring.py:attend --ranks 4 --seq 64 --layout zigzag
@@ -37,25 +37,30 @@ USUAL = {"heads": "2", "head_dim": "16", "dtype": "float32"}
     "pass_",
     type=click.Choice(PASSES),
     default="both",
-    help="both: gradients too.",
+    help="both: also probe gradients.",
 )
 @click.option(
     "--layout",
     default="contiguous",
-    help="Its name here or elsewhere; a .npy or .json file of positions; or detect.",
+    help="A layout name, a .npy or .json file of positions, or detect.",
 )
 @click.option(
-    "--backend", type=click.Choice(("torch", "jax")), default="torch", help="What it runs on."
+    "--backend",
+    type=click.Choice(("torch", "jax")),
+    default="torch",
+    help="Library of the function.",
 )
-@click.option("--seed", type=Whole(0), default=0, help="Seed of random inputs.")
+@click.option("--seed", type=Whole(0), default=0, help="Random seed of the inputs.")
 @click.option(
     "--timeout",
     type=Number(0, min_open=True),
     default=TIMEOUT,
-    help="Seconds after which ranks hang.",
+    help="Seconds after which ranks count as hung.",
 )
-@click.option("--html", "output", type=FILE, help="Also write a page with pictures.")
-@click.option("--each", type=click.Choice(EACH), help="Pictures of each rank, or of each head.")
+@click.option("--html", "output", type=FILE, help="Also write an HTML page with pictures.")
+@click.option(
+    "--each", type=click.Choice(EACH), help="Draw every rank or every head (with --html)."
+)
 def command(
     target: str,
     pass_: str,
@@ -68,10 +73,10 @@ def command(
     **given: Any,
 ) -> int:
     if each and not output:
-        raise click.UsageError("--each is for the pictures of --html FILE")
+        raise click.UsageError("--each requires --html FILE")
     module, colon, function = target.rpartition(":")
     if not colon or not module or not function.isidentifier():
-        raise click.UsageError(f"{target} is no module:function, such as ring.py:attend")
+        raise click.UsageError(f"{target} is not module:function (example: ring.py:attend)")
     if module.endswith(".py") and not Path(module).is_file():
         raise RingloomError(f"no file {module}")
     work, ranks = workload(given)
@@ -92,7 +97,7 @@ def command(
 
 
 def audited(target: str, case: Case, backend: str, timeout: float) -> Audit:
-    """Audits a function on ranks that are started for it."""
+    """Starts the ranks and audits a function on them."""
     from ringloom.runtimes.audit import launch
 
     return Audit(case, launch(target, case, backend=backend, timeout=timeout), target)

@@ -1,4 +1,4 @@
-"""Measure this machine and write a hardware file of it.
+"""Measure this machine and write its hardware file.
 
 Example:
   ringloom calibrate -o mine.toml --quick
@@ -21,12 +21,12 @@ from ringloom.views.tables import titled
 
 
 @click.command()
-@click.option("-o", "--output", type=FILE, required=True, help="TOML file.")
-@click.option("--quick", is_flag=True, help="Fewer repetitions: half a minute, less exact.")
+@click.option("-o", "--output", type=FILE, required=True, help="Output file (TOML).")
+@click.option("--quick", is_flag=True, help="Fewer repetitions: half a minute, less precise.")
 @click.option(
     "--device",
     type=click.Choice(["cuda", "cpu", "numpy"]),
-    help="Backend to measure; by default the first one available.",
+    help="Device to measure.  [default: the first one available]",
 )
 def command(output: str, quick: bool, device: str | None) -> None:
     calibration = calibrate(device or "", quick, partial(progress, verb="measuring"))

@@ -1,9 +1,9 @@
 """Run an emitted file and compare it with dense attention.
 
-Inputs, dense attention and limits are ours. Outputs and gradients of all ranks are compared, in
-float64; where they differ, the first pair that is attended wrongly is named. The file's own check
-is a second opinion; the exit status is 1 unless both find the file exact. The file runs with your
-rights: this is no sandbox.
+Ringloom chooses the inputs, computes dense attention and sets the limits. Outputs and gradients of
+all ranks are compared in float64; if they differ, the first wrong query-key pair is reported. The
+file's own check runs as a second opinion: the exit status is 0 only if both find the file exact.
+The file runs with your permissions, not in a sandbox.
 
 Example:
   ringloom check attention.py --seq 4096
@@ -35,24 +35,26 @@ from ringloom.views.units import size
 
 LARGEST = 1 << 28  # bytes of a program, whose tables may be long
 SHARE = 0.75  # of the machine's memory that ranks may take
-ARRAYS = 3  # times that the inputs and results of a case are in memory at least
-NAMING = 5.0, 0.2  # seconds, and share of the time, that are left to name ranks that are not done
+ARRAYS = 3  # copies of the inputs and results of a case that are in memory at least
+NAMING = 5.0, 0.2  # seconds, and share of the time, reserved for naming unfinished ranks
 
 
 @click.command()
 @click.argument("file", type=click.Path())
 @click.option(
-    "--seq", type=TOKENS, help="Query tokens, by default a short length that the program takes."
+    "--seq",
+    type=TOKENS,
+    help="Number of query tokens.  [default: a short length the program accepts]",
 )
-@click.option("--mask", help="The mask that it must compute.  [default: that of its PLAN]")
-@click.option("--seed", type=Whole(0), help="Seed of the inputs.  [default: another each time]")
+@click.option("--mask", help="Mask to check against.  [default: the mask in the file's PLAN]")
+@click.option("--seed", type=Whole(0), help="Random seed of the inputs.  [default: random]")
 @click.option(
     "--memory",
     type=Number(0, min_open=True),
     metavar="GIB",
-    help="GiB for all ranks together.  [default: 3/4 of this machine's]",
+    help="Memory for all ranks together.  [default: 3/4 of this machine's]",
 )
-@click.option("--time-limit", type=Number(0, min_open=True), default=600.0, help="Seconds at most.")
+@click.option("--time-limit", type=Number(0, min_open=True), default=600.0, help="Maximum seconds.")
 @click.option(
     "--self-check/--no-self-check", "asked", default=True, help="Also run the file's own check."
 )
@@ -94,7 +96,7 @@ def command(
         if asked and end > time.monotonic():
             track("running the file's own check", 0, 0)
             own = self_check(file, seq, room, end - time.monotonic())
-    if seq and own.status == 2 and not verdict.exact:  # its options have no such length
+    if seq and own.status == 2 and not verdict.exact:  # the file does not accept this length
         raise RingloomError(f"{file}: {own.summary.splitlines()[-1].rpartition('rror: ')[2]}")
     exact = verdict.exact and own.passed is not False
     show(
@@ -106,25 +108,25 @@ def command(
 
 
 def read_claims(file: Path) -> Claims:
-    """Reads what a file says of itself; raises RingloomError for no program of `ringloom emit`."""
+    """Reads the PLAN of a file; raises RingloomError unless `ringloom emit` wrote it."""
     if not file.is_file():
         raise RingloomError(f"{file} is a folder" if file.is_dir() else f"no file {file}")
     return read(file, claims, str(file), LARGEST)
 
 
 def refuse_huge(file: str, work: Workload, room: int) -> None:
-    """Raises RingloomError where inputs and results alone take more memory than there may be."""
+    """Raises RingloomError if inputs and results alone take more than `room` bytes."""
     queries, keys = work.heads * work.seq, work.kv_heads * work.kv_seq
     need = ARRAYS * 8 * work.batch * (queries + keys) * (work.head_dim + work.v_head_dim)
     if need > room:
         raise RingloomError(
             f"{file}: {work.seq} tokens of {work.heads} heads take {size(need)} in float64, more"
-            f" than the {size(room)} of --memory: give a smaller --seq"
+            f" than the {size(room)} of --memory: use a smaller --seq"
         )
 
 
 def document(file: str, case: Case, verdict: Verdict, own: SelfCheck) -> dict[str, Any]:
-    """The JSON object of a judgement; errors that are not finite are null."""
+    """Returns the JSON object of a verdict; errors that are not finite are null."""
     work, names = case.work, ("forward", "dq", "dk", "dv", "dsink")
     finite = {name: error for name, error in verdict.errors.items() if math.isfinite(error)}
     return {

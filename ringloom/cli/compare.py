@@ -1,6 +1,6 @@
 """Compare schedules on your hardware and recommend one.
 
-Every plan is verified at full size and predicted; --check also executes it, small.
+Every plan is verified at full size and simulated; --check also executes a small version.
 
 Example:
   ringloom compare --ranks 8 --seq 256k --kv-heads 8 --hardware h100
@@ -32,7 +32,7 @@ from ringloom.views.units import counted, length
     "--search",
     "searching",
     is_flag=True,
-    help="Add what search finds; each of both has --time-limit.",
+    help="Also search for a plan; --time-limit applies to each of the two.",
 )
 @memory_option
 @csv_option
@@ -41,27 +41,27 @@ def command(checked: bool, searching: bool, room: float | None, **given: Any) ->
     comparison = compared(given, checked=checked, memory=room, plans=result and result.plans)
     rows, advice = comparison.rows, comparison.recommendation
     notes = [
-        "* fastest, ~ too close to it to call",
+        "* fastest, ~ too close to call",
         "predicted: time, idle, exposed communication, memory, multiple of lower bound",
-        f"verified: every plan, at its full length of {lengths(comparison.work)}",
+        f"verified: every plan at the full length of {lengths(comparison.work)}",
     ]
     if comparison.tried:
-        said = f"{comparison.tried} further settings tried, {comparison.pruned} of them pruned"
-        notes.append(f"{said} by their kernels alone; the best of each schedule is listed")
+        said = f"{comparison.tried} more settings tried, {comparison.pruned} skipped as too slow"
+        notes.append(f"{said}; the best of each schedule is listed")
     tried, skipped = comparison.split_tried, comparison.split_skipped
     if tried:
-        said = f"simulated for {tried} of {tried + skipped} schedules"
+        said = f"tried on {tried} of {tried + skipped} schedules"
         notes.append(f"--trim blocks: {said}, listed where it saves 10% or more")
     if comparison.grouped_tried:
-        said = f"--by-rows: tried for {counted(comparison.grouped_tried, 'schedule')}"
-        notes.append(f"{said}, listed where one call of alike rows saves 10% or more")
+        said = f"--by-rows: tried on {counted(comparison.grouped_tried, 'schedule')}"
+        notes.append(f"{said}, listed where it saves 10% or more")
     if result:
         notes.append(f"search: {tally(result)}")
     if checked and (executed := next((row.exact_seq for row in rows if row.exact_seq), None)):
         said = f"checked: on {counted(executed, 'token', length)} in float64 (small head_dim)"
         notes.append(f"{said}; ok = max error below 1e-12")
     elif checked:
-        notes.append("checked: nothing; the mask fits this length only, which is slow to execute")
+        notes.append("checked: nothing; the mask fits only this length, which is slow to execute")
     document: dict[str, Any] = {
         "rows": comparison.as_rows(),
         "recommendation": asdict(advice),

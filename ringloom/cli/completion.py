@@ -1,4 +1,4 @@
-"""Print the shell's completion of commands and options.
+"""Print a shell completion script.
 
 Example:
   source <(ringloom completion bash)
@@ -17,6 +17,6 @@ def command(shell: str) -> None:
     cli = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.UsageError(f"this click completes nothing in {shell}")
+        raise click.UsageError(f"the installed click cannot complete for {shell}")
     script = kind(cli, {}, "ringloom", "_RINGLOOM_COMPLETE").source()
     show({"shell": shell, "script": script}, text=script)

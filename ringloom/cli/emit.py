@@ -1,4 +1,4 @@
-"""Write a plan as one readable file that runs without ringloom.
+"""Write a plan as one readable file with no ringloom dependency.
 
 Example:
   ringloom emit torch zigzag --ranks 8 --seq 256k --kv-heads 8 -o attention.py
@@ -26,9 +26,9 @@ from ringloom.planner.disk import write
     "--platform",
     type=click.Choice(PLATFORMS),
     default="all",
-    help="Leave out the kernels of other platforms (JAX).",
+    help="Include only the kernels of this platform (JAX).",
 )
-@click.option("-o", "--output", type=FILE, help="Write the program there.")
+@click.option("-o", "--output", type=FILE, help="Output file.")
 def command(
     target: str,
     source: str,
@@ -40,7 +40,7 @@ def command(
 ) -> None:
     typed = click.get_current_context().get_parameter_source
     if dynamic and target == "jax" and typed("mask") is not TYPED:
-        given["mask"] = "full"  # all that may be needed is sent; the mask comes with the tables
+        given["mask"] = "full"  # every block is sent; the tables bring the mask
     plans = plans_of(source, given)
     with working("writing and checking the program"):
         program = emit(

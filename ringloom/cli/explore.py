@@ -1,6 +1,6 @@
-"""Explore schedules on a local page of this machine.
+"""Explore schedules on a local web page.
 
-Only this machine can reach the page, which begins with what the options describe.
+Only this machine can open the page. It starts with the settings of these options.
 
 Example:
   ringloom explore --open
@@ -27,7 +27,7 @@ UNUSED = 15_000  # milliseconds after which a session without a page is forgotte
 
 @click.command()
 @click.argument("schedule", default=Choices().schedule)
-@click.option("--port", type=Whole(0, 65535), default=5006, help="Port; 0 takes a free one.")
+@click.option("--port", type=Whole(0, 65535), default=5006, help="Port; 0 chooses a free one.")
 @click.option("--open/--no-open", "opening", default=False, help="Open the page in a browser.")
 @workload_options(without=("batch", "dtype", "tensor_parallel"))
 @hardware_option
@@ -43,8 +43,8 @@ def command(port: int, opening: bool, pass_: str, **given: Any) -> None:
     if opening:
         server.io_loop.add_callback(server.show, page)
     gc.collect()
-    gc.freeze()  # what libraries hold stays: looking through it takes longer than a redraw may
-    show({"url": url}, text=f"{url} until Ctrl-C")
+    gc.freeze()  # a scan of the libraries' objects would delay a redraw
+    show({"url": url}, text=f"{url} (stop with Ctrl-C)")
     try:
         server.io_loop.start()
     except KeyboardInterrupt:
@@ -52,7 +52,7 @@ def command(port: int, opening: bool, pass_: str, **given: Any) -> None:
 
 
 def serve(panel: Any, session: Any, port: int) -> Any:
-    """A server that is not yet running its loop; pages of other sites cannot talk to it."""
+    """Returns a server whose loop is not running yet; pages of other sites cannot connect."""
     server = panel.serve(
         {"/": lambda: session.Session().page()},
         port=port,
@@ -70,14 +70,14 @@ def serve(panel: Any, session: Any, port: int) -> Any:
 
 
 def free(port: int) -> int:
-    """The port, or any free one for 0; raises RingloomError for one that is taken."""
+    """Returns the port, or a free one for 0; raises RingloomError if it is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as error:
             raise RingloomError(
-                f"port {port}: {error.strerror}; --port 0 takes a free one"
+                f"port {port}: {error.strerror}; --port 0 chooses a free one"
             ) from None
         number: int = probe.getsockname()[1]
     return number

@@ -1,6 +1,6 @@
-"""Draw the papers' figures, or your own case, as SVG and PNG.
+"""Draw figures of papers or of your own workload as SVG and PNG.
 
-With --ranks and --seq: timeline, load, memory and traffic of each schedule.
+With --ranks and --seq, draws timeline, load, memory and traffic of each schedule.
 
 Example:
   ringloom figures --ranks 8 --seq 256k --kv-heads 8 --schedules ring,zigzag
@@ -23,18 +23,18 @@ FIGURES = {  # name of the file: module and function
     "striped_speedups": ("ringloom.figures.speedups", "speedups"),
 }
 FORMATS = ("svg", "png")
-MOST = 2  # schedules that are drawn where none are named
+MOST = 2  # schedules to draw when none are named
 
 
 @click.command()
 @comparison_options(MOST)
-@click.option("-o", "--output", default="figures", help="Folder of the files.")
+@click.option("-o", "--output", default="figures", help="Output folder.")
 @click.option(
     "--format",
     "kind",
     type=click.Choice([*FORMATS, "both"]),
     default="both",
-    help="Format of the files.",
+    help="File format.",
 )
 def command(output: str, kind: str, **given: Any) -> None:
     sheet = needing("plots", "ringloom.figures.sheet")
@@ -44,7 +44,7 @@ def command(output: str, kind: str, **given: Any) -> None:
     if own_case:
         drawings |= sheet.drawings(compared(given, MOST))
     else:
-        refuse_typed(given, "the papers' figures, drawn without --ranks and --seq, have their own")
+        refuse_typed(given, "without --ranks and --seq, figures of the papers are drawn")
         for name, (module, function) in FIGURES.items():
             drawings[name] = getattr(import_module(module), function)
     files = list[Path]()

@@ -1,7 +1,7 @@
 """Fit a link or a kernel curve to a CSV file.
 
-FILE has a first line bytes,seconds (for alpha + bytes / bandwidth) or size,tflops (for
-Tmax size / (size + S_half)), and two rows or more.
+The first line of FILE is bytes,seconds (fits alpha + bytes / bandwidth) or size,tflops (fits
+Tmax size / (size + S_half)). At least two rows must follow.
 
 Example:
   ringloom fit messages.csv
@@ -46,7 +46,7 @@ def command(file: Path) -> None:
 
 
 def _read(file: Path) -> tuple[tuple[str, str], list[tuple[float, float]]]:
-    """Returns the two columns of a file that can be fitted, in the order of `FORMS`."""
+    """Returns the names and values of the two columns to fit, in the order of `FORMS`."""
     rows = records(file)
     names = next((n for n in FORMS if set(n) <= rows[0].keys()), None)
     if names is None:

@@ -1,6 +1,6 @@
-"""Show the costs of a schedule in symbols: work, traffic, memory.
+"""Show the costs of a schedule as formulas: work, traffic, memory.
 
-Idle shares, slots and speedups too, and where one schedule overtakes another.
+Also shows idle shares, buffers and speedups, and where one schedule overtakes another.
 
 Example:
   ringloom formula zigzag
@@ -40,10 +40,10 @@ def command(schedule: str) -> None:
         ends.add_row(name, Text.assemble(f"{_text(value)}\n", faint(meaning)))
     symbols = "; ".join(f"{name} {meaning}" for name, meaning in symbolic.SYMBOLS.items())
     head, below = titled(schedule, f": {about}"), faint(symbols)
-    between = "", titled("crossovers, whatever the schedule")
+    between = "", titled("crossovers between schedules")
     show(document, head, table, *between, ends, below)
 
 
 def _text(expr: Any) -> str:
-    """An expression as people write it: powers with ^, spaces for products."""
+    """Returns an expression with ^ for powers and spaces for products."""
     return str(expr).replace("**", "^").replace("*", " ")

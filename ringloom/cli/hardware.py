@@ -1,7 +1,7 @@
 """List the hardware presets, or the constants of one, with sources.
 
-NAME is a preset, h100, or one with another of its kernels, h100:fa3, or a file; an assumed constant
-is one that was not measured on this hardware.
+NAME is a preset (h100), a preset with another kernel (h100:fa3), or a file. 'Assumed' marks
+constants that were not measured on this hardware.
 
 Example:
   ringloom hardware h100:fa3
@@ -26,11 +26,13 @@ from ringloom.views.units import size
 @click.command()
 @click.argument("name", required=False)
 @csv_option
-@click.option("-o", "--output", type=FILE, help="Write these constants to a TOML file, to edit.")
+@click.option(
+    "-o", "--output", type=FILE, help="Write the constants to a TOML file that you can edit."
+)
 def command(name: str | None, output: str | None) -> None:
     if name is None:
         if output:
-            raise click.UsageError("-o writes the constants of one machine: name it")
+            raise click.UsageError("-o requires NAME")
         _list()
         return
     machine = hardware(name)
@@ -53,7 +55,7 @@ def _source(constant: Constant) -> str:
 
 
 def _list() -> None:
-    """One row per preset: what decides at first sight which one is near."""
+    """Shows a row per preset with its main figures."""
     rows, lines = list[dict[str, Any]](), list[list[str]]()
     for name in presets():
         machine = hardware(name)
@@ -71,5 +73,5 @@ def _list() -> None:
     table = plain_table(*heads, rows=lines, numbers=slice(2, 6))
     for column in table.columns[:6]:
         column.no_wrap = True
-    said = "TF/s in bfloat16; GB/s of a link inside a node, one way, and of a rank between nodes."
+    said = "TF/s: bfloat16. GB/s: one way, per link in a node. between: GB/s per rank across nodes."
     show({"hardware": rows}, table, rows=rows, text=said)

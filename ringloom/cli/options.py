@@ -1,4 +1,4 @@
-"""Options that commands share: the workload, the source of a plan, the hardware, a scenario."""
+"""Options shared by several commands: workload, plan, hardware and scenario."""
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import fields, replace
@@ -30,13 +30,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Written(click.ParamType[Any]):
-    """A value in a form of its own, such as RANK=FACTOR; `read` raises ValueError for others."""
+    """A value in a given form, such as RANK=FACTOR; `read` raises ValueError for any other."""
 
     def __init__(self, form: str, example: str, read: Callable[[str], Any]) -> None:
         self.name, self.example, self.read = form, example, read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns what the text means; a default that is no text is taken as it is."""
+        """Returns the value of a text; leaves a default that is not a text unchanged."""
         if not isinstance(value, str):
             return value
         try:
@@ -44,18 +44,18 @@ class Written(click.ParamType[Any]):
         except RingloomError:
             raise
         except ValueError:
-            self.fail(f"{brief(value)} is not {self.name}, such as {self.example}", param, ctx)
+            self.fail(f"{brief(value)} is not {self.name} (example: {self.example})", param, ctx)
 
 
 class File(click.Path):
-    """A file to write, in a folder that exists; `check` raises RingloomError for wrong names."""
+    """A file to write in an existing folder; `check` raises RingloomError for invalid names."""
 
     def __init__(self, check: Callable[[str], object] = str) -> None:
         super().__init__(dir_okay=False, readable=False, writable=True)
         self.check = check
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the name; refuses folders, and files that cannot be written."""
+        """Returns the file name; refuses folders and files that cannot be written."""
         self.check(value)
         return with_folder(str(super().convert(value, param, ctx)))
 
@@ -63,19 +63,19 @@ class File(click.Path):
 def _names(value: str) -> list[str]:
     if chosen := [name.strip() for name in value.split(",") if name.strip()]:
         return chosen
-    raise click.UsageError("--schedules names no schedule: write --schedules ring,zigzag, say")
+    raise click.UsageError("--schedules lists no schedule; example: --schedules ring,zigzag")
 
 
 TOKENS = Written("tokens", "256k", tokens)
 FILE, TRACE = File(), File(trace_file)
 hardware_option = click.option(
-    "--hardware", default="a100-nvlink", help="A preset or a TOML/JSON file."
+    "--hardware", default="a100-nvlink", help="Preset name, or a TOML or JSON file."
 )
 time_limit_option = click.option(
     "--time-limit",
     type=Number(0),
     metavar="SECONDS",
-    help="Begin no schedule later than that.  [default: none]",
+    help="Start no further schedule after this time.  [default: none]",
 )
 memory_option = click.option(
     "--memory",
@@ -83,17 +83,17 @@ memory_option = click.option(
     type=Number(0, min_open=True),
     callback=lambda _, __, gib: None if gib is None else gib * 2**30,
     metavar="GIB",
-    help="GiB that a rank has for attention.  [default: the chip's]",
+    help="Memory per rank for attention.  [default: the chip's]",
 )
 max_calls_option = click.option(
     "--max-calls",
     type=Whole(1),
-    help="Most tiles per step of a dynamic JAX program.  [default: twice the plan's]",
+    help="Maximum kernel calls per step in a dynamic JAX program.  [default: twice the plan's]",
 )
 
 
 def grouped(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Several options as one decorator, in this order."""
+    """Combines several options into one decorator, in this order."""
 
     def decorate(function: Function) -> Function:
         for option in reversed(options):
@@ -103,25 +103,25 @@ def grouped(*options: Callable[[Function], Function]) -> Callable[[Function], Fu
     return decorate
 
 
-WORKLOAD: dict[str, tuple[Any, Any, str]] = {  # by name: type, what holds without it, meaning
-    "ranks": (int, None, "Devices that share the sequence."),
-    "seq": (TOKENS, None, "Query tokens, such as 4096, 256k or 1M."),
-    "kv_seq": (TOKENS, None, "Key tokens; defaults to --seq."),
-    "heads": (int, 32, "Query heads."),
+WORKLOAD: dict[str, tuple[Any, Any, str]] = {  # by name: type, default, help
+    "ranks": (int, None, "Number of devices that share the sequence."),
+    "seq": (TOKENS, None, "Number of query tokens: 4096, 256k or 1M."),
+    "kv_seq": (TOKENS, None, "Number of key tokens; defaults to --seq."),
+    "heads": (int, 32, "Number of query heads."),
     "kv_heads": (int, None, "Number of KV heads (GQA); defaults to --heads."),
-    "head_dim": (int, 128, "Elements of a head."),
-    "v_head_dim": (int, None, "Elements of a value head; defaults to --head-dim."),
-    "sinks": (bool, False, "One learned logit per head beside the keys'."),
-    "batch": (int, 1, "Sequences in the batch."),
-    "mask": (str, "causal", f"{mask_forms()}; joined by & and |, with parentheses."),
+    "head_dim": (int, 128, "Elements per head."),
+    "v_head_dim": (int, None, "Elements per value head; defaults to --head-dim."),
+    "sinks": (bool, False, "Add a learned attention-sink logit per query head."),
+    "batch": (int, 1, "Batch size."),
+    "mask": (str, "causal", f"Any of {mask_forms()}, combined with &, | and parentheses."),
     "dtype": (click.Choice(list(DTYPES)), "bfloat16", "Element type of the inputs."),
-    "pass_": (click.Choice(PASSES), "forward", "Passes to plan."),
+    "pass_": (click.Choice(PASSES), "forward", "Which passes to plan."),
     "tensor_parallel": (int, 1, "Chips of a node that share the heads of each rank."),
 }
 
 
 def workload_options(without: Container[str] = (), **usual: str) -> Callable[[Function], Function]:
-    """The options of a workload, `without` some of them, with what is `usual` for one command."""
+    """Returns the workload options, `without` some; `usual` replaces defaults."""
     return grouped(
         *(
             click.option(
@@ -138,7 +138,7 @@ def workload_options(without: Container[str] = (), **usual: str) -> Callable[[Fu
 
 
 def source_options(**usual: str) -> Callable[[Function], Function]:
-    """A plan file, or a schedule with the options of its workload and of what is dropped."""
+    """Returns the argument for a plan file or schedule, and the options that a schedule needs."""
     return grouped(
         click.argument("source", metavar="SCHEDULE|PLAN.json"),
         workload_options(**usual),
@@ -146,18 +146,20 @@ def source_options(**usual: str) -> Callable[[Function], Function]:
             "--trim",
             type=click.Choice(list(TRIMS)),
             default="messages",
-            help="Drop unused messages whole, or block by block.",
+            help="Drop unused data by whole messages, or block by block.",
         ),
         click.option(
             "--by-rows",
             is_flag=True,
-            help="Attend rows that see the same keys by one call, where that is cheaper.",
+            help="Merge rows that see the same keys into one kernel call where that is cheaper.",
         ),
     )
 
 
 scenario_options = grouped(
-    click.option("--scenario", help="A TOML or JSON file of stragglers, slow links and so on."),
+    click.option(
+        "--scenario", help="TOML or JSON file of stragglers, slow links and other conditions."
+    ),
     click.option(
         "--overlap/--no-overlap",
         default=None,
@@ -167,15 +169,15 @@ scenario_options = grouped(
         *("--straggler", "speeds"),
         metavar="RANK=FACTOR",
         multiple=True,
-        help="A slow rank and its speed: 3=0.5 is half as fast; may be repeated.",
+        help="Relative speed of a rank: 3=0.5 runs rank 3 at half speed. Repeatable.",
     ),
     click.option(
         *("--slow-link", "links"),
         metavar="A-B=FACTOR",
         multiple=True,
-        help="A link and its share of the usual bandwidth, such as 6-7=0.1; 0 or cut cuts it.",
+        help="Fraction of a link's bandwidth: 6-7=0.1; 0 or cut removes the link. Repeatable.",
     ),
-    click.option("--topology", help=f"{topology_forms()} or a JSON file of links."),
+    click.option("--topology", help=f"Any of {topology_forms()}, or a JSON file of links."),
     click.option(
         "--placement",
         metavar="PLACES",
@@ -201,26 +203,26 @@ scenario_options = grouped(
 
 
 def comparison_options(most: int | None = None) -> Callable[[Function], Function]:
-    """The options of a comparison; `most`: how many schedules are kept where none are named."""
-    usual = "the usual ones, in all variants that matter on the hardware"
+    """Returns the options of a comparison; `most`: schedules to keep when none are named."""
+    usual = "standard set plus variants for this workload and hardware"
     if most:
         number = f"{most - 1} " if most > 2 else ""
-        usual = f"the {number}fastest that compare lists, and ring"
+        usual = f"the {number}fastest in compare, and ring"
     schedules_option = click.option(
         "--schedules",
         type=Written("names", "ring,zigzag", _names),
         multiple=True,
         callback=lambda _, __, lists: [*chain(*lists)] or None,
-        help=f"Names of schedules, separated by commas.  [default: {usual}]",
+        help=f"Comma-separated schedule names.  [default: {usual}]",
     )
     return grouped(
         workload_options(), hardware_option, schedules_option, time_limit_option, scenario_options
     )
 
 
-# ---- their values
+# ---- values of these options
 
-WRITTEN = {  # options of values of a scenario that are texts
+WRITTEN = {  # scenario fields that are given as texts, and their options
     "speeds": "--straggler",
     "links": "--slow-link",
     "placement": "--placement",
@@ -229,21 +231,21 @@ WRITTEN = {  # options of values of a scenario that are texts
 
 
 def workload(given: dict[str, Any]) -> tuple[Workload, int]:
-    """The workload and the ranks that the options of `workload_options` describe.
+    """Returns the workload and the number of ranks that `workload_options` describe.
 
     With tensor parallelism, the heads are those of one tensor-parallel rank.
     """
     if missing := [f"--{name}" for name in ("ranks", "seq") if given[name] is None]:
-        raise click.UsageError(f"missing {' and '.join(missing)}: write --ranks 8 --seq 256k, say")
+        raise click.UsageError(f"missing {' and '.join(missing)}; example: --ranks 8 --seq 256k")
     sizes = {field.name: given.get(field.name) for field in fields(Workload)}
     work = Workload(**{name: size for name, size in sizes.items() if size is not None})
     if given["ranks"] < 1:
-        raise PlanError(f"ranks must be a whole number from 1 up, not {given['ranks']}")
+        raise PlanError(f"--ranks must be a positive integer, not {given['ranks']}")
     return work.split(given.get("tensor_parallel", 1)), given["ranks"]
 
 
 def scenario_of(given: dict[str, Any]) -> Scenario:
-    """Takes the values of `scenario_options` out of `given`, and returns the scenario."""
+    """Removes the values of `scenario_options` from `given` and returns them as a scenario."""
     file = given.pop("scenario")
     scenario = Scenario() if file is None else scenario_file(file)
     names = "overlap", "topology", "share", "launch", *WRITTEN
@@ -253,7 +255,9 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
         asked["tensor_parallel"] = width
     for name in (name for name in WRITTEN if name in asked):
         if name in ("speeds", "links") and getattr(scenario, name):
-            raise click.UsageError(f"{file} has {name} already: name all of them in one place")
+            raise click.UsageError(
+                f"{file} also sets {name}: give them in the file or as options, not both"
+            )
         text = asked[name] if isinstance(asked[name], str) else " ".join(asked[name])
         try:
             asked[name] = value_of(name, text)
@@ -262,7 +266,7 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
     scenario = replace(scenario, **asked)
     if "share" in asked and not scenario.overlap:
         raise click.UsageError(
-            "--comm-sm-fraction needs overlap: without it nothing runs beside transfers"
+            "--comm-sm-fraction requires overlap: without it no compute runs during transfers"
         )
     return scenario
 
@@ -270,9 +274,9 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
 def compared(
     given: dict[str, Any], most: int | None = None, source: str | None = None, **more: Any
 ) -> Comparison:
-    """Compare schedules as the options of `comparison_options` say; `most`: if none are named.
+    """Compares schedules by the values of `comparison_options`, at most `most` if none are named.
 
-    `source`: a plan file, whose workload it is and whose plans are compared, too.
+    `source`: a plan file that gives the workload; its plans are compared too.
     """
     if source:
         plans = plans_of(source, {name: given[name] for name in WORKLOAD})
@@ -292,10 +296,10 @@ def is_file(source: str) -> bool:
 
 
 def plans_of(source: str, given: dict[str, Any], price: Price | None = None) -> Plans:
-    """The plan of a plan file, or of a schedule; `given` are the options of `source_options`.
+    """Returns the plans of a plan file or of a schedule; `given`: values of `source_options`.
 
-    Rows that see the same keys are one call where they cost less by `price`, as of `by_rows`.
-    Raises click's UsageError where one of them is typed beside a plan file.
+    `price`: as in `by_rows`, decides where rows that see the same keys become one call. Raises
+    click's UsageError if a plan file is combined with an option that describes a workload.
     """
     if not is_file(source):
         work, ranks = workload(given)
@@ -306,14 +310,14 @@ def plans_of(source: str, given: dict[str, Any], price: Price | None = None) -> 
             plans = Plans.of(plan(schedule, work, ranks, pass_=given["pass_"], trim=trim))
             grouped = recipe.by_rows or given.get("by_rows")
             return verify(by_rows(plans, price)) if grouped else plans
-    refuse_typed(given, f"{source} holds its own workload")
+    refuse_typed(given, f"{source} already contains the workload")
     with working("reading and verifying"):
         return Plans.of(load(source))
 
 
 def refuse_typed(given: Iterable[str], why: str) -> None:
-    """Raises click's UsageError where one of these options, by their names, was typed."""
+    """Raises click's UsageError if one of these options was typed."""
     context = click.get_current_context()
     options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     if typed := [name for name in given if context.get_parameter_source(name) is TYPED]:
-        raise click.UsageError(f"{why}: leave out {options[typed[0]]}")
+        raise click.UsageError(f"{why}: omit {options[typed[0]]}")

@@ -1,7 +1,7 @@
-"""Answers of commands: one JSON object for programs, pictures for people, files for both.
+"""Output of commands: JSON, CSV, tables and texts, and progress on stderr.
 
-What may take seconds or more shows its progress on a terminal's stderr; elsewhere it is silent,
-or, where it may take minutes, says a line now and then.
+On a terminal, work that may take seconds shows a progress bar. Elsewhere it is silent, or prints a
+line every few seconds where it may take minutes.
 """
 
 import csv
@@ -40,14 +40,14 @@ TYPED = click.core.ParameterSource.COMMANDLINE
 
 
 class Number(click.FloatRange):
-    """A number, which may have bounds."""
+    """A number with optional bounds."""
 
     name = "number"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Returns the number; NaN, which no bound holds off, is none."""
+        """Returns the number; refuses NaN, which passes every comparison with a bound."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{brief(value)} is not a valid number.", param, ctx)
@@ -55,13 +55,13 @@ class Number(click.FloatRange):
 
 
 class Whole(click.IntRange):
-    """A whole number, which may have bounds."""
+    """An integer with optional bounds."""
 
     name = "integer"
 
 
 def _form(name: str, meaning: str) -> Callable[[Command], Command]:
-    """An option that asks for an answer in a form, which `show` finds in the context."""
+    """Returns a flag for an output format, which `show` reads from the context."""
 
     def remember(context: click.Context, _: click.Parameter, chosen: bool) -> None:
         context.meta[name] = chosen
@@ -69,14 +69,14 @@ def _form(name: str, meaning: str) -> Callable[[Command], Command]:
     return click.option(name, is_flag=True, expose_value=False, callback=remember, help=meaning)
 
 
-json_option = _form("--json", "One JSON object on stdout.")
-csv_option = _form("--csv", "The table as CSV.")
+json_option = _form("--json", "Print one JSON object.")
+csv_option = _form("--csv", "Print the table as CSV.")
 
 
 def console(stderr: bool = False) -> Console:
-    """The terminal; with NO_COLOR, as if it were a pipe: neither colours nor moving bars.
+    """Returns the terminal; with NO_COLOR, it has no colours and no progress bars, like a pipe.
 
-    It takes texts to the letter: names of plans, machines and files may hold brackets and colons.
+    Texts are printed literally: names of plans, machines and files may contain markup.
     """
     plain = False if os.environ.get("NO_COLOR") else None
     return Terminal(
@@ -91,18 +91,18 @@ def console(stderr: bool = False) -> Console:
 
 
 class Terminal(Console):
-    """A console on which texts cannot do what control characters do: they are escaped."""
+    """A console that escapes control characters in texts."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Yield the segments of a text or a picture."""
+        """Yields the segments of a text or table."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 def _width() -> int | None:
-    """Returns the columns to print in, None for as many as the terminal has."""
+    """Returns the width in columns, or None for the width of the terminal."""
     if (asked := os.environ.get("COLUMNS")) is None:
         return None
     columns = int(asked) if re.fullmatch(r"[0-9]{1,9}", asked) else 0
@@ -115,17 +115,16 @@ def show(
     rows: list[dict[str, Any]] | None = None,
     text: str | None = None,
 ) -> None:
-    """The one JSON object, or the rows of its table as CSV, or the pictures of it.
+    """Prints the document as JSON, its `rows` as CSV, or its `pictures`, as the options ask.
 
-    A `text`, such as a program or the names of files, is shown to the letter below the pictures:
-    neither wrapped nor styled.
+    `text`, such as a program or file names, is printed below the pictures without wrapping.
     """
     asked = click.get_current_context().meta
     as_json, as_csv = asked["--json"], asked.get("--csv", False)
     if as_json and as_csv:
-        raise click.UsageError("either --json or --csv")
+        raise click.UsageError("--json and --csv cannot be combined")
     if as_csv and rows is None:
-        raise click.UsageError("--csv writes tables: this answer is none")
+        raise click.UsageError("--csv is only available for commands that print a table")
     if as_json:
         click.echo(json.dumps(document).replace("\x7f", "\\u007f"))
     elif as_csv and rows is not None:
@@ -139,7 +138,7 @@ def show(
 
 
 def csv_text(rows: list[dict[str, Any]]) -> str:
-    """Rows under a line of their names; the entries of a list stand side by side."""
+    """Returns rows as CSV with a header; entries of a list are joined by blanks."""
     lines = [
         {k: " ".join(map(str, v)) if isinstance(v, list) else cell(v) for k, v in flat(row).items()}
         for row in rows
@@ -152,7 +151,7 @@ def csv_text(rows: list[dict[str, Any]]) -> str:
 
 
 def progress(items: Iterable[Item], verb: str = "planning") -> Iterable[Item]:
-    """The same items, with a bar that names the one at hand and counts them."""
+    """Yields the items and shows a progress bar with the current one."""
     terminal, listed = console(stderr=True), list(items)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     shown = Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal)
@@ -166,7 +165,7 @@ def progress(items: Iterable[Item], verb: str = "planning") -> Iterable[Item]:
 
 @contextmanager
 def working(verb: str) -> Iterator[None]:
-    """A bar that says that work of unknown length goes on, and for how long it has."""
+    """Shows the elapsed time of work whose length is unknown."""
     terminal = console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     shown = Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal)
@@ -177,10 +176,10 @@ def working(verb: str) -> Iterator[None]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """Shows the stages of what may take minutes: yields what is told their names, as often as it
-    goes on, with what is done, and of how much (0 where that is not known).
+    """Shows the stages of work that may take minutes; yields a callback `tell(stage, done, of)`.
 
-    A bar on a terminal; elsewhere a line every LINE_EVERY seconds.
+    `of` is 0 if the total is not known. Shows a bar on a terminal, elsewhere a line every
+    LINE_EVERY seconds.
     """
     terminal, began, lines = console(stderr=True), time.monotonic(), 0
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
@@ -201,9 +200,9 @@ def stages() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def typed_command(file: str = "") -> str:
-    """The command as it was typed, without where its answer goes and in which form.
+    """Returns the command as typed, without --json and the output file.
 
-    Of a `file` in it, the name alone.
+    A path equal to `file` is shortened to its name.
     """
     words, kept = iter(click.get_current_context().obj), ["ringloom"]
     for word in words:

@@ -1,4 +1,4 @@
-"""Draw a verified plan round by round, with its loops.
+"""Draw a verified plan step by step and print its loops.
 
 Example:
   ringloom plan balanced --ranks 8 --seq 256k --kv-heads 8 -o plan.json
@@ -22,12 +22,12 @@ from ringloom.views.grids import cells, grid, legend
 from ringloom.views.pseudo_code import pseudo_code
 from ringloom.views.units import SHOWN, both_ends, counted
 
-GRID = 4000  # rows of a plan up to which the JSON object lists its cells
+GRID = 4000  # the JSON object lists the cells of plans with at most this many rows
 
 
 @click.command()
 @source_options()
-@click.option("-o", "--output", type=FILE, help="Write the plan file.")
+@click.option("-o", "--output", type=FILE, help="Also write the plan to this file.")
 def command(source: str, output: str | None, **given: Any) -> None:
     plans = plans_of(source, given)
     if output:
@@ -73,9 +73,9 @@ def _summary(plan: Plan) -> dict[str, Any]:
 
 
 def _looped(plan: Plan) -> tuple[str, dict[str, Any]]:
-    """Returns the loops of a plan, recovered and checked, as text and as plain values for JSON.
+    """Returns the recovered and checked loops of a plan as text and as plain values for JSON.
 
-    Of an irregular plan the text is the reason and its tables in words.
+    For an irregular plan, the text gives the reason and summarises each step.
     """
     try:
         loops = recover(plan)
@@ -87,7 +87,7 @@ def _looped(plan: Plan) -> tuple[str, dict[str, Any]]:
 
 
 def _tabled(plan: Plan) -> list[str]:
-    """Describe the tables of a plan: a line per step, of many steps the first and last ones."""
+    """Summarises each step of a plan in a line; of many steps, only the first and last ones."""
     lines = []
     for number, step in enumerate(plan.steps):
         messages, attends = (sum(map(len, nodes)) for nodes in (step.moves, step.attends))

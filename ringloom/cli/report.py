@@ -1,7 +1,7 @@
-"""Compare schedules on one HTML page with all pictures.
+"""Compare schedules on one HTML page with pictures.
 
-Timelines, load, memory and traffic, step by step; the page needs no network. A plan file, such as
-search writes, is drawn beside schedules for its workload.
+Shows timelines, load, memory and traffic, step by step; the page works offline. A plan file, such
+as one from search, is compared with schedules for its workload.
 
 Example:
   ringloom report --ranks 8 --seq 256k --heads 32 --kv-heads 8 -o report.html
@@ -17,17 +17,17 @@ from ringloom.cli.output import show, typed_command, working
 from ringloom.planner.disk import write
 from ringloom.planner.optional import needing
 
-MOST = 5  # schedules of a page for which none are named
+MOST = 5  # schedules to compare when none are named
 
 
 @click.command()
 @click.argument("source", metavar="[PLAN.json]", type=click.Path(exists=True), required=False)
 @comparison_options(MOST)
 @click.option(
-    "--run", "trace", help="A recorded run (.json or .json.gz) to lay over its prediction."
+    "--run", "trace", help="Recorded run (.json or .json.gz) to overlay on its prediction."
 )
-@click.option("--all-ranks", is_flag=True, help="Draw the timeline of every rank, not of 16.")
-@click.option("-o", "--output", type=FILE, default="report.html", help="File of the page.")
+@click.option("--all-ranks", is_flag=True, help="Draw the timelines of all ranks, not only 16.")
+@click.option("-o", "--output", type=FILE, default="report.html", help="Output file.")
 def command(
     source: str | None, trace: str | None, all_ranks: bool, output: str, **given: Any
 ) -> None:

@@ -1,4 +1,4 @@
-"""Show published tables and claims beside ours, with errors.
+"""Compare published tables and claims with our predictions.
 
 Example:
   ringloom reproduce striped
@@ -22,18 +22,20 @@ from ringloom.views.tables import faint
 @click.option(
     "--rows",
     type=click.Path(exists=True, dir_okay=False, readable=True),
-    help="striped: predict the runs of a CSV file with the columns of the paper's table.",
+    help="striped: predict the rows of a CSV file with the columns of the paper's table.",
 )
 @click.option(
     *("--validate", "own_rows"),
     type=click.Path(exists=True, dir_okay=False, readable=True),
     help="Compare predictions with your own measurements in a CSV file.",
 )
-@click.option("--fit", "fitting", is_flag=True, help="striped, distflash: refit, print constants.")
+@click.option(
+    "--fit", "fitting", is_flag=True, help="striped, distflash: refit the constants and print them."
+)
 @csv_option
 def command(paper: str, rows: str | None, own_rows: str | None, fitting: bool) -> None:
     if rows and paper != "striped":
-        raise click.UsageError(f"--rows predicts rows of striped, not of {paper}")
+        raise click.UsageError(f"--rows is only available for striped, not {paper}")
     if own_rows:
         if rows or fitting or paper != "all":
             raise click.UsageError("--validate cannot be combined with other arguments")
@@ -72,8 +74,8 @@ def _refit(paper: str, rows: str | None) -> None:
         with working("fitting"):
             fits = striped.fits(striped.judged(rows) if rows else striped.judged())
         note = faint(
-            "seen and worst: errors of the rows fitted; left out: of each row, fitted to all"
-            " others; halves: of each half, fitted to the other"
+            "seen, worst: mean and largest error on the fitted rows; left out: error of each row"
+            " when all others are fitted; halves: error of each half when the other is fitted"
         )
         document = {"constants": {name: fit.as_dict(CONSTANTS) for name, fit in fits.items()}}
         show(document, pages.fitted(fits), note)
@@ -81,6 +83,6 @@ def _refit(paper: str, rows: str | None) -> None:
         attention, matrix = distflash.refit().tolist()
         constants = {"attention": attention, "matrix": matrix}
         text = "\n".join(f"{name} {value:.4g}" for name, value in constants.items())
-        show({"constants": constants}, text, "fitted on the one-node rows alone")
+        show({"constants": constants}, text, "fitted to the one-node rows only")
     else:
-        raise click.UsageError(f"--fit refits striped or distflash, not {paper}")
+        raise click.UsageError(f"--fit is only available for striped and distflash, not {paper}")

@@ -1,6 +1,6 @@
-"""Run a plan on random arrays, compare it and record it.
+"""Run a plan on random arrays.
 
---check compares it with dense attention, --trace records it.
+--check compares the result with dense attention; --trace records the run.
 
 Example:
   ringloom run burst --ranks 5 --seq 203 --heads 4 --head-dim 16 --check
@@ -32,15 +32,23 @@ LARGEST = 4 << 30  # bytes of one dense score matrix
 @click.command()
 @source_options(dtype="float64")
 @click.option(
-    "--backend", type=click.Choice(list(BACKENDS)), default="numpy", help="What executes it."
+    "--backend",
+    type=click.Choice(list(BACKENDS)),
+    default="numpy",
+    help="Library that executes the plan.",
 )
-@click.option("--check", "checked", is_flag=True, help="Exit with 1 if dense attention differs.")
-@click.option("--seed", type=Whole(0), default=0, help="Seed of the random arrays.")
-@click.option("--trace", type=TRACE, help="Record the run: a Chrome trace, .json or .json.gz.")
+@click.option(
+    "--check",
+    "checked",
+    is_flag=True,
+    help="Compare with dense attention; exit with 1 if it differs.",
+)
+@click.option("--seed", type=Whole(0), default=0, help="Random seed of the arrays.")
+@click.option("--trace", type=TRACE, help="Record the run as a Chrome trace (.json or .json.gz).")
 @click.option(
     "--time-limit",
     type=Number(0, min_open=True),
-    help="Seconds at most for a run of torch ranks.  [default: 300]",
+    help="Maximum seconds for a run with --backend torch.  [default: 300]",
 )
 def command(
     source: str,
@@ -53,12 +61,12 @@ def command(
 ) -> int:
     plans = plans_of(source, given)
     if time_limit and backend != "torch":
-        raise RingloomError(f"--time-limit is for ranks of --backend torch, not for {backend}")
+        raise RingloomError(f"--time-limit requires --backend torch, not {backend}")
     limits = {"timeout": time_limit} if time_limit else {}
     refuse_huge(plans.workload)
     document: dict[str, Any] = {"schedule": plans.name, "backend": backend}
     head = titled(plans.name, f": {asked(plans.workload, plans.pass_, plans.ranks)} on {backend}")
-    written = f"recorded in {trace}" if trace else None
+    written = f"recording written to {trace}" if trace else None
     if trace:
         document["trace"] = trace
     if checked:
@@ -82,10 +90,9 @@ def command(
 def run_random(
     plans: Plans, backend: str, seed: int, trace: str | None, limits: dict[str, float]
 ) -> dict[str, list[int]]:
-    """Run a plan on random arrays of its workload; returns the shapes of the results.
+    """Runs a plan on random arrays of its workload and returns the shapes of the results.
 
-    The run is recorded, and the recording written to `trace`, where that is given. `limits`: of
-    the backend.
+    `trace`: file to write a recording of the run to, if any. `limits`: options of the backend.
     """
     forward_only = plans.backward is None
     q, k, v, dout = draw(plans.workload, seed)
@@ -102,11 +109,11 @@ def run_random(
 
 
 def refuse_huge(work: Workload) -> None:
-    """Raises RingloomError if the dense scores, heads x seq x kv_seq, would not fit in memory."""
+    """Raises RingloomError if dense scores of heads x seq x kv_seq exceed `LARGEST` bytes."""
     scores = work.batch * work.heads * work.seq * work.kv_seq * 8
     if scores > LARGEST:
         raise RingloomError(
-            f"{work.seq} x {work.kv_seq} tokens and {work.heads} heads make dense scores of"
-            f" {size(scores)}, more than the {size(LARGEST)} that run takes:"
-            " give a smaller --seq; verification itself has no such limit"
+            f"{work.seq} x {work.kv_seq} tokens and {work.heads} heads need {size(scores)} of dense"
+            f" scores; the limit of run is {size(LARGEST)}: use a smaller --seq"
+            " (verifying a plan has no such limit)"
         )

@@ -1,4 +1,4 @@
-"""List the schedules, what they move, and their papers.
+"""List the schedules, what they send, and their papers.
 
 Example:
   ringloom schedules
@@ -25,6 +25,6 @@ def command() -> None:
         for s in SCHEDULES.values()
     )
     table = plain_table("schedule", "travels", "over", "parameters", "from", rows=lines)
-    table.columns[3].max_width = len("parameters")  # so that no name is cut off in 80 columns
+    table.columns[3].max_width = len("parameters")  # so that names fit in 80 columns
     same = ", ".join(f"{plain} = {name}" for name, plain in PLAIN_NAMES.items())
     show({"schedules": rows}, table, faint(f"Other names: {same}"), rows=rows)

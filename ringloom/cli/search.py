@@ -1,8 +1,8 @@
-"""Search the best plan for a mask and a machine.
+"""Search for the fastest plan for a mask and a machine.
 
-Tries the schedules that compare tries, then plans made for this mask and machine: pieces cut at the
-mask's edges, keys sent only to ranks that see them, rows of busy ranks run elsewhere. What is found
-is verified; -o saves it for simulate, run, emit and report.
+Tries the schedules of compare, then plans built for this mask and machine: blocks cut at the mask's
+edges, keys sent only to ranks that use them, rows of busy ranks computed elsewhere. The result is
+verified; -o saves it for simulate, run, emit and report.
 
 Example:
   ringloom search --ranks 8 --seq 64k --mask prefix:16k --hardware h100
@@ -36,7 +36,7 @@ from ringloom.simulator.hardware import hardware as find_hardware
 from ringloom.views.tables import faint, plain_table, titled
 from ringloom.views.units import counted, in_lines, seconds, size
 
-ROUNDING = 1e-12  # seconds, below which a part of a gap is none
+ROUNDING = 1e-12  # seconds: smaller parts of a gap are not shown
 
 
 @click.command()
@@ -44,11 +44,18 @@ ROUNDING = 1e-12  # seconds, below which a part of a gap is none
 @hardware_option
 @memory_option
 @time_limit_option
-@click.option("--layout", help="The layout that tokens already have.  [default: any]")
-@click.option("--seed", type=Whole(0), default=0, help="Nothing is drawn: any finds the same.")
-@click.option("--budget", type=Whole(0), help="Most plans that are made for this mask, per pass.")
+@click.option("--layout", help="Layout that the tokens already have.  [default: any]")
+@click.option(
+    "--seed",
+    type=Whole(0),
+    default=0,
+    help="Accepted for scripts; the search uses no random numbers.",
+)
+@click.option(
+    "--budget", type=Whole(0), help="Maximum number of plans built for this mask, per pass."
+)
 @scenario_options
-@click.option("-o", "--output", type=FILE, help="Write the plans that were found to a file.")
+@click.option("-o", "--output", type=FILE, help="Write the plans to this file.")
 def command(
     room: float | None,
     layout: str | None,
@@ -65,11 +72,11 @@ def command(
         document["output"] = output
     (work, ranks), machine = workload(given), find_hardware(given["hardware"])
     title = asked(work, given["pass_"], ranks, machine.name, scenario_of(given))
-    show(document, title, *page(result), text=f"{output}: saved" if output else None)
+    show(document, title, *page(result), text=f"written to {output}" if output else None)
 
 
 def searched(given: dict[str, Any], room: float | None, **more: Any) -> SearchResult:
-    """Search as options say that `compare` has, too; shows a bar meanwhile."""
+    """Searches by the options that `compare` has too, and shows a progress bar."""
     work, ranks = workload(given)
     more |= {name: given[name] for name in ("pass_", "time_limit")}
     more |= {"memory": room, "scenario": scenario_of(given)}
@@ -78,14 +85,14 @@ def searched(given: dict[str, Any], room: float | None, **more: Any) -> SearchRe
 
 
 def tally(result: SearchResult) -> str:
-    """Returns the numbers of plans that were tried, by what became of them."""
+    """Returns how many plans were simulated, pruned and refused."""
     counts = f"{counted(result.tried, 'plan')} simulated, {result.pruned} pruned"
     return f"{counts}, {result.refused} refused" + ", ended early" * (not result.complete)
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, float, float], None]]:
-    """A bar on a terminal's stderr; yields what is told a candidate, the best time, its gap."""
+    """Shows a bar on a terminal; yields a callback for a candidate, the best time and its gap."""
     terminal = console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     shown = Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal)
@@ -100,7 +107,7 @@ def progress() -> Iterator[Callable[[str, float, float], None]]:
 
 
 def page(result: SearchResult) -> Iterator[Any]:
-    """Yields the plans, how far they are from the bound and why, and the runner-ups."""
+    """Yields the plans, why they take longer than the bound, and the runner-ups."""
     over, least = f"{result.gap:.0%}", result.least
     kind = "compute and memory" if result.prediction.bound_inapplicable_reason else least.why
     memory = size(result.prediction.peak_bytes)
@@ -108,13 +115,13 @@ def page(result: SearchResult) -> Iterator[Any]:
     for plan, recipe in [*zip(result.plans, result.recipes, strict=True)][: 1 + both]:
         yield Text(f"{plan.pass_}: " * both + recipe, "bold green")
     yield titled(
-        seconds(result.makespan), f", {over} over the bound of {kind}; {memory} on a rank at most"
+        seconds(result.makespan), f", {over} above the bound of {kind}; at most {memory} per rank"
     )
     for gap in result.why:
         yield gap_table(gap)
     if result.runner_ups:
-        table = plain_table("the best of other schedules", "time", "loses most by")
-        table.columns[0].overflow = "fold"  # names are to be typed: none is cut off
+        table = plain_table("runner-ups", "time", "loses most by")
+        table.columns[0].overflow = "fold"  # never cuts off a name that people may type
         for one in result.runner_ups:
             table.add_row(in_lines(one.recipe), seconds(one.makespan), one.lost_by)
         yield table
@@ -122,7 +129,7 @@ def page(result: SearchResult) -> Iterator[Any]:
 
 
 def gap_table(gap: Gap) -> Any:
-    """Where the time over the bound goes on the critical rank, the largest part first."""
+    """Returns the time above the bound on the critical rank in parts, the largest first."""
     parts = sorted(gap.parts.items(), key=lambda part: -abs(part[1]))
     rows = [
         (WORDS[name], f"{'-' * (time < 0)}{seconds(abs(time))}")
@@ -130,5 +137,5 @@ def gap_table(gap: Gap) -> Any:
         if abs(time) > ROUNDING
     ]
     over = seconds(gap.seconds)
-    heads = f"{gap.pass_}: why rank {gap.rank}, the last, ends {over} over the bound", "time"
+    heads = f"{gap.pass_}: rank {gap.rank} ends last, {over} above the bound", "time"
     return plain_table(*heads, rows=rows, numbers=slice(1, None))

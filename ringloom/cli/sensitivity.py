@@ -1,8 +1,8 @@
-"""Show what 10% of each hardware constant does to times and order.
+"""Show the effect of a 10% change in each hardware constant.
 
-The column doubt says how much the time of the fastest schedule changes over the range in which a
-constant may lie: the uncalibrated one of most doubt is the one to measure first. --vary shows where
-one schedule overtakes another.
+The column 'uncertainty' is the change of the fastest schedule's time over the plausible range of a
+constant; measure the uncalibrated constant with the largest value first. --vary shows where one
+schedule overtakes another.
 
 Example:
   ringloom sensitivity --ranks 8 --seq 64k --schedules zigzag,ulysses
@@ -25,14 +25,14 @@ from ringloom.views.tables import plain_table
 from ringloom.views.units import seconds
 
 BAR = 12  # characters of the longest bar
-MOST = 3  # schedules where none are named
+MOST = 3  # schedules to compare when none are named
 WORTH = 0.001  # of the time: constants that change it less need not be measured
 
 
 def tornado(rows: list[Sensitivity], schedule: str, usual: float) -> Table:
-    """A line per constant: its effect on a schedule's time with 10% less and 10% more of it."""
-    table = plain_table("constant", "-10%", "", "+10%", "doubt", numbers=slice(1, None))
-    table.columns[2].justify = "left"  # flush right, what is blank after a bar would be cut off
+    """Returns a row per constant: a schedule's time with 10% less and with 10% more of it."""
+    table = plain_table("constant", "-10%", "", "+10%", "uncertainty", numbers=slice(1, None))
+    table.columns[2].justify = "left"  # right-aligned, blanks after a bar would be cut off
     effects = [[one / usual - 1 for one in row.seconds[schedule]] for row in rows]
     longest = max((abs(x) for pair in effects for x in pair), default=0) or 1
     for row, (less, more) in zip(rows, effects, strict=True):
@@ -59,18 +59,20 @@ def _draw(drawn: Curves, file: Path) -> None:
 @click.option(
     "--vary",
     type=Written("KEY=LOW:HIGH", "intra.bandwidth=1e10:4e11", _range),
-    help=f"Also sweep a constant or {', '.join(OWN)}, and show the crossings.",
+    help=f"Also vary a constant or {', '.join(OWN)}, and show where curves cross.",
 )
-@click.option("--picture", type=click.Path(), help="Draw what --vary gives, as SVG or PNG.")
+@click.option(
+    "--picture", type=click.Path(), help="Draw the curves of --vary to this SVG or PNG file."
+)
 def command(
     vary: tuple[str, float, float] | None,
     picture: str | None,
     **given: Any,
 ) -> None:
     if picture and not vary:
-        raise click.UsageError("--picture draws the curves of --vary")
+        raise click.UsageError("--picture requires --vary")
     if picture and Path(picture).suffix not in (".svg", ".png"):
-        raise click.UsageError(f"a picture is .svg or .png, not {picture}")
+        raise click.UsageError(f"--picture must end in .svg or .png, not {picture}")
     machine, comparison = find_hardware(given["hardware"]), compared(given, MOST)
     plans = {case.row.schedule: case.plans for case in comparison.cases}
     with working("simulating"):

@@ -1,6 +1,6 @@
-"""Predict one plan: time, idle share, transfers, memory, bounds.
+"""Simulate one plan: time, idle share, transfers, memory, bounds.
 
-A slow rank or link may be named, and the trace of the run be written.
+Options add stragglers and slow links, and write a trace of the run.
 
 Example:
   ringloom simulate zigzag --ranks 8 --seq 256k --kv-heads 8 --straggler 3=0.5
@@ -43,7 +43,7 @@ KINDS = {
 
 
 def path_picture(name: str, legs: tuple[Leg, ...]) -> Table:
-    """A critical path in words, with what each part takes; of a long one, both ends."""
+    """Returns a critical path as a table with the time of each part; of a long one, both ends."""
     total = sum(leg.end - leg.start for leg in legs) or 1.0
     shares = [
         f"{sum(leg.end - leg.start for leg in legs if leg.kind == kind) / total:.0%} {word}"
@@ -56,7 +56,7 @@ def path_picture(name: str, legs: tuple[Leg, ...]) -> Table:
 
 
 def sum_in_words(tensor: str, widths: dict[int, int]) -> str:
-    """A sum and its messages: DKV in 32 bit (56 messages), finished in 16 bit (8)."""
+    """Returns a tensor and its messages: DKV in 32 bit (56 messages), finished in 16 bit (8)."""
     widest = max(widths)
     parts = [
         f"{'finished ' * (width < widest)}in {width} bit ({count} message{'s' * (count > 1)})"
@@ -72,10 +72,10 @@ def sum_in_words(tensor: str, widths: dict[int, int]) -> str:
     "--engine",
     type=click.Choice(ENGINES),
     default="auto",
-    help="recurrence is fast, events knows shared links and buffers; auto chooses.",
+    help="recurrence: fast; events: models shared links and buffers; auto: chooses.",
 )
 @scenario_options
-@click.option("--trace", "trace_file", type=TRACE, help="Write a Chrome trace, .json or .json.gz.")
+@click.option("--trace", "trace_file", type=TRACE, help="Write a Chrome trace (.json or .json.gz).")
 def command(
     source: str, hardware: str, engine: Engine, trace_file: str | None, **given: Any
 ) -> None:
@@ -112,12 +112,12 @@ def command(
     pictures: list[Any] = [titled(plans.name, f": {said}"), prediction(result)]
     pictures.append(f"90% prediction interval: {seconds(low)} to {seconds(high)}, by {rows.words}")
     if rests:
-        pictures.append(f"rests on uncalibrated constants: {', '.join(rests)}")
+        pictures.append(f"uncalibrated constants: {', '.join(rests)}")
     if sums:
-        pictures.append(f"sums travel: {'; '.join(starmap(sum_in_words, sums.items()))}")
+        pictures.append(f"partial sums sent: {'; '.join(starmap(sum_in_words, sums.items()))}")
     pictures += starmap(path_picture, paths.items())
     written = None
     if trace_file:
         file = save_trace(trace(result), trace_file)
-        written = f"trace written to {file}; https://ui.perfetto.dev shows it"
+        written = f"trace written to {file}; open it at https://ui.perfetto.dev"
     show(document, *pictures, text=written)

@@ -1,7 +1,7 @@
-"""Predict every combination of a grid of workloads and machines.
+"""Simulate every combination in a grid of workloads and machines.
 
-The grid names options of the command line, each with a value or a list of values.
-Results are kept as they come: after an interruption, the same command computes what is missing.
+The grid file sets command-line options, each to a value or a list of values. Results are saved as
+they are computed: after an interruption, the same command continues.
 
 Example:
   ringloom sweep grid.toml -o sweep
@@ -21,7 +21,7 @@ from ringloom.views.units import counted
 
 
 def standing_table(result: Sweep) -> Table:
-    """Counts how often each schedule is the fastest, nearly so, or cannot run."""
+    """Returns how often each schedule is fastest, close to fastest, or cannot run."""
     heads = "hardware", "schedule", "fastest", f"within {CLOSE - 1:.0%}", "cannot run"
     lines = (
         (s.hardware, s.schedule, f"{s.within(1.0):.0%}", f"{s.within(CLOSE):.0%}", str(s.refused))
@@ -33,15 +33,15 @@ def standing_table(result: Sweep) -> Table:
 @click.command()
 @click.argument("grid", metavar="GRID.toml", type=click.Path(path_type=Path))
 @click.option(
-    *("-o", "--output"), type=click.Path(file_okay=False), required=True, help="Folder of results."
+    *("-o", "--output"), type=click.Path(file_okay=False), required=True, help="Output folder."
 )
 @click.option(
     "--backend",
     type=click.Choice(BACKENDS),
     default="loky",
-    help="loky: processes of this machine; dask, ray: a cluster.",
+    help="loky: processes on this machine; dask, ray: a cluster.",
 )
-@click.option("--address", help="A Dask scheduler or a Ray cluster.  [default: one of its own]")
+@click.option("--address", help="Address of a Dask scheduler or Ray cluster.  [default: start one]")
 @click.option("--jobs", type=Whole(1), help="Number of processes.  [default: one per core]")
 def command(grid: Path, output: str, backend: str, address: str | None, jobs: int | None) -> None:
     bar = partial(progress, verb="predicting")

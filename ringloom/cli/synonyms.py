@@ -1,4 +1,4 @@
-"""Other names of options: old ones, which still work, and those of other tools, for a hint."""
+"""Other names of options: old ones that still work, and those of other tools, for hints."""
 
 from difflib import get_close_matches
 
@@ -10,7 +10,7 @@ RENAMED = {  # options without their dashes, by names that work for one more rel
     "launch": "launch-latency",
     "share": "comm-sm-fraction",
 }
-SYNONYMS = {  # by our names
+SYNONYMS = {  # names in other tools, by option
     "--ranks": "gpus num-gpus gpu devices num-devices device world-size nproc nproc-per-node nprocs"
     " cp cp-size context-parallel-size sp-size",
     "--seq": "seqlen seq-len seq-length sequence-length tokens context-length max-seq-len",
@@ -33,7 +33,7 @@ def renamed(word: str) -> str:
 
 
 def unknown_option(error: click.NoSuchOption) -> str:
-    """Returns what is wrong with an option, and which one of its command may have been meant."""
+    """Returns the error message for an unknown option, with the option that was probably meant."""
     known = [] if error.ctx is None else [o for p in error.ctx.command.params for o in p.opts]
     word = error.option_name.lstrip("-").replace("_", "-").lower()
     meant = [name for name in known if name.lstrip("-") == word]

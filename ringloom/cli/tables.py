@@ -1,4 +1,4 @@
-"""Write a plan as the tables of an `emit --dynamic` program.
+"""Write a plan as tables for a program of `emit --dynamic`.
 
 The program must have been emitted for the same number of ranks.
 
@@ -28,14 +28,16 @@ from ringloom.codegen.programs import TARGETS
 @click.argument("target", type=click.Choice(TARGETS))
 @source_options(pass_="both")
 @max_calls_option
-@click.option("-o", "--output", type=FILE, required=True, help="An .npz file.")
+@click.option("-o", "--output", type=FILE, required=True, help="Output file (.npz).")
 def command(target: str, source: str, max_calls: int | None, output: str, **given: Any) -> None:
     masked: dict[str, Any] = {}
-    if target == "jax" and not is_file(source):  # the program's plans, and the mask to run
+    if target == "jax" and not is_file(
+        source
+    ):  # the plan of the program, and the mask of this batch
         masked = {"mask": workload(given)[0].mask}
         given = given | {"mask": "full"}
     arrays = tables(plans_of(source, given), target, max_calls=max_calls, **masked)
     save_tables(arrays, output)
     size = Path(output).stat().st_size
     document = {"target": target, "file": output, "arrays": sorted(arrays), "bytes": size}
-    show(document, text=f"{output}: {size} bytes; a dynamic program's load() reads it")
+    show(document, text=f"{output}: {size} bytes; read it with load() of the dynamic program")

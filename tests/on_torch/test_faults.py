@@ -174,4 +174,4 @@ def test_a_script_that_starts_ranks_as_it_is_imported_is_told_so(tmp_path: Path)
 
 def test_a_time_limit_is_for_ranks_that_can_be_ended(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(RUN) == 2
-    assert "--time-limit is for ranks of --backend torch, not for numpy" in capsys.readouterr().err
+    assert "--time-limit requires --backend torch, not numpy" in capsys.readouterr().err

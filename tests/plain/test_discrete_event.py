@@ -335,7 +335,7 @@ def test_the_critical_path_of_a_pair_goes_on_in_the_backward_pass(ringloom: Comm
             ["--slow-link", "2-3=0.5", "--slow-link", "3-2=1"],
             "link 2-3 is named twice, once from either end",
         ),
-        (["--no-overlap", "--comm-sm-fraction", "0.1"], "--comm-sm-fraction needs overlap"),
+        (["--no-overlap", "--comm-sm-fraction", "0.1"], "--comm-sm-fraction requires overlap"),
         (
             ["--recv-buffers", "0"],
             "buffers must be a whole number from 1 up, or plan, not 0",

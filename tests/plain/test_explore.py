@@ -341,7 +341,7 @@ def test_a_port_that_is_taken_is_told(ringloom: CommandLine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert "--port 0 takes a free one" in ringloom.refused(
+        assert "--port 0 chooses a free one" in ringloom.refused(
             "explore", "--port", str(taken.getsockname()[1])
         )
 

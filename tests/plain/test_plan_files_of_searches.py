@@ -113,4 +113,4 @@ def test_a_report_draws_the_plan_of_the_file_beside_schedules(
     }
     assert "grain=30" in page.read_text()
     assert main(["report", file, "--seq", "4k", "-o", str(page)]) == 2
-    assert "holds its own workload: leave out --seq" in capsys.readouterr().err
+    assert "already contains the workload: omit --seq" in capsys.readouterr().err

@@ -267,6 +267,6 @@ def test_commands_take_a_scenario_file_and_single_values_over_it(
     for option in (["--straggler", "1=0.5"], ["--slow-link", "0-1=0.5"]):
         file.write_text("overlap = false\nspeeds = { 0 = 0.5 }\nlinks = { '1-2' = 0.5 }\n")
         said = ringloom.refused("simulate", "zigzag", *slow, *option, *work)
-        assert "already: name all of them in one place" in said
+        assert "in the file or as options, not both" in said
     beside = simulate(one, H100, speeds={0: 0.5}, links={(1, 2): 0.5}).makespan
     assert time("simulate", "zigzag", *slow, "--overlap") == beside

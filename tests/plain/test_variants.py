@@ -140,7 +140,7 @@ def test_the_command_says_how_many_settings_were_tried_and_pruned(ringloom: Comm
     case += ["--mask", "window:2048"]
     counts = ringloom.json(*case)["variants"]
     assert counts["tried"] == len(further(WORK, 4, 8))
-    said = f"{counts['tried']} further settings tried, {counts['pruned']} of them pruned"
+    said = f"{counts['tried']} more settings tried, {counts['pruned']} skipped as too slow"
     assert said in " ".join(ringloom(*case).split())
     named = ringloom.json(*case, "--schedules", "ring")
     assert named["variants"] == {"tried": 0, "pruned": 0}
