@@ -7,6 +7,8 @@ from ringloom.adapters import from_block_mask as from_block_mask
 from ringloom.adapters import shard_batch as shard_batch
 from ringloom.adapters import to_block_mask as to_block_mask
 from ringloom.adapters import transformers_attention as transformers_attention
+from ringloom.advising import Advice as Advice
+from ringloom.advising import advise as advise
 from ringloom.auditing import audit as audit
 from ringloom.auditing.verdict import Audit as Audit
 from ringloom.batches import Batch as Batch

@@ -26,7 +26,7 @@ from ringloom.runtimes.machine import RankError
 
 GROUPS = {
     "Explore": (
-        *("schedules", "plan", "compare", "search", "simulate"),
+        *("schedules", "plan", "compare", "search", "simulate", "advise"),
         *("sensitivity", "report", "explore", "sweep"),
     ),
     "Programs": ("emit", "tables"),
