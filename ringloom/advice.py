@@ -25,24 +25,39 @@ class Recommendation:
 
 
 def recommend(rows: Sequence[Row], unvalidated: str = "") -> Recommendation:
-    """The fastest of some schedules, beside the next one that is clearly slower.
+    """Recommends the fastest schedule and compares it with the next one that is clearly slower.
 
-    Too close to call are those for which the interval of the ratio of both times holds 1, constants
-    of the hardware varied for both together. `unvalidated` goes with every order.
+    Of schedules with the same time, to three digits, it is the one that sends the fewest bytes,
+    then the one that needs the least memory. A schedule is too close to call if the interval of the
+    ratio of both times contains 1, with the constants of the hardware varied for both together.
+    `unvalidated` is added to the answer whenever there are several schedules.
     """
     if not any(row.makespan_s for row in rows):
         same = tuple(row.schedule for row in rows[1:])
         return Recommendation(rows[0].schedule, why(rows), same, why(rows))
-    best, *others = sorted(rows, key=lambda row: row.makespan_s)
+    best, *others = sorted(rows, key=lambda row: row.order)
     near = [row for row in others if _close(row, best)]
     close, slower = tuple(row.schedule for row in near), [row for row in others if row not in near]
-    answer = f"Use {best.schedule}: {seconds(best.makespan_s)}."
-    if close:
-        answer += f" Too close to call: {', '.join(close)}."
+    tied = [row for row in near if row.order[0] == best.order[0]]
+    answer = f"Use {best.schedule}: {seconds(best.makespan_s)}.{_tie(best, tied)}"
+    if unsure := [row.schedule for row in near if row not in tied]:
+        answer += f" Too close to call: {', '.join(unsure)}."
     if unvalidated and others:
         answer += f" {unvalidated}"
     reason = f"{answer} {why([best, *slower[:1]])}" if slower or not others else answer
     return Recommendation(best.schedule, reason, close, answer)
+
+
+def _tie(best: Row, tied: Sequence[Row]) -> str:
+    """Names the schedules that take the same time, and why another one is preferred to them."""
+    if not tied:
+        return ""
+    cause = ""
+    if any(row.max_bytes_sent > best.max_bytes_sent for row in tied):
+        cause = f"; {best.schedule} sends the fewest bytes"
+    elif any(row.peak_bytes > best.peak_bytes for row in tied):
+        cause = f"; {best.schedule} needs the least memory"
+    return f" Tied with {', '.join(row.schedule for row in tied)}{cause}."
 
 
 def _close(row: Row, best: Row) -> bool:

@@ -69,7 +69,7 @@ class Comparison:
     @property
     def rows(self) -> list[Row]:
         """A row of numbers per schedule that can run, the fastest first."""
-        return sorted((case.row for case in self.cases), key=lambda row: row.makespan_s)
+        return sorted((case.row for case in self.cases), key=lambda row: row.order)
 
     def as_rows(self) -> list[dict[str, Any]]:
         """Rows for JSON: schedules that cannot run come last, with a `reason` and no numbers."""
@@ -264,7 +264,7 @@ def compare(
     if plans is not None:
         one = trials.added(Plans.of(plans), checked)
         cases = [*(x for x in cases if x.row.schedule != one.row.schedule), one]
-    cases = sorted((against(ring, one) for one in cases), key=lambda one: one.row.makespan_s)
+    cases = sorted((against(ring, one) for one in cases), key=lambda one: one.row.order)
     sure = trials.with_intervals(cases, track)
     shown = machine.name, pass_, what_if
     counts = beyond.tried, beyond.pruned, len(split), len(splits) - len(split), grouped.tried

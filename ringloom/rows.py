@@ -56,6 +56,16 @@ class Row:
         """True where the lower bound does not hold, but that of compute and memory does."""
         return self.bound_ratio is None and self.compute_bound_ratio is not None
 
+    @property
+    def order(self) -> tuple[float, int, int, float]:
+        """Sort key: time to three digits as printed, then bytes sent, then memory, then time."""
+        return (
+            float(f"{self.makespan_s:.3g}"),
+            self.max_bytes_sent,
+            self.peak_bytes,
+            self.makespan_s,
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}

@@ -41,7 +41,7 @@ def command(checked: bool, searching: bool, room: float | None, **given: Any) ->
     comparison = compared(given, checked=checked, memory=room, plans=result and result.plans)
     rows, advice = comparison.rows, comparison.recommendation
     notes = [
-        "* fastest, ~ too close to call",
+        "* fastest (ties: fewest bytes, then least memory), ~ too close to call",
         "predicted: time, idle, exposed communication, memory, multiple of lower bound",
         f"verified: every plan at the full length of {lengths(comparison.work)}",
     ]

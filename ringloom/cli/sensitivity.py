@@ -78,7 +78,7 @@ def command(
     with working("simulating"):
         rows, usual = sensitivity(plans, machine, comparison.scenario)
         drawn: Curves | None = curves(plans, machine, comparison.scenario, *vary) if vary else None
-    best = min(usual, key=usual.__getitem__)
+    best = comparison.recommendation.schedule
     first = next((row for row in rows if not row.calibrated and row.doubt >= WORTH), None)
     advice = "No uncalibrated constant changes the time by 0.1% or more."
     if first:

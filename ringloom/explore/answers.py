@@ -106,7 +106,7 @@ class Table:
         every: list[Row | Refusal] = [*self.rows, *self.refused]
         names = (one.schedule for one in every if one.schedule != self.choices.schedule)
         links = {n: replace(self.choices, schedule=n).address for n in names}
-        rows = sorted(self.rows, key=lambda row: row.makespan_s)
+        rows = sorted(self.rows, key=lambda row: row.order)
         self.words.say(
             summary=summary(rows, self.refused, links, whole=not self.left), progress=progress
         )

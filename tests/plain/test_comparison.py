@@ -152,6 +152,24 @@ def test_the_recommendation_is_the_fastest_beside_those_too_close_to_call(
     assert "too close to call" not in why([first, far])
 
 
+def test_ties_are_broken_by_bytes_then_memory_and_named(compared: rl.Comparison) -> None:
+    first = replace(compared.rows[0], makespan_s=0.1, max_bytes_sent=100, peak_bytes=100)
+    busy = replace(first, schedule="busy", makespan_s=0.09999, max_bytes_sent=101)
+    large = replace(first, schedule="large", makespan_s=0.09998, peak_bytes=101)
+    name = first.schedule
+    for rows, said in (
+        ([busy, large, first], f"Tied with large, busy; {name} sends the fewest bytes."),
+        ([large, first], f"Tied with large; {name} needs the least memory."),
+        ([replace(first, schedule="same"), first], f"Tied with {name}."),
+    ):
+        advice = recommend(rows)
+        assert advice.answer.endswith(said)
+        assert len(advice.close_to) == len(rows) - 1
+    assert recommend([busy, large, first]).schedule == name
+    far = replace(first, schedule="far", makespan_s=0.1006)
+    assert "Tied" not in recommend([far, busy]).answer
+
+
 def test_the_command_ends_with_the_recommendation(ringloom: CommandLine) -> None:
     command = ["compare", "--ranks", "8", "--seq", "64k", "--hardware", "h100"]
     command += ["--schedules", ",".join(NAMES)]
