@@ -1,7 +1,5 @@
 """Draws who_waits.svg: the work of every rank in every round, under two layouts of one ring.
 
-The bars appear as time passes, on one clock for both; where nothing moves, all of them stand there.
-
 Run it after a change of what it shows: python docs/pictures/who_waits.py
 """
 
@@ -14,8 +12,7 @@ import ringloom as rl
 from ringloom.planner.analysis.balance import loads
 
 RANKS, WIDTH, HEIGHT, GAP, TOP, LEFT = 8, 290, 17, 4, 34, 52
-TALL = TOP + RANKS * (HEIGHT + GAP) + 30  # of a panel; both, one below the other, fit a phone
-CLOCK = 10  # seconds
+TALL = TOP + RANKS * (HEIGHT + GAP) + 30  # of a panel; one above the other fits a phone
 BUSY, IDLE = "#2a6f97", "#d9d9d9"
 INK = "text { fill: #57606a } @media (prefers-color-scheme: dark) { text { fill: #a9b3bd } }"
 WORK = rl.Workload(seq=4096 * RANKS, heads=32, mask=rl.Causal())
@@ -42,16 +39,7 @@ def panel(load: NDArray[np.float64], scale: float, title: str, top: int) -> list
     below = top + TOP + RANKS * (HEIGHT + GAP) + 16
     names = [text(8, top + TOP + r * (HEIGHT + GAP) + 13, f"rank {r}", 12) for r in range(RANKS)]
     words = [text(8, top + 18, title, 13, "bold"), *names, text(LEFT, below, said, 13)]
-    return [*curtain(top), f'<g clip-path="url(#from-{top})">', *drawn, "</g>", *words]
-
-
-def curtain(top: int) -> list[str]:
-    """Shows a panel up to the time that has passed: three quarters of the clock, then a rest."""
-    times = f'values="0;{WIDTH};{WIDTH}" keyTimes="0;0.75;1" dur="{CLOCK}s"'
-    return [
-        f'<clipPath id="from-{top}"><rect x="{LEFT}" y="{top}" width="{WIDTH}" height="{TALL}">',
-        f'<animate attributeName="width" {times} repeatCount="indefinite"/></rect></clipPath>',
-    ]
+    return [*drawn, *words]
 
 
 def bar(x: float, y: float, width: float, fill: str) -> str:
@@ -71,7 +59,8 @@ def picture() -> str:
     scale = WIDTH / ring.max(axis=1).sum()
     above = panel(ring, scale, "ring: consecutive pieces", 0)
     below = panel(zigzag, scale, "zigzag: one from the front, one from the back", TALL)
-    size = f'width="{LEFT + WIDTH + 8}" height="{2 * TALL}"'
+    wide, tall = LEFT + WIDTH + 8, 2 * TALL
+    size = f'viewBox="0 0 {wide} {tall}" width="{wide}" height="{tall}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
     said = "<title>Causal attention on 8 ranks: work (dark) and waiting (light) over time</title>"
     return "\n".join([head, said, f"<style>{INK}</style>", *above, *below, "</svg>", ""])

@@ -1,12 +1,12 @@
 """The controls of the page, whose entries are read as an address is, and files to download."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from ringloom.codegen import TARGETS, emit
 from ringloom.comparison import PASSES
-from ringloom.explore.choices import Choices
+from ringloom.explore.choices import LIKE, SCENARIO, Choices, entries
 from ringloom.explore.view import planned, predicted
 from ringloom.planner.files import dumps
 from ringloom.planner.schedules import SCHEDULES
@@ -15,22 +15,29 @@ from ringloom.simulator.hardware import machines
 
 LABELS = {
     "seq": "tokens",
-    "kv_seq": "key tokens, if not as many",
+    "kv_seq": "key tokens (default: as many)",
     "heads": "query heads",
     "kv_heads": "key-value heads",
-    "head_dim": "elements of a head",
-    "v_head_dim": "elements of a value head",
-    "sinks": "a sink per query head",
+    "head_dim": "head dimension",
+    "v_head_dim": "head dimension of values",
+    "sinks": "attention sink per query head",
     "overlap": "transfers overlap compute",
-    "stragglers": "stragglers, such as 3=0.5",
-    "slow_links": "slow links, such as 6-7=0.1",
-    "topology": "topology, such as torus:2x4",
-    "placement": "place of each rank, such as 0,2,1,3",
-    "buffers": "receive buffers, such as 2",
+    "stragglers": "stragglers, e.g. 3=0.5",
+    "slow_links": "slow links, e.g. 6-7=0.1",
+    "topology": "topology, e.g. torus:2x4",
+    "placement": "placement of ranks, e.g. 0,2,1,3",
+    "buffers": "receive buffers, e.g. 2",
     "share": "share of a chip per transfer",
-    "launch": "seconds of a kernel's launch",
+    "launch": "kernel launch latency [s]",
 }
+RARE = {*SCENARIO, "kv_seq", "v_head_dim", "sinks", "overlap"}  # folded away while all are default
 OPTIONS = {"schedule": SCHEDULES, "hardware": machines(), "pass": PASSES}  # of lists
+
+
+def unfolded(texts: Mapping[str, str]) -> bool:
+    """Returns True if a rare option differs from its default."""
+    usual = entries({like: texts[like] for like in LIKE.values()})
+    return any(texts[name] != usual[name] for name in RARE)
 
 
 # ---- files: the plan, the trace, the program

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from ringloom.explore.answers import Stages, Table, Turns, Words
 from ringloom.explore.choices import ChoiceError, Choices, entries, from_query
-from ringloom.explore.controls import FILES, LABELS, OPTIONS
+from ringloom.explore.controls import FILES, LABELS, OPTIONS, RARE, unfolded
 from ringloom.explore.gate import guard as guard
 from ringloom.explore.view import MOST_LANES, View, compared, finding
 from ringloom.planner.errors import RingloomError
@@ -177,6 +177,8 @@ class Session:
             "texts": self.texts,
             "labels": LABELS,
             "options": OPTIONS,
+            "rare": RARE,
+            "unfolded": unfolded(self.texts),
             "files": FILES,
         }
         for name, value in variables.items():

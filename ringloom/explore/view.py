@@ -142,6 +142,7 @@ class View:
         shown, many = predicted(choices), choices.ranks > MOST_LANES
         ranks = shown.prediction.representatives(choices.ranks if every and not many else FEW)
         self.axis.update(start=0, end=1e3 * shown.row.makespan_s or 1.0)
-        self.timeline.show(bars_of(shown.prediction, ranks), choices.ranks, ranks)
+        bars, makespan = bars_of(shown.prediction, ranks), shown.row.makespan_s
+        self.timeline.show(bars, choices.ranks, ranks, makespan=makespan)
         held = usage(shown.prediction)
         self.memory.show([(choices.schedule, held)] if held else [])

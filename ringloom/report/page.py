@@ -127,7 +127,7 @@ def _timelines(
         bars = bars_of(case.prediction, shown)
         own = run if case is ran else None
         picture = TimelinePicture(f"timeline-{number}", axis)
-        drawn = picture.show(bars, compared.ranks, shown, own, scale)
+        drawn = picture.show(bars, compared.ranks, shown, own, scale, case.row.makespan_s)
         words = _time_words(case, bool(bars))
         words += f"; measured {seconds(own.makespan)}" if own else ""
         panels.append({"title": case.row.schedule, "words": words, "figure": drawn})
@@ -186,7 +186,9 @@ def _load_words(case: Case) -> str:
     most, least = times(busiest.share), times(lightest.share)
     if most == least:
         return "every rank computes the average work"
-    return f"rank {busiest.rank} computes {most} the average work, rank {lightest.rank} {least}"
+    return (
+        f"rank {busiest.rank} computes {most} the average work, rank {lightest.rank} only {least}"
+    )
 
 
 def _memory(compared: Comparison, axis: Range1d, figures: Panel) -> list[Panel]:

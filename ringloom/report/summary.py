@@ -1,14 +1,24 @@
 """Schedules side by side: a table of numbers and bars that needs no script to be read."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ringloom.advice import recommend
 from ringloom.report import PAGE
-from ringloom.rows import LABELS, Refusal, Row, cells
+from ringloom.rows import COLUMNS, Refusal, Row, cells
 from ringloom.views.units import seconds
 
+MEANINGS = defaultdict(  # of columns whose label needs words
+    str,
+    exposed_comm_s="longest time that a rank waits for transfers",
+    max_bytes_sent="bytes sent by the busiest rank",
+    peak_bytes="memory of the plan's tensors on the fullest rank",
+    bound_ratio="time divided by the lower bound",
+    compute_bound_ratio="time divided by the bound of compute and memory alone",
+)
 TEMPLATES = Environment(
     loader=FileSystemLoader(PAGE),
     autoescape=True,
@@ -23,16 +33,27 @@ def summary(
     links: Mapping[str, str] | None = None,
     whole: bool = True,
 ) -> str:
-    """HTML of the comparison; every cell carries its number unrounded as data-value.
+    """Returns the comparison as HTML; every cell has its unrounded number as data-value.
 
-    Schedules that cannot run come last, with the reason; names may be `links`. Of one row, and
-    where others are to come, none is the fastest.
+    Schedules that cannot run come last, with the reason; `links` gives addresses by schedule. A
+    badge marks the fastest schedule, or all that are tied with it: too close to call. A single row
+    has no badge, nor have rows that are not the `whole` table yet.
     """
     slowest = max(row.makespan_s for row in rows) or 1.0
-    best = min(row.makespan_s for row in rows) if whole and len(rows) > 1 else None
+    advice = recommend(rows)
+    first = {advice.schedule, *advice.close_to} if whole and len(rows) > 1 else set[str]()
+    badge = "tied" if len(first) > 1 else "fastest"
     html: str = TEMPLATES.get_template("summary.html").render(
-        labels=LABELS,
-        rows=[_row(row, slowest) | {"best": row.makespan_s == best} for row in rows],
+        labels=[(label, MEANINGS[field]) for label, field, _ in COLUMNS],
+        meanings=MEANINGS,
+        rows=[
+            _row(row, slowest)
+            | {
+                "best": bool(first) and row.schedule == advice.schedule,
+                "badge": badge if row.schedule in first else "",
+            }
+            for row in rows
+        ],
         refused=refused,
         links=links or {},
     )
@@ -47,6 +68,7 @@ def _row(row: Row, slowest: float) -> dict[str, Any]:
         "busy": share * (1 - row.idle_fraction),
         "idle": share * row.idle_fraction,
         "bound": None if row.bound_ratio is None else bound,
+        "value": f"{seconds(row.makespan_s)}, {row.idle_fraction:.0%} idle",
         "words": f"{seconds(row.makespan_s)}, {1 - row.idle_fraction:.0%} busy,"
         f" {row.idle_fraction:.0%} idle, "
         + (row.bound_reason or f"lower bound {seconds(row.bound_s)}")

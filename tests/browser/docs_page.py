@@ -75,6 +75,7 @@ def test_what_is_typed_has_a_button_to_copy_it_and_what_is_printed_has_none(
     assert "highlight-text" not in copied
 
 
+MOVING = "return document.querySelectorAll('animate, animateTransform, set').length"
 OUTSIDE = """
 const picture = document.documentElement, [width, height] =
   ["width", "height"].map((side) => picture[side].baseVal.value)
@@ -85,10 +86,11 @@ return [texts.length, texts.filter(([, box]) => !inside(box)).map(([text]) => te
 """
 
 
-def test_no_text_of_a_picture_is_cut_off(reader: Callable[..., Reader]) -> None:
+def test_pictures_stand_still_and_no_text_of_one_is_cut_off(reader: Callable[..., Reader]) -> None:
     shown, told, texts = reader(), dict[str, list[str]](), 0
     for picture in sorted((ROOT / "docs/pictures").glob("*.svg")):
         shown.driver.get(picture.as_uri())
+        assert not shown.driver.execute_script(MOVING), picture  # complete as soon as it is loaded
         count, outside = shown.driver.execute_script(OUTSIDE)
         texts += count
         if outside:

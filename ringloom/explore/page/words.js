@@ -1,5 +1,6 @@
-// Texts go where they belong in the page; those that stay are left alone.
+// Writes each changed text into its element; options with errors are unfolded.
 for (const [id, [html]] of Object.entries(cb_obj.data)) {
   const place = document.getElementById(id)
   if (place.said !== html) { place.innerHTML = html; place.said = html }
+  if (html && id.startsWith("wrong-")) place.closest("details")?.setAttribute("open", "")
 }

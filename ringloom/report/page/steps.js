@@ -5,11 +5,11 @@ function ringloomSteps(doc, named) {
   if (!state) return
   const find = (id) => document.getElementById(id)
   const [leg, cut, slider, said, play] = ["leg", "cut", "step", "said", "play"].map(find)
-  let playing = 0
+  let playing = 0, moved = false // by the reader
   function show(fromAddress) {
     const steps = Number(slider.max), step = Math.min(Number(slider.value), steps)
     state.data = {leg: [Number(leg.value)], step: [step - 1], cut: [Number(cut.value)]}
-    said.textContent = facts.data.words[leg.value][step - 1] || "no attends, no transfers"
+    said.textContent = facts.data.words[leg.value][step - 1] || "no attention, no transfers"
     slider.setAttribute("aria-valuetext", said.textContent)
     if (named && fromAddress !== true) history.replaceState(null, "", `#${encodeURI(facts.data.title[leg.value])}/${step}`)
   }
@@ -28,10 +28,17 @@ function ringloomSteps(doc, named) {
     find("note").hidden = !facts.data.note[leg.value]
     slider.max = Math.max(1, size[6])
     if (at > 0) slider.value = at
+    else if (!moved) slider.value = firstWork()
     show(at === 0)
+  }
+  // The first step in which a rank computes: some schedules begin by exchanging blocks.
+  function firstWork() {
+    const ranks = facts.data.size[leg.value][5]
+    return 1 + Math.floor(Math.max(0, facts.data.busy[leg.value].indexOf(1)) / ranks)
   }
   function move(by, around) {
     const steps = Number(slider.max), now = Number(slider.value) + by
+    moved = true
     slider.value = around && now > steps ? 1 : Math.max(1, Math.min(steps, now))
     show()
   }
@@ -46,7 +53,7 @@ function ringloomSteps(doc, named) {
   }
   leg.addEventListener("change", () => choose())
   cut.addEventListener("change", () => show())
-  slider.addEventListener("input", () => show())
+  slider.addEventListener("input", () => { moved = true; show() })
   addEventListener("hashchange", follow)
   find("back").addEventListener("click", () => move(-1))
   find("on").addEventListener("click", () => move(1))

@@ -17,6 +17,8 @@ function ringloomPaint(doc, dark) {
         model.setv({major_label_text_color: ink, title_text_color: ink, title_text_font_style: "normal",
           background_fill_color: null})
         break
+      case "HBar": if (model.name === "idle") model.fill_color = dark ? "#46515d" : "#ccd3da"; break
+      case "Text": if (model.name === "numbers") model.text_color = ink; break
       case "Grid": model.setv({grid_line_color: faint}); break
       case "LinearColorMapper":
         if (model.name === "ranks") model.setv({low_color: paper, high_color: coming, nan_color: done})

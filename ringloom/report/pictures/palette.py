@@ -14,8 +14,8 @@ OKABE_ITO = (
 STREAM_COLOURS = {"compute": COMPUTE, "merge": MERGE, "send": SEND, "wait": WAIT}
 # Pixels of a line that are drawn, left out, drawn ...
 DASHES: list[list[int]] = [[], [6], [2, 4, 6, 4], [2, 4], [6, 4, 2, 4]]
-# Until `page/theme.js` has asked the reader for light or dark.
-PAPER, COMING, DONE = "#ffffff", "#dbe1e7", "#b4bcc5"
+# The light theme; `page/theme.js` replaces these if the reader prefers dark.
+PAPER, INK, COMING, DONE, IDLE = "#ffffff", "#1b1f24", "#dbe1e7", "#b4bcc5", "#ccd3da"
 
 
 def rank_colours(ranks: int) -> list[str]:

@@ -107,9 +107,13 @@ class StepperPicture:
         hover(drawn, [image], "@image{custom}", formatters={"@image": words})
         cell_axes(drawn)
         drawn.yaxis.formatter = padded(3)
-        whole = models.BasicTicker(min_interval=1)
+        rank = models.CustomJSTickFormatter(code="return `rank ${tick}`")
         self.scale = models.ColorBar(
-            color_mapper=self.colours, title="rank", width=10, padding=4, ticker=whole
+            color_mapper=self.colours,
+            width=10,
+            padding=4,
+            ticker=models.BasicTicker(min_interval=1),
+            formatter=rank,
         )
         drawn.add_layout(self.scale, "right")
         return drawn

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ringloom.report.facts.recorded import Recorded
 from ringloom.report.pictures.frames import timed
-from ringloom.report.pictures.palette import PAPER, STREAM_COLOURS
+from ringloom.report.pictures.palette import IDLE, PAPER, STREAM_COLOURS
 from ringloom.simulator.pictures import SEND, ranks_label
 from ringloom.simulator.timeline import STREAMS, Span
 
@@ -22,6 +22,7 @@ MOMENT = "return `${Number(value.toPrecision(6))} ms`"
 COLUMNS = ("lane", "left", "right", "height", "since", "takes", "stream", "rank", "step")
 PALETTE = [STREAM_COLOURS.get(stream, SEND) for stream in STREAMS]
 HATCHES = "/", "\\"  # of predicted merges, of what was measured
+BAR = 0.86  # of a lane's height
 LABELLED = 16  # rank numbers along the axis at the most
 
 
@@ -61,6 +62,11 @@ class TimelinePicture:
                 hatch_scale=6,
                 source=source,
             )
+        self.idle = models.ColumnDataSource(data={}, name=f"{name}-idle")
+        shade = self.figure.hbar(
+            **place, fill_color=IDLE, line_color=None, level="underlay", source=self.idle
+        )
+        shade.glyph.name = "idle"
         moment = models.CustomJSHover(code=MOMENT)
         hover = models.HoverTool(renderers=[bars], tooltips=TIP, attachment="vertical")
         hover.formatters = {"@since": moment, "@takes": moment}
@@ -76,12 +82,19 @@ class TimelinePicture:
         shown: Sequence[int],
         run: Recorded | None = None,
         scale: float = 1.0,
+        makespan: float | None = None,
     ) -> figure:
-        """Draw the bars of those `shown` of so many ranks; those of a recorded run below them.
+        """Draw the bars of the `shown` ranks, and below them those of a recorded run.
 
-        A run may be drawn at another `scale` than its own; what it says of itself stays true.
+        Compute lanes are shaded up to the `makespan` [s], by default the end of the last bar: what
+        no bar covers is idle. A run may be drawn at another `scale`; its tooltips keep its own
+        times.
         """
         lanes = 2 if run is None else 4
+        until = max((bar.end for bar in bars), default=0.0) if makespan is None else makespan
+        ends = [(0, until)] * bool(bars)
+        ends += [(2, run.makespan * scale)] if run is not None else []
+        self.idle.data = _shades(len(shown), lanes, ends)
         rows = np.array(shown)
         parts, names = [_columns(bars, rows, 0, lanes)], [f"predicted: {bar.name}" for bar in bars]
         if run is not None:
@@ -107,6 +120,17 @@ class TimelinePicture:
         return self.figure
 
 
+def _shades(ranks: int, lanes: int, ends: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """A bar from 0 to each end [s] on its lane of every rank."""
+    places = [(row + (lane + 0.5) / lanes, end) for lane, end in ends for row in range(ranks)]
+    return {
+        "lane": [place for place, _ in places],
+        "left": [0.0] * len(places),
+        "right": [1e3 * end for _, end in places],
+        "height": [BAR / lanes] * len(places),
+    }
+
+
 def _columns(
     bars: Sequence[Span], rows: NDArray[np.int_], first: int, lanes: int, scale: float = 1.0
 ) -> dict[str, Any]:
@@ -120,7 +144,7 @@ def _columns(
         "left": start * 1e3 * scale,
         "right": end * 1e3 * scale,
         "since": start * 1e3,
-        "height": np.where(wait, 0.3, np.where(link, 0.6, 0.86)) / lanes,
+        "height": np.where(wait, 0.3, np.where(link, 0.6, BAR)) / lanes,
         "stream": stream,
         "rank": rank,
         "step": step + 1,

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from ringloom.report import asset
 from ringloom.report.pictures.frames import cell_axes, cells_image, frame, hover, in_bytes, timed
-from ringloom.report.pictures.palette import DASHES, OKABE_ITO, amounts
+from ringloom.report.pictures.palette import DASHES, INK, OKABE_ITO, amounts
 from ringloom.simulator.facts import Usage, over_average
 from ringloom.simulator.pictures import COMPUTE, GAPS, LOAD_LABEL, link_labels
-from ringloom.views.units import seconds, size
+from ringloom.views.units import seconds, size, times
+
+LABELLED = 8  # ranks whose bars have room for a number each
 
 
 class LoadPicture:
@@ -36,6 +38,16 @@ class LoadPicture:
             line_color=None,
             source=self.source,
         )
+        self.numbers = models.ColumnDataSource(data={}, name=f"{name}-numbers")
+        self.figure.text(
+            x="rank",
+            y="share",
+            text="words",
+            text_align="center",
+            text_font_size="11px",
+            text_color=INK,
+            source=self.numbers,
+        ).glyph.name = "numbers"
         self.figure.add_layout(models.Span(location=1, dimension="width", line_color="#7F7F7F"))
         tip = "rank @rank: @pairs{0,0} pairs x heads, @share{0.00}x the average"
         hover(self.figure, [self.bars], tip, mode="vline")
@@ -46,10 +58,13 @@ class LoadPicture:
         """Draw the pairs that each rank attends, on a scale from 0 to `high` times the average."""
         ranks, shares = np.arange(len(work)), over_average(work)
         self.source.data = {"rank": ranks, "share": shares, "pairs": work}
+        labelled = ranks if len(work) <= LABELLED else np.array([shares.argmax()])
+        words = [times(share) for share in shares[labelled]]
+        self.numbers.data = {"rank": labelled, "share": shares[labelled], "words": words}
         few = len(work) <= GAPS
         self.bars.glyph.update(width=0.8 if few else 1.0, line_color=None if few else COMPUTE)
         self.figure.x_range.update(start=-0.5, end=len(work) - 0.5)
-        self.figure.y_range.end = 1.05 * max(high, 1.0)
+        self.figure.y_range.end = 1.15 * max(high, 1.0)
         return self.figure
 
 
