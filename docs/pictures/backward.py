@@ -1,4 +1,4 @@
-"""Draws backward.svg: bytes that a hop of either side carries in the backward pass."""
+"""Draws backward.svg: bytes per hop of the backward pass if keys travel, and if queries do."""
 
 from shapes import cell, drawing, text
 
@@ -6,30 +6,30 @@ import ringloom as rl
 from ringloom.planner.ir import TENSORS
 
 SIDES = {"kv": ("KV", "DKV"), "q": ("Q", "DOUT", "STATS", "DQ")}
-GROUPS, WIDE = (1, 2, 4, 8), 440
+GROUPS, WIDE = (1, 2, 4, 8), 270
 PLACES = {"KV": 0, "DKV": 5, "Q": 0, "DOUT": 4, "STATS": 2, "DQ": 3}
 
 
 def carried(side: str, group: int) -> dict[str, int]:
-    """Bytes per token of 32 query heads, tensor by tensor."""
+    """Returns bytes per token of 32 query heads, by tensor."""
     work = rl.Workload(seq=8, heads=32, kv_heads=32 // group)
     heads = work.heads if side == "q" else work.kv_heads
     return {name: heads * TENSORS[name].bytes_per_token(work) for name in SIDES[side]}
 
 
 def bar(side: str, group: int, y: float, scale: float) -> list[str]:
-    """Tensor after tensor, the sum at the end; too narrow a piece has no name."""
-    x, shapes = 200.0, [text(192, y + 18, f"{side} travels", 12, "end")]
+    """Returns a bar of tensors and its total; pieces too narrow for a name have none."""
+    x, shapes = 180.0, [text(172, y + 18, f"{side} travels", 12, "end")]
     for name, size in carried(side, group).items():
         width = size * scale
-        shapes.append(cell(x, y, width - 1, 24, name if width > 44 else "", PLACES[name]))
+        shapes.append(cell(x, y, width - 1, 24, name if width > 40 else "", PLACES[name]))
         x += width
     total = sum(carried(side, group).values())
     return [*shapes, text(x + 8, y + 18, f"{total / 1024:.1f} KiB")]
 
 
 def picture() -> str:
-    """A bar per side and group size, cut into tensors."""
+    """Returns a bar per side and group size."""
     longest = max(sum(carried(side, group).values()) for side in SIDES for group in GROUPS)
     shapes, y = [], 12
     for group in GROUPS:
@@ -38,4 +38,4 @@ def picture() -> str:
             shapes += bar(side, group, y, WIDE / longest)
             y += 28
         y += 12
-    return drawing(730, y, "Bytes of a hop, per token of 32 heads of 128, bfloat16", shapes)
+    return drawing(530, y, "Bytes of a hop, per token of 32 heads of 128, bfloat16", shapes)

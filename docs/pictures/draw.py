@@ -1,4 +1,4 @@
-"""Draws every picture anew:  python docs/pictures/draw.py"""
+"""Redraws every picture:  python docs/pictures/draw.py"""
 
 import sys
 from importlib import import_module
@@ -8,7 +8,7 @@ HERE = Path(__file__).parent
 
 
 def pictures() -> dict[Path, str]:
-    """Each SVG file that is drawn, and its text as the code draws it now."""
+    """Returns the current text of each SVG file."""
     names = sorted(path.stem for path in HERE.glob("*.py") if "\ndef picture(" in path.read_text())
     return {HERE / f"{name}.svg": import_module(name).picture() for name in names}
 

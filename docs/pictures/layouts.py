@@ -6,11 +6,11 @@ from shapes import drawing, text
 import ringloom as rl
 from ringloom.planner.ir import Plan
 
-ROUND, SIZE = 1, 13
+ROUND, SIZE = 1, 8
 
 
 def attended(plan: Plan) -> Colour:
-    """The rank that attends a pair in that round."""
+    """Returns a function from a pair to the rank that attends it in round ROUND."""
     attends = [step.attends for step in plan.steps if step.attends][ROUND]
     q, kv = plan.partition.q.blocks, plan.partition.kv.blocks
     ranks = {
@@ -26,7 +26,7 @@ def attended(plan: Plan) -> Colour:
 
 
 def picture() -> str:
-    """Three squares; pairs of other rounds are faint."""
+    """Returns three squares; pairs of other rounds are faint."""
     work, shapes = rl.Workload(seq=16, heads=4), []
     for number, name in enumerate(("ring", "striped", "zigzag")):
         plan = rl.plan(name, work, 4)
@@ -36,6 +36,6 @@ def picture() -> str:
         allowed = work.allowed(range(16), range(16))
         pairs = [colour(i, j) for i in range(16) for j in range(16) if allowed[i, j]]
         counts = ", ".join(str(pairs.count(rank)) for rank in range(4))
-        shapes.append(text(x, 34 + 16 * SIZE + 20, f"pairs of ranks 0-3: {counts}", 13))
+        shapes.append(text(x, 34 + 16 * SIZE + 20, f"pairs: {counts}", 13))
     said = "Round 1 of 16 causal tokens on four ranks, by rank, under three layouts"
     return drawing(10 + 3 * (16 * SIZE + 36), 34 + 16 * SIZE + 30, said, shapes)

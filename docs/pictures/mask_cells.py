@@ -1,4 +1,4 @@
-"""The square of all pairs, small enough to draw each."""
+"""Draws the square of all query-key pairs, one cell per pair."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ Colour = Callable[[int, int], int | None]
 
 
 def square(plan: Plan, x: float, y: float, size: float, title: str, colour: Colour) -> list[str]:
-    """Allowed pairs of a plan's workload; `colour` of (query, key) may be None, and so faint."""
+    """Returns the allowed pairs of a plan's workload; those whose `colour` is None are faint."""
     work = plan.workload
     allowed = work.allowed(range(work.seq), range(work.kv_seq))
     shapes = [text(x, y - 10, title, 14)]

@@ -5,7 +5,7 @@ from shapes import drawing, line, text
 
 import ringloom as rl
 
-SIZE, TOKENS, RANKS = 11, 24, 4
+SIZE, TOKENS, RANKS = 9, 24, 4
 MASKS = {
     "window:5": rl.Window(5),
     "causal & documents:7,4,13": rl.Causal() & rl.Documents((7, 4, 13)),
@@ -13,7 +13,7 @@ MASKS = {
 
 
 def picture() -> str:
-    """Two squares, the borders of the blocks drawn over them, live tiles coloured by keys."""
+    """Returns two squares with block borders; pairs are coloured by the owner of the key."""
     shapes, side, block = [], TOKENS * SIZE, TOKENS // RANKS
     for number, (name, mask) in enumerate(MASKS.items()):
         plan = rl.plan("ring", rl.Workload(seq=TOKENS, heads=4, mask=mask), RANKS)

@@ -8,25 +8,25 @@ import ringloom as rl
 from ringloom.planner.ir import TENSORS
 
 LENGTHS = [2**k for k in range(7, 16)]
-LEFT, TOP, WIDE, HIGH = 70, 16, 460, 250
+LEFT, TOP, WIDE, HIGH = 70, 16, 310, 250
 FASTEST, SLOWEST = 1e-6, 1.0
 
 
 def place(tokens: float, seconds: float) -> tuple[float, float]:
-    """A point of the chart, both axes logarithmic."""
+    """Returns x and y of a point of the chart; both axes are logarithmic."""
     x = log2(tokens / LENGTHS[0]) / log2(LENGTHS[-1] / LENGTHS[0])
     y = log2(seconds / FASTEST) / log2(SLOWEST / FASTEST)
     return LEFT + WIDE * x, TOP + HIGH * (1 - y)
 
 
 def attending(tokens: int) -> float:
-    """Seconds of one full block of 32 heads, by the simulator's kernel costs."""
+    """Returns the predicted seconds of one full block of 32 heads."""
     work = rl.Workload(seq=tokens, heads=32, mask=rl.Full())
     return float(rl.simulate(rl.plan("ring", work, 1), "a100-nvlink").makespan)
 
 
 def curves() -> dict[str, list[tuple[float, float]]]:
-    """Points of compute, which grows with the square, and of both hops, which grow with c."""
+    """Returns the points of compute, quadratic in the tokens, and of both hops, linear in them."""
     work = rl.Workload(seq=1, heads=32)
     token = work.kv_heads * TENSORS["KV"].bytes_per_token(work)
     inside, between = rl.hardware("a100-nvlink").links
@@ -37,7 +37,7 @@ def curves() -> dict[str, list[tuple[float, float]]]:
 
 
 def axes() -> list[str]:
-    """Lines for powers of ten, tokens below."""
+    """Returns a grid line per two powers of ten, and labels."""
     shapes = []
     for power in range(-6, 1, 2):
         (x, y), (end, _) = place(LENGTHS[0], 10.0**power), place(LENGTHS[-1], 10.0**power)
@@ -52,7 +52,7 @@ def axes() -> list[str]:
 
 
 def picture() -> str:
-    """Whichever curve is higher sets the pace."""
+    """Returns the chart: the higher curve sets the pace."""
     shapes = axes()
     for (name, points), colour in zip(curves().items(), (0, 5, 2), strict=True):
         shapes.append(line(points, COLOURS[colour], 3))

@@ -7,7 +7,7 @@ import ringloom as rl
 
 
 def picture() -> str:
-    """One grid."""
+    """Returns one grid."""
     plan = rl.plan("ring", rl.Workload(seq=256, heads=4, mask=rl.Full()), 4)
     shapes = [*ranks(plan, 18), *grid(plan, 62, 18, "ring: colours by owner")]
     return drawing(62 + width(plan), 18 + height(plan), "A ring of four ranks, by rounds", shapes)

@@ -4,11 +4,11 @@ from shapes import cell, text
 
 from ringloom.planner.ir import Plan
 
-SIZE, GAP, HIGH = 62, 4, 30
+SIZE, GAP, HIGH = 52, 4, 30
 
 
 def grid(plan: Plan, x: float, y: float, title: str) -> list[str]:
-    """One plan; a box names the queries and the keys, its colour is the owner of the keys."""
+    """Returns a plan; a box names query and key block, its colour is the owner of the keys."""
     shapes = [text(x, y, title, 14)]
     attending = [step.attends for step in plan.steps if step.attends]
     for round_, attends in enumerate(attending):
@@ -28,17 +28,17 @@ def grid(plan: Plan, x: float, y: float, title: str) -> list[str]:
 
 
 def height(plan: Plan) -> int:
-    """Of the grid of a plan, its title included."""
+    """Returns the height of a plan's grid with its title."""
     return 34 + plan.ranks * (HIGH + GAP)
 
 
 def width(plan: Plan) -> int:
-    """Of the grid of a plan."""
+    """Returns the width of a plan's grid."""
     return plan.rounds * (SIZE + GAP)
 
 
 def ranks(plan: Plan, y: float) -> list[str]:
-    """The names of the rows."""
+    """Returns the names of the rows."""
     tops = (y + 30 + rank * (HIGH + GAP) for rank in range(plan.ranks))
     return [
         text(54, top + HIGH / 2 + 5, f"rank {rank}", 12, "end") for rank, top in enumerate(tops)

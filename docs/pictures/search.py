@@ -8,7 +8,7 @@ SHARED = {**OWNERS, (3, 0): 0, (3, 1): 1, (2, 0): 0}
 
 
 def square(owner: dict[tuple[int, int], int], x: float, y: float, title: str) -> list[str]:
-    """A cell is labelled by its rank; below, the loads, a diagonal cell counting half."""
+    """Returns cells labelled by rank, and the loads below; a diagonal cell counts half."""
     load = [0.0] * 4
     shapes = [text(x, y - 12, title, 14)]
     for (q, kv), rank in owner.items():
@@ -19,9 +19,9 @@ def square(owner: dict[tuple[int, int], int], x: float, y: float, title: str) ->
 
 
 def picture() -> str:
-    """Every cell with its queries, and the best where queries or keys stay."""
+    """Returns every cell at its queries, and the best plan in which queries or keys stay."""
     shapes = [
         *square(OWNERS, 10, 36, "ring: with its queries"),
-        *square(SHARED, 300, 36, "searched"),
+        *square(SHARED, 275, 36, "searched"),
     ]
-    return drawing(540, 36 + 4 * SIZE + 30, "Cells of four ranks and who attends them", shapes)
+    return drawing(515, 36 + 4 * SIZE + 30, "Cells of four ranks and who attends them", shapes)

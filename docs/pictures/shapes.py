@@ -1,18 +1,18 @@
-"""Shapes as SVG text: pictures that are the same bytes wherever they are drawn.
+"""Shapes as SVG text: the same bytes on every machine.
 
-Ink and greys are readable on white and on black; the colours are told apart by everybody
-(Okabe and Ito).
+Ink and greys are readable on white and on black; the colours suit colour-blind readers (Okabe and
+Ito).
 """
 
 from collections.abc import Iterable
 
 INK, FAINT, IDLE = "#757575", "#75757540", "#d9d9d9"
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-LIGHT = ("#E69F00", "#CC79A7", "#56B4E9")  # on which dark text reads better
+LIGHT = ("#E69F00", "#CC79A7", "#56B4E9")  # which need dark text
 
 
 def rect(x: float, y: float, width: float, height: float, fill: str, rounding: int = 0) -> str:
-    """A box."""
+    """Returns a box."""
     corners = f' rx="{rounding}"' if rounding else ""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{corners}'
@@ -23,7 +23,7 @@ def rect(x: float, y: float, width: float, height: float, fill: str, rounding: i
 def text(
     x: float, y: float, words: str, size: int = 13, anchor: str = "start", fill: str = INK
 ) -> str:
-    """Words, their base line beginning (or ending, or centred) at x, y."""
+    """Returns a text whose base line starts, ends or is centred at x, y."""
     safe = words.replace("&", "&amp;").replace("<", "&lt;")
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-family="sans-serif" font-size="{size}"'
@@ -32,13 +32,13 @@ def text(
 
 
 def line(points: Iterable[tuple[float, float]], stroke: str = INK, width: float = 2) -> str:
-    """Points joined by straight lines."""
+    """Returns straight lines through the points."""
     joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return f'<polyline points="{joined}" fill="none" stroke="{stroke}" stroke-width="{width:g}"/>'
 
 
 def cell(x: float, y: float, width: float, height: float, words: str, colour: int | None) -> str:
-    """A box with words in its middle, in one of the colours or grey."""
+    """Returns a box with a centred text, in one of the colours or grey."""
     if colour is None:
         fill, ink = INK, "#ffffff"
     else:
@@ -49,7 +49,7 @@ def cell(x: float, y: float, width: float, height: float, words: str, colour: in
 
 
 def drawing(width: int, height: int, title: str, shapes: Iterable[str]) -> str:
-    """The whole picture as SVG text; the title is what a reader hears who cannot see it."""
+    """Returns the picture as SVG text; screen readers read the title."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
         f' width="{width}" height="{height}" role="img">'

@@ -1,6 +1,6 @@
 """Draws who_waits.svg: the work of every rank in every round, under two layouts of one ring.
 
-Run it after a change of what it shows: python docs/pictures/who_waits.py
+Run it after changing what it shows: python docs/pictures/who_waits.py
 """
 
 from pathlib import Path
@@ -19,12 +19,12 @@ WORK = rl.Workload(seq=4096 * RANKS, heads=32, mask=rl.Causal())
 
 
 def load_of(schedule: str) -> NDArray[np.float64]:
-    """Pairs that each rank attends in each round: [rounds, ranks]."""
+    """Returns the pairs that each rank computes in each round: [rounds, ranks]."""
     return loads(rl.plan(schedule, WORK, RANKS)).astype(float)
 
 
 def panel(load: NDArray[np.float64], scale: float, title: str, top: int) -> list[str]:
-    """A bar per rank and round, as wide as the busiest rank takes in that round."""
+    """Returns a bar per rank and round, as wide as the work of the round's busiest rank."""
     drawn = list[str]()
     longest = load.max(axis=1)
     starts = (np.cumsum(longest) - longest) * scale
@@ -54,7 +54,7 @@ def text(x: float, y: float, words: str, size: int, weight: str = "normal") -> s
 
 
 def picture() -> str:
-    """The whole drawing as SVG text: both panels on one scale of time."""
+    """Returns the drawing as SVG text, both panels on one time scale."""
     ring, zigzag = load_of("ring"), load_of("zigzag")
     scale = WIDTH / ring.max(axis=1).sum()
     above = panel(ring, scale, "ring: consecutive pieces", 0)

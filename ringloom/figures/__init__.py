@@ -1,1 +1,1 @@
-"""Figures for print, drawn by matplotlib from plans: the same bytes on every run."""
+"""Figures for print, drawn by matplotlib from plans; every run writes the same bytes."""

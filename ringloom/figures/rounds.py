@@ -1,4 +1,4 @@
-"""Mask tiles per round: which pairs of tokens each rank computes, and which it computes in vain.
+"""Draws mask tiles per round: the token pairs that each rank computes, and the wasted ones.
 
 Striped Attention, figures 2 and 3: 16 tokens on 4 ranks, rows and columns in layout order.
 """
@@ -19,22 +19,22 @@ SCHEDULES = ("ring", "striped")
 
 
 def causal(schedule: str) -> rl.Plan:
-    """A causal mask of 16 tokens on 4 ranks."""
+    """Returns the plan of a causal mask of 16 tokens on 4 ranks."""
     return rl.plan(schedule, rl.Workload(seq=TOKENS, heads=1, head_dim=8), RANKS)
 
 
 def facts(schedule: str) -> TileFacts:
-    """Its tiles, a pixel per pair of tokens."""
+    """Returns its tiles, one pixel per pair of tokens."""
     return tile_facts(schedule, causal(schedule))
 
 
 def tokens(schedule: str) -> list[str]:
-    """Its tokens in layout order."""
+    """Returns its tokens in layout order."""
     return [str(t) for block in causal(schedule).partition.q.blocks for t in block.tokens()]
 
 
 def rounds() -> Figure:
-    """A row of panels per schedule, a panel per round."""
+    """Returns a figure with a row of panels per schedule and a panel per round."""
     figure = Figure(figsize=(7.0, 4.3))
     panels = figure.subplots(len(SCHEDULES), RANKS, squeeze=False)
     for row, schedule in zip(panels, SCHEDULES, strict=True):
@@ -43,7 +43,9 @@ def rounds() -> Figure:
             _panel(axes, tiles, number)
             now = tiles.step[0] == number
             pairs = [int(tiles.pairs[now & (tiles.rank[0] == r)].sum()) for r in range(RANKS)]
-            axes.set_title(f"round {number + 1}: {max(pairs)} pairs")  # that is what it takes
+            axes.set_title(
+                f"round {number + 1}: {max(pairs)} pairs"
+            )  # the busiest rank sets the time
         row[0].set_ylabel(f"{schedule}\nqueries")
         for axes in row:
             axes.set_xlabel("keys", labelpad=2)
@@ -57,7 +59,7 @@ def rounds() -> Figure:
 
 
 def _panel(axes: Axes, tiles: TileFacts, number: int) -> None:
-    """Pairs that are attended in the rank's colour, masked ones of the same tile hatched."""
+    """Draws computed pairs in the colour of the rank, and masked pairs of the same tile hatched."""
     tall, wide = tiles.fine
     now = np.kron(tiles.step[0] == number, np.ones((tall, wide), bool))
     who = np.kron(tiles.rank[0], np.ones((tall, wide), int))

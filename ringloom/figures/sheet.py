@@ -1,6 +1,6 @@
-"""A sheet: how every figure looks, and how it is written so that its bytes never change.
+"""The style of all figures, files whose bytes never change, and the figures of a comparison.
 
-Those of a comparison are its bars, and timeline, load, memory and traffic of each schedule.
+Those are the bars of all schedules, and the timeline, load, memory and traffic of each.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from ringloom.planner import disk
 
 INK, LINE, WASTE = "#1b1f24", "#b8c0c8", "#e3e7eb"
 STYLE: dict[str, Any] = {
-    "svg.hashsalt": "ringloom",  # ids of clip paths depend on nothing else
+    "svg.hashsalt": "ringloom",  # makes ids of clip paths reproducible
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 8,
@@ -37,7 +37,7 @@ NO_DATE: Mapping[str, Mapping[str, Any]] = {
 
 
 def style() -> AbstractContextManager[Any]:
-    """The style of every figure, whatever the reader's own matplotlibrc says."""
+    """Returns a context with the style of all figures, independent of the user's matplotlibrc."""
     context: AbstractContextManager[Any] = matplotlib.rc_context(
         {**matplotlib.rcParamsDefault, **STYLE, "backend": "agg"}
     )
@@ -47,7 +47,8 @@ def style() -> AbstractContextManager[Any]:
 def write(
     draw: Callable[[], Figure], name: str, folder: Path, formats: tuple[str, ...]
 ) -> list[Path]:
-    """Draw once, write in each format; raises RingloomError where that cannot be."""
+    """Draws a figure, writes it in each format and returns the paths; raises RingloomError if a
+    file cannot be written."""
     with style():
         figure, files = draw(), []
         for kind in formats:
@@ -60,7 +61,7 @@ def write(
 
 
 def drawings(compared: Comparison) -> dict[str, Callable[[], Figure]]:
-    """Returns a function per figure, by the name of its file."""
+    """Returns the functions that draw the figures, by file name."""
     figures: dict[str, Callable[[], Figure]] = {
         "comparison": partial(_alone, compared.plot, compared.title)
     }

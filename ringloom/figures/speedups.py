@@ -1,4 +1,4 @@
-"""Speedup of striped over ring training, by sequence length: published points, our curves."""
+"""Draws the speedup of striped over ring training: published points, predicted curves."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ Mesh = tuple[int, int]  # model parallel, sequence parallel
 
 
 def panels_of(rows: Sequence[Row]) -> dict[tuple[str, str], dict[Mesh, list[Row]]]:
-    """Rows by chip and model, then by mesh, each in order of length."""
+    """Groups rows by chip and model, then by mesh, in order of length."""
     panels = dict[tuple[str, str], dict[Mesh, list[Row]]]()
     for row in sorted(rows, key=lambda r: (r.hardware, r.model, r.n_seq)):
         panel = panels.setdefault((row.hardware, row.model), {})
@@ -26,7 +26,7 @@ def panels_of(rows: Sequence[Row]) -> dict[tuple[str, str], dict[Mesh, list[Row]
 
 
 def speedups() -> Figure:
-    """A panel per chip and model: curves as predicted, points as published."""
+    """Returns a figure with a panel per chip and model: predicted curves, published points."""
     by_model = panels_of(judged())
     down = -(-len(by_model) // ACROSS)
     figure = Figure(figsize=(7.0, 2.2 * down + 0.4))
@@ -67,7 +67,7 @@ def _panel(axes: Axes, meshes: Mapping[Mesh, Sequence[Row]]) -> None:
 
 
 def _tokens(axes: Axes, lengths: set[int]) -> None:
-    """Ticks at powers of two only, every other one: names of others would run together."""
+    """Sets ticks at every other power of two, so that labels do not overlap."""
     powers = [1 << n for n in range(13, 21) if min(lengths) <= 1 << n <= max(lengths)]
     axes.set_xscale("log", base=2)
     axes.minorticks_off()

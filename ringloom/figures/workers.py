@@ -1,6 +1,6 @@
-"""Grids of eight workers: the blocks that each attends in each round, and the helpers.
+"""Draws grids of eight workers: the blocks that each computes in each round, and the helpers.
 
-DistFlashAttn, figure 1: a ring under a causal mask beside its balanced schedule.
+DistFlashAttn, figure 1: a ring and the balanced schedule under a causal mask.
 """
 
 from typing import Any
@@ -23,12 +23,12 @@ OWN, DIAGONAL, HELPS = COMPUTE, SEND, MERGE
 
 
 def grid_plan(schedule: str) -> Plan:
-    """A causal workload on eight workers."""
+    """Returns the plan of a causal workload on eight workers."""
     return rl.plan(schedule, rl.Workload(seq=64 * RANKS, heads=1, head_dim=8), RANKS)
 
 
 def workers() -> Figure:
-    """One grid per schedule, a column per round, wide enough for the numbers of the blocks."""
+    """Returns a figure with one grid per schedule and a column per round."""
     plans = [grid_plan(name) for name in SCHEDULES]
     figure = Figure(figsize=(7.0, 3.1))
     shares = [plan.rounds for plan in plans]
@@ -58,7 +58,7 @@ KINDS = ((OWN, ""), (DIAGONAL, ""), (HELPS, "////"))
 
 
 def _grid(axes: Axes, plan: Plan) -> None:
-    """Coloured by whose queries they are, each cell with its q,kv blocks."""
+    """Draws cells coloured by the owner of the queries and labelled with their q,kv blocks."""
     axes.add_patch(Rectangle((0, 0), plan.rounds, RANKS, facecolor=WASTE))
     owners = plan.partition.q.owners
     for cell in cells(plan):

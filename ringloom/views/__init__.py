@@ -1,1 +1,1 @@
-"""Pictures for a terminal: numbers with units, grids, tables."""
+"""Output for a terminal: numbers with units, grids, tables."""

@@ -1,4 +1,4 @@
-"""Grids of ranks and rounds: cell by cell for figures, and drawn for a terminal."""
+"""Grids of ranks and rounds: their cells for figures, and the grid itself for a terminal."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from ringloom.views.units import numbers
 Blocks = NDArray[np.int32]
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_white", "bright_black")
 DRAWN = 64  # ranks
-WIDEST = 16  # characters of the pieces of a cell before they are cut
+WIDEST = 16  # characters of a cell's pieces; longer ones are cut
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cell:
-    """A rectangle of blocks that `rank` attends in `round`; `full` if the mask hides no pair."""
+    """A rectangle of blocks that `rank` computes in `round`; `full` if the mask hides no pair."""
 
     round: int
     rank: int
@@ -30,7 +30,7 @@ class Cell:
 
 
 def cells(plan: Plan, rounds: int | None = None) -> Iterator[Cell]:
-    """The rectangles of the first rounds, all by default; rounds count steps that attend."""
+    """Yields the rectangles of the first rounds, all by default; a round is a step that attends."""
     table = tiles(plan)
     attending = [step for step in plan.steps if step.attends][:rounds]
     for number, step in enumerate(attending):
@@ -41,7 +41,7 @@ def cells(plan: Plan, rounds: int | None = None) -> Iterator[Cell]:
 
 
 def grid(plan: Plan, width: int) -> Table:
-    """Draw the rounds of a plan: a row per rank, a cell per rectangle, as `legend` says."""
+    """Returns the rounds of a plan: a row per rank, cells as `legend` explains them."""
     rounds = _rounds(plan)
     fits = max(1, (width - 6) // (2 + max((len(c.plain) for r in rounds for c in r), default=1)))
     drawn = Table(box=None, pad_edge=False, padding=(0, 1))
@@ -57,13 +57,13 @@ def grid(plan: Plan, width: int) -> Table:
 
 
 def legend(plan: Plan) -> Text:
-    """Explain the cells of a grid."""
+    """Returns a line that explains the cells of a grid."""
     heads = "; h: query heads" if _in_slices(plan) else ""
     return Text(f"cells: q pieces,kv pieces{heads}; ◣ partly masked; · no work", "dim")
 
 
 def _rounds(plan: Plan) -> list[list[Text]]:
-    """The cell of each drawn rank in each round, coloured by the owner of its first KV block."""
+    """Returns [round][rank] cells, coloured by the owner of their first KV block."""
     owners = plan.partition.kv.owners
     rounds = [[Text() for _ in range(min(plan.ranks, DRAWN))] for _ in range(plan.rounds)]
     for one in cells(plan):
@@ -79,12 +79,12 @@ def _rounds(plan: Plan) -> list[list[Text]]:
 
 
 def _in_slices(plan: Plan) -> bool:
-    """True if blocks are slices of heads."""
+    """Returns True if blocks are slices of heads."""
     return len(plan.partition.q.slices) > 1 or len(plan.partition.kv.slices) > 1
 
 
 def _name(plan: Plan, cell: Cell) -> str:
-    """The pieces of both sides, and the query heads where blocks are slices: 0-7,0-7 h0-3."""
+    """Returns the pieces of both sides, and the query heads of slices: 0-7,0-7 h0-3."""
     q, kv, group = plan.partition.q, plan.partition.kv, plan.workload.group
     text = f"{numbers(q.chunk[cell.q])},{numbers(kv.chunk[cell.kv])}"
     text = text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"

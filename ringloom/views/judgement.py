@@ -1,4 +1,4 @@
-"""The judgement of an emitted file for the terminal: its errors, and what its own check says."""
+"""Prints the judgement of an emitted file: its errors, and the result of its own check."""
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -15,7 +15,7 @@ LONGEST = 60  # characters of a mask
 
 
 def judgement(case: Case, verdict: Verdict, own: bool | None) -> Group:
-    """The attention that was judged, errors beside their tolerances, and the verdict."""
+    """Returns the attention that was judged, its errors, their tolerances, and the verdict."""
     work = case.work
     mask = str(work.mask)
     mask = mask if len(mask) <= LONGEST else f"{mask[:LONGEST]}..."
@@ -38,7 +38,7 @@ def judgement(case: Case, verdict: Verdict, own: bool | None) -> Group:
 
 
 def reason(text: str) -> str:
-    """The first line of a reason, of a traceback the error that it ends with, and other ranks."""
+    """Returns the first line of a reason, the error its traceback ends with, and other ranks."""
     first, *rest = printable(text).strip().splitlines()
     others = [line for line in rest if line.startswith("rank ")]
     errors = first_errors("\n".join(line for line in rest if line not in others))

@@ -1,4 +1,4 @@
-"""pseudo_code(loops)   the loop form as pseudo-code: a section per loop, a line per statement."""
+"""Prints the loop form of a plan as pseudo-code: a section per loop, a line per statement."""
 
 from collections.abc import Iterator
 from math import prod
@@ -21,7 +21,7 @@ from ringloom.planner.loops.form import (
     When,
 )
 
-WIDTH = 54  # of a statement, before its conditions
+WIDTH = 54  # characters of a statement; its conditions follow
 ZERO = Expr()
 
 
@@ -40,12 +40,12 @@ def pseudo_code(loops: Loops) -> str:
 
 
 def names(mesh: tuple[int, ...]) -> tuple[str, ...]:
-    """A letter per axis: r for ranks in a row, else g, h, i, ..."""
+    """Returns a letter per axis: r for one axis, else g, h, i, ..."""
     return ("r",) if len(mesh) == 1 else tuple("ghijklm"[: len(mesh)])
 
 
 def expression(e: Expr, axes: tuple[str, ...]) -> str:
-    """An expression as text, "t-1" or "(2t+r)%8"."""
+    """Returns an expression as text: "t-1" or "(2t+r)%8"."""
     terms = _terms(e, axes)
     text = "".join(_term(factor, name, bool(n)) for n, (factor, name) in enumerate(terms)) or "0"
     if e.table:
@@ -57,7 +57,7 @@ def expression(e: Expr, axes: tuple[str, ...]) -> str:
 
 
 def _terms(e: Expr, axes: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Multiples of coordinates and of the clock, then the constant, as far as they are not 0."""
+    """Returns the non-zero terms: coordinates, the clock, the constant."""
     terms = [*zip(e.axes, axes, strict=False), (e.step, _clock(e)), (e.constant, "")]
     return [(factor, name) for factor, name in terms if factor]
 
@@ -128,7 +128,7 @@ def _to(s: Send, axes: tuple[str, ...]) -> str:
 
 
 def _hop(axis: str, e: Expr, axes: tuple[str, ...]) -> str:
-    """A coordinate and how far from it, "r+1" or "g-1"."""
+    """Returns a coordinate and an offset: "r+1" or "g-1"."""
     backward = not (e.table or e.modulo) and _terms(e, axes)[0][0] < 0
     return f"{axis}{'' if backward else '+'}{expression(e, axes)}"
 
@@ -169,6 +169,6 @@ def _between(name: str, low: Expr | None, high: Expr | None, axes: tuple[str, ..
     if not (low and high):
         return f"{name} >= {first}" if low else f"{name} <= {last}"
     fixed = low == Expr(low.constant) and high == Expr(high.constant)
-    if fixed and low.constant > high.constant:  # around the end
+    if fixed and low.constant > high.constant:  # wraps around the last rank
         return f"({name} >= {first} or {name} <= {last})"
     return f"{first} <= {name} <= {last}"

@@ -26,17 +26,17 @@ CHECKED = {None: "-", True: "ok @{}", False: "WRONG @{}"}  # by `Row.exact`
 
 
 def titled(title: str, rest: str = "") -> Text:
-    """A title, and what follows it on its line."""
+    """Returns a bold title and the rest of its line."""
     return Text.assemble((title, "bold"), rest)
 
 
 def faint(text: str) -> Text:
-    """A note below what it is about."""
+    """Returns a dim note."""
     return Text(text, "dim")
 
 
 def loops(text: str) -> Text:
-    """The pseudo-code of a plan; a line that is too long goes on further in."""
+    """Returns pseudo-code with long lines wrapped and indented."""
     lines = [
         piece
         for line in text.splitlines()
@@ -46,7 +46,7 @@ def loops(text: str) -> Text:
 
 
 def traffic(travels: Sequence[Mapping[str, Any]]) -> Table:
-    """Messages and bytes per tensor, in all and of the busiest sender."""
+    """Returns messages and bytes per tensor, of all ranks and of the busiest sender."""
     none = {"tensor": "none", "messages": 0, "bytes": 0, "max_bytes": 0}
     lines = (
         (row["tensor"], str(row["messages"]), size(row["bytes"]), size(row["max_bytes"]))
@@ -74,9 +74,8 @@ def travels(plan: Plan) -> list[dict[str, Any]]:
 def comparison_table(rows: Sequence[Row], checked: bool, refused: Sequence[Refusal] = ()) -> Table:
     """Returns the table of `ringloom compare`; `checked` adds the column of numeric checks.
 
-    The row of the fastest schedule is green and has a star before it, those that are too close to
-    it to call have a tilde, a plan that was given a plus. Schedules that cannot run come last, with
-    the reason.
+    A star and green mark the recommended schedule, a tilde those too close to call, a plus a plan
+    that the caller passed. Schedules that cannot run come last, with the reason.
     """
     heads = map(_head, ("", "schedule", *LABELS, *(["checked"] if checked else [])))
     table, advice = plain_table(*heads, numbers=slice(2, None), apart=1), recommend(rows)
@@ -103,7 +102,7 @@ def _head(label: str) -> str:
 
 
 def bars(rows: Sequence[Row], console: Console) -> list[Table]:
-    """Draws busy and idle time of each schedule, on a terminal only."""
+    """Returns bars of busy and idle time per schedule; none unless on a terminal."""
     slowest = max(row.makespan_s for row in rows)
     if not console.is_terminal or not slowest:
         return []
@@ -119,7 +118,7 @@ def bars(rows: Sequence[Row], console: Console) -> list[Table]:
 
 
 def load_bars(plan: Plan, console: Console) -> list[Table]:
-    """Draws each rank's work beside the busiest rank's, on a terminal only."""
+    """Returns bars of work per rank; none unless on a terminal."""
     total = loads(plan).sum(axis=0)
     if not console.is_terminal or not total.any():
         return []
@@ -132,7 +131,7 @@ def load_bars(plan: Plan, console: Console) -> list[Table]:
 
 
 def _room(console: Console, beside: int) -> int:
-    """Returns characters of the longest bar, between columns that have so many."""
+    """Returns the length of the longest bar [characters] next to columns of width `beside`."""
     return max(1, min(BAR, console.width - beside - 4))
 
 
@@ -141,7 +140,7 @@ def _bar(characters: float, style: str) -> Text:
 
 
 def verdict(check: Check) -> Table:
-    """The errors of a check beside their tolerances, and the leak probe."""
+    """Returns the errors of a check with their tolerances, and the result of the leak probe."""
     table = plain_table("", "error", "allowed", "")
     for name, allowed in check.tolerances.items():
         error = getattr(check, f"{name}_error")
@@ -158,7 +157,7 @@ def mark(good: bool) -> Text:
 
 
 def prediction(result: Prediction) -> Table:
-    """One simulated plan in words and units."""
+    """Returns the predicted times and bytes of a plan."""
     over = f"it does not hold for this plan: {result.bound_reason}"
     computing = list[tuple[str, str]]()
     if result.bound_ratio is not None:
@@ -182,7 +181,7 @@ def prediction(result: Prediction) -> Table:
 def plain_table(
     *heads: str, rows: Iterable[Iterable[str]] = (), numbers: slice = slice(0), apart: int = 2
 ) -> Table:
-    """A table without lines, its columns of numbers flush right, `apart` blanks between columns."""
+    """Returns a table without lines: numbers flush right, `apart` blanks between columns."""
     table = Table(box=None, pad_edge=False, padding=(0, apart, 0, 0), header_style="bold")
     table.show_header = any(heads)
     for head in heads:

@@ -1,26 +1,23 @@
-"""Numbers as people read them: lengths, durations, sizes, ratios, runs of block numbers.
-
-And names of schedules that are too long for a line.
-"""
+"""Formats lengths, durations, sizes, ratios and block numbers, and wraps names of schedules."""
 
 import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 Entry = TypeVar("Entry")
-SHOWN = 12  # entries of a list that is cut
+SHOWN = 12  # entries of a list; longer ones are cut
 NAME, NARROW = 26, 19  # characters of a schedule in a table of 80 columns, and in a wide one
 
 
 def both_ends(entries: list[Entry], between: Entry) -> list[Entry]:
-    """A list, or of a long one its first and last entries, and something between them."""
+    """Returns a list; of a long one the first and last entries with `between` in the middle."""
     if len(entries) <= SHOWN:
         return entries
     return [*entries[: SHOWN // 2], between, *entries[-SHOWN // 2 :]]
 
 
 def length(tokens: int) -> str:
-    """Tokens as people write them: 256k, 1M, 203."""
+    """Formats a number of tokens: 256k, 1M, 203."""
     for unit, scale in (("M", 1 << 20), ("k", 1 << 10)):
         if tokens >= scale and tokens % scale == 0:
             return f"{tokens // scale}{unit}"
@@ -28,28 +25,28 @@ def length(tokens: int) -> str:
 
 
 def counted(number: int, noun: str, write: Callable[[int], str] = str) -> str:
-    """A number of things: 1 rank, 256 ranks."""
+    """Formats a number with its noun: 1 rank, 256 ranks."""
     return f"{write(number)} {noun}{'s' * (number != 1)}"
 
 
 def seconds(value: float) -> str:
-    """A duration with three digits and its unit."""
+    """Formats a duration with three digits and its unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
-        if value >= 0.9995 * scale:  # else that many of the next unit
+        if value >= 0.9995 * scale:  # smaller values round to below 1 and take the next unit
             amount = value / scale
             return f"{amount:.0f} {unit}" if amount >= 999.5 else f"{amount:.3g} {unit}"
     return f"{value * 1e9:.2g} ns" if value else "0 s"
 
 
 def times(ratio: float) -> str:
-    """A ratio as people say it: 1.87x."""
+    """Formats a ratio: 1.87x."""
     if 0 < ratio < 0.005:
         return "<0.01x"
     return f"{ratio:.{2 * (ratio < 100)}f}x" if ratio < 999.5 else ">999x"
 
 
 def size(value: float) -> str:
-    """Bytes with three digits and a power-of-two unit."""
+    """Formats bytes with three digits and a power-of-two unit."""
     for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if value >= scale:
             amount = value / scale
@@ -58,7 +55,7 @@ def size(value: float) -> str:
 
 
 def numbers(values: Iterable[int]) -> str:
-    """Whole numbers with runs shortened: 0-3+7."""
+    """Formats integers with runs shortened: 0-3+7."""
     values = list(values)
     if len(values) == 1:
         return str(int(values[0]))

@@ -171,6 +171,7 @@ def test_arrows_have_heads_unless_they_cover_each_other(reader: Readers, explore
     drawn = "return ['messages', 'arrow-heads'].map((name) => model(name).data.x0.length).join()"
     for ranks, ways, heads in ((16, 240, 240), (24, 552, 0)):
         page = reader().open(explored + f"?schedule=allgather&ranks={ranks}&seq=8k&mask=full")
+        to_step(page, 1)
         page.wait(drawn + " === arguments[0]", f"{ways},{heads}")
 
 
@@ -270,12 +271,25 @@ def test_all_of_it_can_be_reached_and_moved_by_keys(reader: Readers, explored: s
     keys, reached = ActionChains(page.driver), set[str]()
     while (focus := page.ask(FOCUS))[0] != "BODY" or not reached:
         reached.add(focus[1])
+        if focus[0] == "SUMMARY":
+            keys.send_keys(Keys.ENTER).perform()
         if focus[1] == "step":
             keys.send_keys(Keys.ARROW_RIGHT).perform()
             page.wait("return model('state').data.step[0] === 1")
         keys.send_keys(Keys.TAB).perform()
     assert reached >= {*Choices().texts(), "balanced", "download plan", "download torch program"}
     assert reached >= {"copy link", "copy command", "copy as Python", "step", "play"}
+
+
+def test_rare_options_are_folded_away_until_one_is_used(reader: Readers, explored: str) -> None:
+    folded = "return !document.querySelector('details').open"
+    rare = "return [...document.querySelectorAll('details [data-control]')].length"
+    page = reader().open(explored + "?ranks=4&heads=8&kv_heads=8&head_dim=64&v_head_dim=64&seq=4k")
+    assert page.ask(folded)
+    assert page.ask(rare) == 11
+    for unusual in ("kv_seq=8k", "v_head_dim=64", "sinks=on", "stragglers=x"):
+        page = reader().open(f"{explored}?ranks=4&seq=4k&{unusual}")
+        assert not page.ask(folded), unusual
 
 
 def test_choices_can_be_copied(reader: Readers, explored: str) -> None:

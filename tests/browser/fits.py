@@ -17,6 +17,7 @@ function visit(root, clips) {
       const look = getComputedStyle(node)
       if (look.display === "none" || look.visibility === "hidden" || look.opacity === "0") continue
       if (look.clipPath !== "none" || node.matches(UNSEEN)) continue
+      if (node.matches("details:not([open]) > :not(summary)")) continue
       const inner = look.overflowX === "visible" ? clips : [...clips, node]
       if (node.shadowRoot) visit(node.shadowRoot, inner)
       visit(node, inner)

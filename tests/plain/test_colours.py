@@ -113,7 +113,7 @@ def test_each_hatching_is_one_pattern() -> None:
     """A browser makes a pattern for each bar of a column of patterns: a second for a thousand."""
     picture = TimelinePicture("timeline", Range1d(0, 1))
     patterns = [one.glyph.hatch_pattern for one in picture.figure.renderers]
-    assert patterns == [None, *HATCHES]
+    assert patterns == [None, *HATCHES, None]  # bars, hatchings, idle time
 
 
 @pytest.mark.parametrize("eye", EYES)

@@ -256,7 +256,7 @@ def test_a_run_is_drawn_below_its_prediction(four: Comparison, tmp_path: Path) -
     run = recorded(rewritten(four, tmp_path, lambda _: None))
     html = page(compare(WORK, 4, HARDWARE, ["ring", "zigzag"]), run)
     assert "1.00x the" in html
-    assert re.search(r"axis of time\. A recorded run of .* is drawn below its prediction", html)
+    assert re.search(r"time axis\. A recorded run of .* is drawn below its prediction", html)
     picture, bars = TimelinePicture("timeline", Range1d(0, 1)), bars_of(ring(four).prediction)
     assert not picture.figure.xaxis[0].formatter.use_scientific  # 0.007 ms, not 7.000e-3 ms
     picture.show(bars, 4, range(4), run)
