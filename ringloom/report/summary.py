@@ -15,7 +15,7 @@ MEANINGS = defaultdict(  # of columns whose label needs words
     str,
     exposed_comm_s="longest time that a rank waits for transfers",
     max_bytes_sent="bytes sent by the busiest rank",
-    peak_bytes="memory of the plan's tensors on the fullest rank",
+    peak_bytes="memory of the plan's tensors on the worst rank",
     bound_ratio="time divided by the lower bound",
     compute_bound_ratio="time divided by the bound of compute and memory alone",
 )

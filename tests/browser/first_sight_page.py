@@ -1,4 +1,4 @@
-"""What a report shows at first sight: ties, meanings, values, idle time, a step with work."""
+"""The first sight of a report: ties, meanings, values, idle time, a step with work."""
 
 from collections.abc import Callable
 from dataclasses import replace
