@@ -29,13 +29,12 @@ from ringloom.simulator.hardware.schema import unit_of
 
 
 def command_line() -> Lines:
-    """Every command with its help, arguments and options, as the program itself tells them."""
+    """Lists every command with its help, arguments and options, read from the program."""
     yield "# The command line"
     yield ""
     yield from (
-        "Every command takes `--json` (one JSON object on stdout, nothing else there), exits with",
-        "2 and one line on stderr on bad input, and with 1 when a check that it was asked to make",
-        "fails.",
+        "Every command takes `--json`, which prints one JSON object to stdout and nothing else.",
+        "The exit status is 2 on bad input, with one line on stderr, and 1 after a failed check.",
         "",
     )
     for name in COMMANDS:
@@ -79,8 +78,9 @@ def schedules() -> Lines:
         for s in rl.SCHEDULES.values()
     )
     yield from table(("schedule", "what travels", "over which paths", "parameters", "from"), rows)
-    yield from ("One layout has many names; `layout=head-tail` is `layout=zigzag`:", "")
-    yield from table(("here", "elsewhere"), PEER_NAMES.items())
+    yield from ("Layouts have other names elsewhere, which work too: `layout=head-tail` is", "")
+    yield from ("`layout=zigzag`.", "")
+    yield from table(("in ringloom", "elsewhere"), PEER_NAMES.items())
 
 
 def _parameters(parameters: dict[str, int | str]) -> str:
@@ -89,7 +89,12 @@ def _parameters(parameters: dict[str, int | str]) -> str:
 
 def hardware() -> Lines:
     """Every preset with every constant, its source, and whether it was measured there."""
-    yield from ("# Hardware presets", "", "A constant that is not calibrated is marked.", "")
+    yield from (
+        "# Hardware presets",
+        "",
+        "Constants that are not calibrated are marked.",
+        "",
+    )
     marks = {True: "", False: " **(assumed)**"}
     for name in machines():
         yield from (f"## {name}", "")
@@ -109,10 +114,11 @@ def reproduction() -> Lines:
     papers = {paper: tables() for paper, tables in PAPERS.items()}
     yield from ("# Published numbers beside ours", "")
     yield from (
-        "What `ringloom reproduce all` prints. *Alike* are rows that are printed alike with the",
-        "paper's decimals; *mean* and *worst* are errors, relative or, of percentages, in points",
-        f"(pp); *rank* is Spearman's correlation. *Left out* are {in_terminal.ARITHMETIC},",
-        f"which show that they were copied right, and context: {in_terminal.CONTEXT}.",
+        "This is the output of `ringloom reproduce all`. *Alike* counts rows that are equal in the",
+        "decimals of the paper. *Mean* and *worst* are relative errors, or percentage points (pp).",
+        "*Rank* is Spearman's correlation. *Left out* counts two kinds of rows:",
+        f"{in_terminal.ARITHMETIC}, which show that the numbers were copied correctly;",
+        f"and context: {in_terminal.CONTEXT}.",
         "",
     )
     every = [each for tables in papers.values() for each in tables]

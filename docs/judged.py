@@ -30,27 +30,27 @@ KINDS = {  # of tables that are not arithmetic alone, by a part of their titles
         *("end-to-end", "overhead of", "gains", "seconds per", "other systems", "claims"),
     ),
     "memory, by a model of training": ("longest context",),
-    "the length at which it was measured is not said": ("speedup of 8",),
-    "no numbers of them are at hand": ("not compared",),
+    "the source does not state the length": ("speedup of 8",),
+    "the source gives no numbers": ("not compared",),
 }
 SHORT = """
-* The charts of FlashAttention-3 and of MagiAttention show two calls that differ in nothing but KV
+* The charts of FlashAttention-3 and MagiAttention contain two calls that differ only in their KV
   heads: 64 query heads over the batch, 4k tokens, causal, forward on H100. With 64 KV heads they
-  reach 579 TF/s, with 8 they reach 663, 14.5% more. That shared KV heads are read once explains a
-  third of it; the largest errors are those of the faster calls, on 2k and 4k tokens.
-* The shortest calls on B200, causal, of 2k tokens, take 19% longer than predicted: they are hardly
-  longer than the host needs to prepare them, and nothing is added for both.
-* A backward call on H100 takes 90 us beside its work, on sequences short and long: one constant,
-  fitted to both charts. The charts of FlashAttention-2 show no such time.
-* Rings of eight H800 take 2 to 5% longer with a backward pass than predicted. Their gradients are
-  added as partial outputs are merged, by several kernels: one number for both, fitted to outputs.
+  reach 579 TF/s, with 8 they reach 663, 14.5% more. Reading shared KV heads once explains a third
+  of the difference; the largest errors are those of the faster calls, on 2k and 4k tokens.
+* The shortest calls on B200, causal with 2k tokens, take 19% longer than predicted. They take
+  hardly longer than the host needs to prepare them, and the model does not add the two times.
+* A backward call on H100 takes 90 us in addition to its work, on short and long sequences: one
+  constant, fitted to both charts. The charts of FlashAttention-2 show no such time.
+* Rings of eight H800 with a backward pass take 2 to 5% longer than predicted. Several kernels add
+  their gradients, as they merge partial outputs; one constant, fitted to outputs, is used for both.
 * All-gather and USP over more than one node take 4 to 8% longer than predicted, zigzag about 4%
   less, Ulysses 2 to 6% less.
-* Whole schedules were measured by three sources, one on each of H100, H800 and A800.
+* Only three sources measured whole schedules, one each on H100, H800 and A800.
 * `attention.merge`, which all presets share, was fitted to the six rows of rings on H800; on other
-  chips it counts as uncalibrated. `attention.host` rests on the three calls that the host holds up.
-* Of TPUs no attention is published with all that a prediction needs, beyond the speedups of Striped
-  Attention: constants of their kernels are assumed.
+  chips it counts as uncalibrated. `attention.host` rests on three calls that the host delays.
+* For TPUs, no published attention states all that a prediction needs, except the speedups of
+  Striped Attention: the constants of their kernels are assumed.
 """
 
 
@@ -63,18 +63,19 @@ def page() -> Lines:
     yield from ("# Predictions against measurements", "")
     digest = f"`{frozen['sha256'][:16]}...`"
     yield from (
-        f"Constants were frozen on {frozen['date']}, with {frozen['rows']} published rows at hand",
-        f"(SHA-256 of their file: {digest}). Of these, {every.rows} say all that is needed:",
-        f"the time is off by {every.mean:.1%} in the mean, by {every.worst:.1%} at worst; of the",
-        f"{whole.rows} rows of whole schedules by {whole.mean:.1%} and {whole.worst:.1%}.",
+        f"Constants were frozen on {frozen['date']}, when {frozen['rows']} published rows were",
+        f"known (SHA-256 of their file: {digest}). {every.rows} of these state all that is needed:",
+        f"the mean error of their times is {every.mean:.1%}, and the worst {every.worst:.1%}; for",
+        f"the {whole.rows} rows of whole schedules, {whole.mean:.1%} and {whole.worst:.1%}.",
         "",
-        "*Fitted*: constants were fitted to the row and others. *Given*: it was at hand, and no",
-        "constant was fitted to it. Both are calibrating: attention alone, of a known chip, kernel",
-        "and setting. *Context*: something of its setting is assumed, or attention is only a part,",
-        "so it is shown and counts in no mean; a ratio of two schedules still judges their order.",
-        "`ringloom reproduce --validate FILE` judges rows that nobody here has seen.",
+        "*Fitted*: constants were fitted to this row and others. *Given*: the row was known, but",
+        "no constant was fitted to it. Both kinds are calibrating: they time only attention, on a",
+        "known chip, kernel and setting. *Context*: a part of the setting is assumed, or attention",
+        "is only a part of the time. Such rows are shown but do not count in any mean; a ratio of",
+        "two schedules still tests their order. `ringloom reproduce --validate FILE` tests other",
+        "rows.",
         "",
-        "Beside our errors stand those of three simpler models:",
+        "Three simpler models serve as baselines:",
         "",
         *(f"* *{name}*: {what}" for name, what in BASELINES.items()),
         "",
@@ -108,13 +109,13 @@ def _sorted(rows: Sequence[Measured], constants: Sequence[Fitted]) -> Lines:
     yield from (
         f"{near / len(stated):.0%} of {len(stated)} calibrating rows are within {FAR:.0%}; the",
         f"mean error is {sum(sizes) / len(sizes):.1%}. {len(constants)} constants were fitted, one",
-        f"for {len(stated) // len(constants)} rows. Those further off, with a likely cause:",
+        f"per {len(stated) // len(constants)} rows. Rows with larger errors, with a likely cause:",
         "",
     )
     far = [row for row, size in zip(stated, sizes, strict=True) if size > FAR]
     lines = [(f"{r.source}, {r.on}: {r.name}", f"{expm1(r.error):+.1%}", r.why) for r in far]
     yield from table(("", "error", "cause"), lines or [("none", "", "")])
-    yield from ("Context, which counts in no mean:", "")
+    yield from ("Context rows, which do not count in any mean:", "")
     groups = dict[tuple[str, str], list[str]]()
     for row in rows:
         if row.use == "context":
@@ -125,8 +126,8 @@ def _sorted(rows: Sequence[Measured], constants: Sequence[Fitted]) -> Lines:
     head = ("source", "rows", "why")
     yield from table(head, ((source, len(own), why) for (source, why), own in groups.items()))
     yield from (
-        "Papers publish training steps and claims: their tables have errors of their own, on",
-        "[their page](reproduction.md), and count in no mean here.",
+        "Papers also publish training steps and claims. [Another page](reproduction.md) lists the",
+        "errors of these tables; they do not count in any mean here.",
         "",
     )
     tables = [each for name, make in PAPERS.items() if name != "charts" for each in make()]
@@ -167,9 +168,9 @@ def _errors(rows: Sequence[Measured]) -> list[str]:
 def _training() -> Lines:
     """Errors of training runs: speedups of striped over ring, iterations of DistFlashAttn."""
     yield from (
-        "Speedups of striped over ring have three fitted constants per chip (see",
-        "[every row](reproduction.md)); the paper's own formula, TMS, beside them. Iterations have",
-        "two, fitted to the runs on one node; those on two nodes never were.",
+        "For speedups of striped over ring, three constants per chip are fitted (see [every",
+        "row](reproduction.md)); the last column is the paper's own formula, TMS. For iterations,",
+        "two constants are fitted to the runs on one node, and none to the runs on two nodes.",
         "",
     )
     runs = striped.judged()
@@ -196,9 +197,9 @@ def _orders(rows: Sequence[Measured]) -> Lines:
     verdicts = [one.verdict for one in made]
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in ("right", "wrong", "too close"))
     yield from (
-        "Pairs of schedules of one setting whose published times are",
+        "Pairs of schedules in one setting whose published times are",
         f"more than {APART - 1:.0%} apart, and the ratios of these times: {counts}.",
-        "*Too close*: the interval of the predicted ratio holds 1.",
+        "*Too close*: the interval of the predicted ratio contains 1.",
         "",
     )
     for where in dict.fromkeys(one.setting.partition(": ")[0] for one in made):
@@ -225,13 +226,13 @@ def _intervals() -> Lines:
     kinds = {pair: basis(*pair) for pair in pairs}
     own = [f"{pass_} passes on {chip}" for (chip, pass_), one in kinds.items() if one.chip]
     yield from (
-        "One source after the other is left out with all its rows, calls and schedules, forward",
-        "and backward, and judged by the interval that all others give. It holds",
+        "Each source in turn is left out with all its rows (calls and schedules, forward and",
+        "backward), and tested against the interval that all other sources give. It contains",
         f"{inside} of {total} rows ({inside / total:.0%}) at a median half-width of",
-        f"{halves[total // 2]:.1%}. Constants were fitted to some of these rows, so that a row of",
-        "a source that nobody has seen is further off; Student's distribution of few sources",
-        f"leaves room for that. Where fewer than {SOURCES} sources timed a pass on a chip, the",
-        f"interval is that of all chips. Own ones have {', '.join(own)}.",
+        f"{halves[total // 2]:.1%}. Constants were fitted to some of these rows, so errors on",
+        "a new source are larger; Student's distribution for few sources allows for that. If fewer",
+        f"than {SOURCES} sources timed a pass on a chip, the interval of all chips is used. These",
+        f"have separate intervals: {', '.join(own)}.",
         "",
     )
     rows = ((p.source, p.rows, p.inside, f"{p.half_width:.1%}") for p in parts)
@@ -242,8 +243,8 @@ def _intervals() -> Lines:
     yield from table(("interval of", "rows", "sources", "half-width"), rows_)
     marked = [name for name in presets() if unvalidated(hardware(name))]
     yield from (
-        "No schedules were timed on chips joined as a torus, a mesh or by PCIe that are published",
-        f"with all that a prediction needs. Orders on {', '.join(marked)} say *not validated*.",
+        "No published times of schedules on chips joined as a torus, a mesh or by PCIe state all",
+        f"that a prediction needs. Orders on {', '.join(marked)} are marked *not validated*.",
         "",
     )
 
@@ -251,14 +252,14 @@ def _intervals() -> Lines:
 def _soundness() -> Lines:
     counts = soundness()
     rows = ((name, CHECKS[name], count.runs, count.failed) for name, count in counts.items())
-    yield from table(("", "what holds", "runs", "failed"), rows)
+    yield from table(("", "property", "runs", "failed"), rows)
 
 
 def _fitted(stated: Sequence[Measured], constants: Sequence[Fitted]) -> Lines:
     yield from (
-        f"{len(constants)} constants for {len(stated)} rows. Beside each stand the range that is",
-        "physical, and the rows whose times it changes, of those that constants were fitted to.",
-        "What it was fitted to stands with the [presets](hardware_presets.md).",
+        f"{len(constants)} constants for {len(stated)} rows, each with its physical range and the",
+        "number of fitted rows whose times it changes. The [presets](hardware_presets.md) say what",
+        "each constant was fitted to.",
         "",
     )
     rows = list[tuple[object, ...]]()
@@ -273,8 +274,8 @@ def _fitted(stated: Sequence[Measured], constants: Sequence[Fitted]) -> Lines:
 
 def _repeated(stated: Sequence[Measured]) -> Lines:
     yield from (
-        "Sources that measured the same call on the same chip contradict each other; no model is",
-        "nearer to both than the square root of their ratio.",
+        "Sources that measured the same call on the same chip contradict each other. No model can",
+        "be closer to both than the square root of their ratio.",
         "",
     )
     rows = list[tuple[object, ...]]()

@@ -92,12 +92,11 @@ def section() -> Lines:
     every = runs()
     within = sum(abs(run.error) <= LIMIT for run in every)
     yield from (
-        "Emitted programs on one GPU, all ranks in turn, 64k causal tokens, 32:8 heads of 128: the",
-        "milliseconds in which ranks are busy, their mean and the slowest; and dense attention in",
-        "one call. Predicted for the kernel that ran: flash kernels are FlashAttention-2, which is",
-        f"`{CURVES['flash']}` of the chip; cuDNN's is `{CURVES['cuDNN']}`.",
-        f"{within} of {len(every)} are within {LIMIT:.0%}; no constant was",
-        "fitted to them.",
+        "Emitted programs on one GPU that runs all ranks in turn (64k causal tokens, 32:8 heads of",
+        "128): the time in milliseconds that ranks are busy, as mean and maximum; and dense",
+        "attention in one call. Predictions are for the kernel that ran: flash kernels are",
+        f"FlashAttention-2, `{CURVES['flash']}`, and cuDNN's is `{CURVES['cuDNN']}`.",
+        f"{within} of {len(every)} are within {LIMIT:.0%}; no constant was fitted to them.",
         "",
     )
     yield from table(
@@ -116,12 +115,12 @@ def section() -> Lines:
     far = [run for run in every if abs(run.error) > LIMIT]
     yield from (
         "Further off: " + "; ".join(f"{run.chip}, {what(run)}, {run.kernel}" for run in far) + ".",
-        "What ranks take beside their share of dense attention tells why: calls on pieces, and",
-        "the adding of their results.",
+        "The time in excess of a rank's share of dense attention shows the cause: calls on pieces,",
+        "and adding their results.",
         "",
     )
     yield from table(
-        ("", "kernel", "memory, GB/s", "beside their share, ms", "ours"),
+        ("", "kernel", "memory, GB/s", "in excess of the share, ms", "ours"),
         (
             (
                 f"{run.chip}: {what(run)}",
@@ -134,10 +133,10 @@ def section() -> Lines:
         ),
     )
     yield from (
-        "The memory of the H200 is the faster one, and yet this takes as long there as on H100:",
-        "with flash kernels most of it is not the traffic of adding gradients, as is predicted,",
-        "but what backward passes take on pieces, which cuDNN's do not. No published row times",
-        "such calls of FlashAttention-2 by themselves, and nothing was fitted to these.",
+        "The H200 has faster memory, but the excess is as long as on the H100. With flash kernels,",
+        "most of it is not the predicted traffic of adding gradients, but backward calls on pieces",
+        "that are slower than predicted; those of cuDNN are not. No published row times such calls",
+        "of FlashAttention-2 separately, and no constant was fitted to these runs.",
         "",
     )
 

@@ -33,30 +33,30 @@ SITUATIONS = {
             "My batch packs documents of any length. Must each be padded to twice the ranks?",
             "ringloom run zigzag --ranks 4 --seq 203 --heads 4 --head-dim 16"
             ' --mask "causal & documents:50,100,53" --check',
-            "No: pieces are uneven, and the result is exact.",
+            "No. Pieces may be uneven; the result is still exact.",
         ),
         Question(
             "Which schedule balances packed documents?",
             "ringloom compare --ranks 8 --seq 64k --heads 32 --kv-heads 8 --hardware h100"
             ' --mask "causal & documents:40000,20000,5536"'
             " --schedules ring,zigzag,allgather:layout=per-document,group-cast",
-            "The layout `per-document`, which cuts each document by itself: compare *idle*. What is"
-            " balanced best need not be the fastest.",
+            "The layout `per-document`, which shards each document separately: compare *idle*. The"
+            " best-balanced schedule need not be the fastest.",
         ),
     ),
     "Windows, and layers that differ": (
         Question(
-            "My layers see 4,096 tokens back. Does all of K and V have to travel?",
+            "My layers see 4,096 tokens back. Do all of K and V have to be sent?",
             """import ringloom as rl
 work = rl.Workload(seq=2**18, heads=32, kv_heads=8, mask="window:4096")
 for name in ("ring", "zigzag", "halo"):
     result = rl.simulate(rl.plan(name, work, 8), "h100")
     print(f"{name:7} sends {result.max_bytes_sent / 2**20:6.1f} MiB")""",
-            "No. Rings send whole pieces as far as they are needed; `halo` sends exactly what a"
-            " window reaches.",
+            "No. Rings send whole pieces, but only as far as they are needed; `halo` sends exactly"
+            " the keys inside the window.",
         ),
         Question(
-            "Every fourth of my layers sees everything, the others a window. One schedule for all?",
+            "Every fourth layer is causal, the others have a window. Can one schedule serve all?",
             """import ringloom as rl
 for mask in ("causal", "window:4096"):
     work = rl.Workload(seq=2**17, heads=32, kv_heads=8, mask=mask)
@@ -69,12 +69,12 @@ for mask in ("causal", "window:4096"):
     ),
     "Which method and degree for my links and heads": (
         Question(
-            "32 query and 8 KV heads on two nodes of H100: ring, Ulysses or both, what degree?",
+            "32 query and 8 KV heads, two H100 nodes: ring, Ulysses or both, and which degree?",
             "ringloom compare --ranks 16 --seq 128k --heads 32 --kv-heads 8 --hardware h100",
-            "Every degree that divides the heads was tried; the last sentence says which, and why.",
+            "`compare` tries every degree that divides the heads, and recommends one at the end.",
         ),
         Question(
-            "Does the answer change where GPUs are joined by PCIe?",
+            "Does the answer change if GPUs are connected by PCIe?",
             "ringloom compare --ranks 8 --seq 32k --heads 32 --kv-heads 8 --hardware a100-pcie"
             " --schedules ring,zigzag,ulysses,allgather",
             "Slow links make *exposed comm* grow: the time that a rank waits for transfers.",
@@ -87,13 +87,13 @@ for mask in ("causal", "window:4096"):
 work = rl.Workload(seq=211, heads=4, head_dim=16, dtype="float64")
 for ranks in (3, 5, 7):
     print(ranks, rl.check(rl.plan("zigzag", work, ranks, pass_="both")))""",
-            "Any whole number: plans know no powers of two.",
+            "Yes. Any number of ranks works.",
         ),
         Question(
-            "Can a long sample take many ranks, and short ones few?",
+            "Can a long sample use many ranks, and short ones few?",
             "ringloom compare --ranks 8 --seq 64k --heads 32 --kv-heads 8 --hardware h100"
             ' --mask "causal & documents:49152,8192,8192" --schedules groups,zigzag',
-            "`groups` gives each document ranks of its own.",
+            "Yes. `groups` assigns each document to its own ranks.",
         ),
     ),
     "Prefixes that samples share": (
@@ -101,7 +101,7 @@ for ranks in (3, 5, 7):
             "My rollouts share a prompt. Can it be computed once, exactly?",
             "ringloom run zigzag --ranks 4 --seq 160 --heads 4 --head-dim 16"
             ' --mask "tree:64,48,48/-,0,0" --pass both --check',
-            "A tree is a mask: a branch sees its ancestors and itself, in any schedule.",
+            "Yes. Use a tree as the mask: each branch sees its ancestors and itself.",
         ),
         Question(
             "How much work does sharing a prompt of 8k tokens save for eight answers of 1k?",
@@ -110,7 +110,7 @@ shared = rl.Workload(seq=16 * 1024, mask="tree:8192" + 8 * ",1024" + "/-" + 8 * 
 apart = rl.Workload(seq=72 * 1024, heads=32, mask="causal & documents:9216" + 7 * ",9216")
 times = [rl.simulate(rl.plan("zigzag", w, 8), "h100").makespan for w in (shared, apart)]
 print(f"{times[1] / times[0]:.1f}x as fast")""",
-            "The prompt is attended once rather than eight times.",
+            "The prompt is attended once instead of eight times.",
         ),
     ),
     "Heads that do not divide": (
@@ -118,13 +118,13 @@ print(f"{times[1] / times[0]:.1f}x as fast")""",
             "Can Ulysses run with 6 query and 3 KV heads on 4 ranks?",
             "ringloom run ulysses --ranks 4 --seq 203 --heads 6 --kv-heads 3 --head-dim 16"
             " --pass both --check",
-            "Yes: heads are shared unevenly, none is padded.",
+            "Yes. Heads are distributed unevenly; none is padded.",
         ),
         Question(
-            "Which compositions of Ulysses and ring are there for 12 ranks?",
+            "Which combinations of Ulysses and ring are possible on 12 ranks?",
             "ringloom compare --ranks 12 --seq 96k --heads 24 --kv-heads 6 --hardware h100"
             " --schedules usp:ulysses=2,usp:ulysses=3,usp:ulysses=4,usp:ulysses=6,ulysses",
-            "Any factors whose product is the ranks; what cannot run says why.",
+            "All factors whose product is 12; if one cannot run, its row says why.",
         ),
     ),
 }
@@ -146,9 +146,9 @@ def output(question: Question) -> str:
 
 
 def page() -> Iterator[str]:
-    """The page: a section per situation, each answer with its output."""
+    """Writes the page: a section per situation, and each answer with its output."""
     yield from ("# Questions and answers", "")
-    yield from ("Each answer was run when this page was built; below it is what it prints.", "")
+    yield from ("Each answer was run when this page was built; its output is below it.", "")
     for situation, questions in SITUATIONS.items():
         yield from (f"## {situation}", "")
         for question in questions:
@@ -162,7 +162,7 @@ def page() -> Iterator[str]:
 
 
 def folded(command: str) -> str:
-    """A command, its options from the third on in lines of their own where it is long."""
+    """Returns a command; if it is long, with --mask and --schedules on lines of their own."""
     return (
         command
         if len(command) < 90

@@ -21,25 +21,25 @@ def page(file: Path = FILE) -> Lines:
     """Lists the plan of every mask, machine and pass of a file; none where there is no file."""
     yield from ("# What searches find", "")
     yield from (
-        "`benchmarks/search.py` searches the best plan for every case of a corpus, which",
-        "`benchmarks/corpus.py` draws from one seed: families of masks on several machines, of 8k",
-        "and of 32k tokens per rank, 32 query heads and 8 KV heads of 128 in bfloat16. It writes",
-        "`benchmarks/results/search.csv`, with the recipe of each plan, and this page is made of",
-        "that file. Times are predictions. *Over the bound* is the time over the [lower",
-        "bound](model.md), less 1; with a c, over the bound of compute and memory alone, where the",
-        "lower bound does not hold for the plan. *Gain*: how many times faster it is than the best",
-        "row that `ringloom compare` had before there was a search, saved in",
-        "`benchmarks/results/baseline.csv`. *Search*: seconds of one processor.",
+        "`benchmarks/search.py` searches for the best plan for every case of a corpus, which",
+        "`benchmarks/corpus.py` draws from one seed: families of masks on several machines, with",
+        "8k and 32k tokens per rank, 32 query heads and 8 KV heads of 128 in bfloat16. It writes",
+        "`benchmarks/results/search.csv`, with the recipe of each plan; this page shows that file.",
+        "Times are predictions. *Over the bound* is the time divided by the [lower",
+        "bound](../predictions.md), minus 1; with a c, divided by the bound of compute and memory",
+        "alone, because the lower bound does not apply to the plan. *Gain* is how many times",
+        "faster the plan is than the best row of `ringloom compare` before searches existed, saved",
+        "in `benchmarks/results/baseline.csv`. *Search* is the time of one processor.",
         "",
     )
     rows = list(_rows(file)) if file.exists() else []
     if not rows:
-        yield from ("No search is saved: `python benchmarks/search.py` writes the file.", "")
+        yield from ("The file does not exist: `python benchmarks/search.py` writes it.", "")
         return
     yield from (_summary(rows), "")
     yield from ("{download}`All rows as CSV <../../benchmarks/results/search.csv>`", "")
     for heading, name in (("Masks", "mask"), ("Machines", "machine")):
-        yield from (f"## {heading}", "", "Medians over all cases; of *search*, the longest.", "")
+        yield from (f"## {heading}", "", "Medians over all cases; *search* is the longest.", "")
         kinds = dict.fromkeys((row[name], row["pass"]) for row in rows)
         lines = (_medians(row for row in rows if (row[name], row["pass"]) == k) for k in kinds)
         heads = name, "pass", "over the bound", "gain", "least gain", "search"
@@ -48,7 +48,7 @@ def page(file: Path = FILE) -> Lines:
         dict.fromkeys(row[name] for row in rows) for name in ("mask", "machine", "pass")
     )
     for pass_ in passes:
-        yield from (f"## Every {pass_} pass", "", "A line for each number of tokens per rank.", "")
+        yield from (f"## Every {pass_} pass", "", "Each cell has one line per length.", "")
         groups = (
             [row for row in rows if (row["mask"], row["machine"], row["pass"]) == (*where, pass_)]
             for where in product(masks, machines)
@@ -72,12 +72,12 @@ def _summary(rows: list[Row]) -> str:
         if (saved := before[tuple(row[k] for k in KEY)])
         and float(saved["seconds"]) > FAR * float(saved["bound_s"])
     ]
-    told = f"In {counted(len(rows), 'case')} the gain is {times(median(least))} in the median and"
-    told += f" {times(min(least))} at least, {times(max(least))} at most."
+    text = f"In {counted(len(rows), 'case')} the median gain is {times(median(least))}, between"
+    text += f" {times(min(least))} and {times(max(least))}."
     if far:
-        told += f" In the {len(far)} where compare's best row took more than {FAR} times the bound,"
-        told += f" it is {times(median(far))} in the median."
-    return told
+        text += f" In the {len(far)} cases in which the best row of compare took more than {FAR}"
+        text += f" times the bound, the median gain is {times(median(far))}."
+    return text
 
 
 def _medians(rows: Iterable[Row]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Soundness of predictions, counted: what must hold of every one, whatever was measured."""
+"""Counts how many predictions are sound: properties that need no measurement."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ MACHINES = "h100", "tpu-v4"
 FASTER = ("peak.bfloat16", "memory.bandwidth", "intra.bandwidth")
 SLACK = 1 + 1e-9  # for rounding
 CHECKS = {
-    "causality": "messages arrive after they left, and a rank computes one thing at a time",
-    "bounds": "no plan of the class is below its lower bound",
-    "monotonicity": "a tenth more of a rate is never slower",
-    "engines": "the recurrence and the discrete events agree, where both apply",
-    "determinism": "the same twice",
+    "causality": "messages arrive after they leave, and a rank computes one thing at a time",
+    "bounds": "no plan of the class is faster than its lower bound",
+    "monotonicity": "a rate that is 10% higher never makes a plan slower",
+    "engines": "the recurrence and the discrete-event engine agree if both apply",
+    "determinism": "two runs give the same time",
 }
 
 

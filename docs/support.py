@@ -1,4 +1,4 @@
-"""The support matrix: schedule x workload x pass x program, each cell tried as it is written."""
+"""Writes the support matrix, schedule x workload x pass x program; tries every cell."""
 
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -38,8 +38,8 @@ HOLES = {
     "jax --dynamic": (
         {"full"},
         (
-            "A compiled program sends what was fixed before its mask is known: as any message may"
-            " be needed by one, it is made of plans for the mask full."
+            "A compiled program sends fixed messages, before its mask is known. Some mask may need"
+            " any of them, so it is made from plans for the full mask."
         ),
     ),
 }
@@ -48,21 +48,22 @@ LARGE: dict[str, Any] = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "
 # schedules whose loops grow with the ranks, and why
 IRREGULAR = {
     "multi-ring": (
-        "No mesh makes shifts of its rings: each is a permutation of its own, and there are as many"
-        " as a rank has links."
+        "Its rings are not shifts on any mesh: each is a different permutation, and there are as"
+        " many as a rank has links."
     ),
     "pass-q": (
-        "The results for all other ranks wait everywhere and leave in one step, each by another"
+        "Every rank sends the results for all other ranks in one step, each over a different"
         " distance: one transfer per distance."
     ),
     "startrail": (
-        "Sections, teams and members are three axes of a mesh, and programs of loops name two,"
+        "Sections, teams and members are three axes of a mesh, but programs from loops have two,"
         " `outer` and `inner`: on 8 ranks `plan` shows three, in 9 statements. With one section, on"
-        " 4 or 9 ranks, it is loops. Member c begins with what comes from c sections on, which is"
-        " no shift by one number on any mesh: a message for each member."
+        " 4 or 9 ranks, the program is printed as loops. Member c starts with the data of the rank"
+        " that is c sections further, which is not a single shift on any mesh: each member needs a"
+        " message of its own."
     ),
     "tree": (
-        "Each level sends as many values as all levels before it together, and twice as far: one"
+        "Each level sends as many values as all previous levels together, twice as far: one"
         " transfer per level, and one attended value per rank."
     ),
 }
@@ -73,27 +74,29 @@ PARTLY = {
     "causal window": (
         {"mask": "causal & window:10000"},
         (
-            "Only what is needed travels, and a window needs other pieces of one rank than of the"
-            " next: pieces part, end their way at different ranks, and their sums come back from"
-            " there. Where no condition on the step and the rank says which, as of two pieces per"
-            " rank that go around, tables do. So do they for `usp`, whose loops `plan` shows in 6"
-            " and 8 statements: what goes around is a part of what an exchange brought, and"
-            " programs know the positions of whole ranks. What stays whole is loops: gathers,"
-            " exchanges of heads, and stripes, of which a window needs as much on every rank."
+            "Only what is needed is sent, and a window needs different pieces of different ranks:"
+            " pieces separate, stop at different ranks, and their sums return from there. If no"
+            " condition on the step and the rank says which pieces travel, as with two travelling"
+            " pieces per rank, the program uses tables. It also does for `usp`, although `plan`"
+            " shows loops in 6 and 8 statements: a part of the data from an exchange travels, and"
+            " programs know only the positions of whole ranks. Schedules that send whole blocks are"
+            " loops: gathers, exchanges of heads, and stripes, of which a window needs the same"
+            " share on every rank."
         ),
     ),
     "causal documents": (
         {"mask": "causal & documents:16384,16384,16384,16384"},
         (
-            "As under windows: which ranks share a document, and so which pieces travel, is a list"
-            " of ranks. `usp` is loops where documents end where groups of ranks do."
+            "As under windows: a list of ranks says which ranks share a document, and therefore"
+            " which pieces travel. `usp` is printed as loops if documents end where groups of ranks"
+            " end."
         ),
     ),
     "heads that the ranks do not divide": (
         {"mask": "causal", "heads": 12, "kv_heads": 6},
         (
-            "Ranks get slices of heads of different sizes, or several ranks the same ones, where"
-            " loops exchange equal slices. It concerns all who exchange or gather by heads."
+            "Ranks get slices of heads of different sizes, or several ranks get the same slice, but"
+            " loops exchange equal slices. This affects schedules that exchange or gather heads."
         ),
     ),
 }
@@ -136,9 +139,9 @@ def declared(row: str) -> set[str]:
 
 
 def matrix(names: Iterable[str], rows: Iterable[str]) -> Lines:
-    """Every form, for which rows it goes, and why not for others.
+    """Lists for each form the rows that it supports, and why it does not support others.
 
-    Raises AssertionError where a cell is not as `HOLES` says.
+    Raises AssertionError for a cell that differs from `HOLES`.
     """
     names, rows = list(names), list(rows)
     for name in names:
@@ -181,12 +184,12 @@ def programs(names: Iterable[str]) -> Lines:
     for name in names:
         counts = [size(name, "causal", target) for target in TARGETS]
         yield f"| `{name}` | {' | '.join(str(count or 'tables') for count in counts)} |"
-    yield from ("", "Loops that would grow with the number of ranks are printed as tables:", "")
+    yield from ("", "Programs whose loops would grow with the ranks are printed as tables:", "")
     yield from (f"* `{name}`: {reason}" for name, reason in IRREGULAR.items())
 
 
 def partly(names: Iterable[str]) -> Lines:
-    """For which workloads which programs are loops, with their lines, and why others are not."""
+    """Lists the lines of programs from loops per workload, and why others are not loops."""
     shown = [name for name in names if name not in IRREGULAR]
     yield from (
         f"| 8 ranks, torch and JAX | {' | '.join(PARTLY)} |",
@@ -207,10 +210,10 @@ def support() -> Lines:
     """The matrix, the kinds of programs, and what cannot be a plan."""
     yield from ("# Support matrix", "")
     yield from (
-        "Every schedule was tried with every mask and every shape when this page was built, with",
-        "37 tokens on 4 ranks. Forward and backward: the plans were verified, and run on virtual",
-        "ranks they agree with dense attention to 1e-12 (gradients to 1e-11) and leak nothing.",
-        "Programs: the pair was emitted; that programs are exact, the tests show by running them.",
+        "Every schedule was tried with every mask and every shape, with 37 tokens on 4 ranks.",
+        "Forward and backward: the plans were verified and run on virtual ranks; they agree with",
+        "dense attention to 1e-12 (gradients to 1e-11) and leak nothing. Programs: both passes",
+        "were emitted; the tests run programs and check that they are exact.",
         "",
     )
     yield from matrix(rl.SCHEDULES, ROWS)
@@ -218,16 +221,17 @@ def support() -> Lines:
     yield from (f"Masks: {', '.join(MASKS)}. Shapes, under a causal mask: {', '.join(SHAPES)}.", "")
     yield from ("## Loops and tables", "", *programs(rl.SCHEDULES), "")
     yield from (
-        "Under other masks, and with other heads. Where tiles are cut at run time, by the mask's",
-        "own bands, that takes some fifty lines: the boxes, their cutting, the merging of tiles,",
-        "and a self-check of some rows, as such programs hold for their own lengths only.",
+        "Lines of programs under other masks, and with other head counts. Programs that cut tiles",
+        "at run time, along the bands of the mask, have some fifty lines more: the boxes, their",
+        "cutting, the merging of tiles, and a self-check of sampled rows, because such programs",
+        "work only for their own lengths.",
         "",
         *partly(rl.SCHEDULES),
         "",
     )
     yield from ("## Layouts", "", *layouts(), "")
     yield from ("## Refused by name", "")
-    yield from ("Weights are not masks, and no plan expresses them:", "", "```text")
+    yield from ("Features that change weights cannot be expressed by a plan:", "", "```text")
     for word in ("dropout", "alibi", "softcap", "sinks"):
         yield from textwrap.wrap(refused_word(word), 88, subsequent_indent="    ")
     yield from ("```", "")
@@ -236,8 +240,8 @@ def support() -> Lines:
 def layouts() -> Lines:
     """Lists schedules that take no layout, or none that reads the mask, each tried, and why."""
     reasons = {
-        "groups": "lays out each document on ranks of its own",
-        "cache-ring": "lays out cache and new tokens apart",
+        "groups": "assigns each document to its own ranks",
+        "cache-ring": "lays out the cache and new tokens separately",
     }
     own, place = list[str](), list[str]()
     for name in rl.SCHEDULES:
@@ -249,11 +253,11 @@ def layouts() -> Lines:
     by_place = [name for name in place if name not in own]
     if set(by_place) != set(reasons):
         raise AssertionError(f"{by_place} take no layout by work, but declared are {[*reasons]}")
-    yield "Every schedule takes every layout, but for these:"
+    yield "Every schedule accepts every layout, with these exceptions:"
     yield ""
     listed = ", ".join(f"`{name}`" for name in own)
-    yield f"* {listed}: their rounds follow from the order of tokens or heads."
-    yield from (f"* `{n}` {reasons[n]}: no layout that reads the whole mask." for n in by_place)
+    yield f"* {listed}: their steps depend on the order of tokens or heads."
+    yield from (f"* `{n}` {reasons[n]}, so it accepts no layout by work." for n in by_place)
 
 
 def refused_word(word: str) -> str:

@@ -1,4 +1,4 @@
-"""Causes of predictions for TPUs that are too slow, each tried by itself, as the page shows it."""
+"""Possible causes of predictions for TPUs that are too slow, each tried alone."""
 
 from markdown import Lines, table
 
@@ -30,24 +30,24 @@ def causes(schedule: str, ranks: int, seq: int) -> list[float]:
 
 
 def section() -> Lines:
-    """The error that each cause could account for."""
+    """Lists the error that each cause could account for."""
     machine = hardware(MACHINE)
     usual, most = machine["attention.forward"], machine.range("attention.forward")[1]
     yield from (
-        "Rows of MaxText on v5p that were kept aside came out 35 to 60% too slow, for attention",
-        "alone. None of them is here; what is here says that a hop of its ring took compute +",
-        "transfer before a fix, and their maximum after, as is predicted. By how much would a",
-        "prediction of both passes, 32:8 heads of 128, causal, be too slow if",
+        "Held-out rows of MaxText on v5p were predicted 35 to 60% too slow, for attention alone.",
+        "None of them is in this repository. The rows that are say that a hop of its ring took",
+        "compute + transfer before a fix, and the maximum of both after it, as predicted. By how",
+        "much would a prediction of both passes (32:8 heads of 128, causal) be too slow if",
         "",
-        "* XLA hid all that travels behind other layers: *nothing waits for messages*;",
-        "* gradients were summed in 16 bit, not in 32: by less than with *half the bytes* of all;",
-        f"* kernels reached the *end of their range*, {most:g} of the peak, not the assumed",
+        "* XLA hid all transfers behind other layers: *nothing waits for messages*;",
+        "* gradients were summed in 16 bit instead of 32: at most *half the bytes* of messages;",
+        f"* kernels reached the *end of their range*, {most:g} of the peak, instead of the assumed",
         f"  {usual:g}?",
         "",
     )
     rows = {(name, *at): causes(name, *at) for name, own in SETTINGS.items() for at in own}
     yield from table(
-        ("schedule, ranks, tokens of a rank", *CAUSES),
+        ("schedule, ranks, tokens per rank", *CAUSES),
         (
             (f"{name}, {ranks}, {seq // ranks}", *(f"{share:+.0%}" for share in row))
             for (name, ranks, seq), row in rows.items()
@@ -57,9 +57,9 @@ def section() -> Lines:
     narrow = max(row[1] for row in gathers.values())
     hidden = [tokens for tokens, row in gathers.items() if row[0] >= ERROR]
     yield from (
-        f"Of all-gathers, narrower sums account for at most {narrow:.0%}.",
-        f"Hidden gathers account for {ERROR:.0%} and more where a rank has up to {max(hidden)}",
-        "tokens; on longer sequences nothing but the kernels' rate does. Without rows that state",
-        "their setting neither can be told from the other, and no constant was added.",
+        f"For all-gathers, narrower sums account for at most {narrow:.0%}.",
+        f"Hidden gathers account for {ERROR:.0%} or more if a rank has up to {max(hidden)} tokens;",
+        "on longer sequences only the rate of the kernels does. Without rows that state their",
+        "setting, the two causes cannot be distinguished, so no constant was added.",
         "",
     )

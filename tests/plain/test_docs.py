@@ -86,8 +86,8 @@ def test_a_hole_is_on_the_page_with_its_reason_and_none_goes_undeclared(
     page = "\n".join(matrix(["ring", "tree"], ["full", "causal"]))
     assert "| `jax` | all 2 | all 2 |" in page
     assert "| `jax --dynamic` | all 2 | full |" in page
-    assert "`jax --dynamic`: A compiled program sends what was fixed" in page
-    assert "`groups` lays out each document" in "\n".join(layouts())
+    assert "`jax --dynamic`: A compiled program sends fixed messages" in page
+    assert "`groups` assigns each document" in "\n".join(layouts())
     monkeypatch.setattr("support.HOLES", {})
     with pytest.raises(AssertionError, match=r"ring, causal: .*for the mask full.* but declared"):
         list(matrix(["ring"], ["causal"]))
