@@ -1,15 +1,16 @@
-"""Audits: what any attention on several ranks really computes, found by asking it alone.
+"""Audits any attention on several ranks as a black box: determines what it really computes.
 
-    case         what to audit: the attention, the ranks, and their positions
-    place        rows and columns of a matrix, and what is wanted of it
-    probes/      questions and answers: weights of pairs, layouts, scores, samples
-    faults/      what is wrong with them, where it shows first, and its kind
-    running/     functions on ranks, what they send, and where they wait
-    examining    all probes in their order
-    report       the verdict
+    case         defines what to audit: the attention, the ranks, and their positions
+    place        describes the rows and columns of a matrix, and the expected mask
+    probes/      asks questions: weights of pairs, layouts, scores, samples
+    faults/      locates and classifies faults in the answers
+    running/     calls functions on ranks; counts what they send; shows where they wait
+    examining    runs all probes in order
+    report       is the verdict
 
-An attention is linear in V and, for equal scores, an average: with indicators of positions as
-values, a call shows how often queries attend keys. No code of the implementation is looked at.
+Attention is linear in V and, for equal scores, an average. So if values are indicators of
+positions, the output of a call shows how often queries attend to keys. Audits never read the code
+of the implementation.
 """
 
 from collections.abc import Callable
@@ -36,11 +37,11 @@ def audit_rank(
 ) -> Report:
     """Audits a torch function on every rank of an initialised process group.
 
-    `attend(q, k, v)` takes and returns local shards, [batch, heads, tokens, head_dim]; it is given
-    `group` if it has such a parameter. Of what it returns beside out nothing is looked at: a
-    log-sum-exp has another base and another shape in each library. Every rank calls this, and gets
-    the same report. One rank needs no process group. Raises RankError where ranks wait longer than
-    `timeout` seconds, and RingloomError for a group of another number of ranks.
+    `attend(q, k, v)` takes and returns local shards, [batch, heads, tokens, head_dim]; it gets
+    `group` if it has such a parameter. Further results, such as a log-sum-exp, are ignored, because
+    libraries differ in its base and shape. Every rank calls this and gets the same report. A single
+    rank needs no process group. Raises RankError if ranks wait longer than `timeout` seconds, and
+    RingloomError if the group has another number of ranks.
     """
     from ringloom.runtimes.audit.examining import examine
     from ringloom.runtimes.audit.running.on_torch import Asker, lead

@@ -1,7 +1,7 @@
-"""The case of an audit: an attention to compute, its ranks, and which position each local row is.
+"""Defines the case of an audit: an attention, its ranks, and the position of each local row.
 
-A slot is a local row of a rank, counted over all ranks in their order. Slots of the KV side may
-hold the same position on several ranks, and slots of either side may be padding.
+A slot is a local row of a rank, numbered over all ranks in order. KV slots may hold the same
+position on several ranks, and slots of either side may be padding.
 """
 
 from dataclasses import dataclass, replace
@@ -14,16 +14,15 @@ from ringloom.planner.masks.mask import SideName
 from ringloom.planner.workload import Workload, check_request
 
 Ints = NDArray[np.int64]
-Positions = tuple[Ints, ...]  # of each rank's local rows, in their order; -1 is padding
+Positions = tuple[Ints, ...]  # positions of each rank's local rows, in order; -1 is padding
 PASSES = "forward", "both"
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """The slots of one side: their positions, their ranks, and the key that each of them holds.
+    """The slots of one side: positions, ranks and columns, int64 [slots] each.
 
-    `columns` numbers what a slot holds: its position, or, of padding, a number of its own behind
-    all positions. All int64 [slots].
+    A slot's column is its position; each padding slot has its own column after all positions.
     """
 
     positions: Ints
@@ -33,7 +32,7 @@ class Side:
 
     @property
     def width(self) -> int:
-        """Columns: positions and padding."""
+        """The number of columns, of positions and padding."""
         return self.tokens + int((self.positions < 0).sum())
 
     def locals(self) -> Ints:
@@ -42,7 +41,7 @@ class Side:
         return np.arange(len(self.ranks)) - first
 
     def first_slots(self) -> Ints:
-        """Returns the first slot that holds each column, [width]; -1 where none does."""
+        """Returns the first slot of each column, [width], or -1 if it has none."""
         first = np.full(self.width, -1)
         first[self.columns[::-1]] = np.arange(len(self.columns))[::-1]
         return first
@@ -50,12 +49,12 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """An audit to make: the attention, the ranks, and which positions they hold.
+    """The case of an audit: the attention, the ranks, and the positions that they hold.
 
-    `q` and `kv`: positions of each rank's local rows, int [tokens] each, -1 for padding; None to
-    have them detected, where ranks then hold nearly equal numbers of tokens. `passes`: "forward"
-    or "both". `seed`: of random inputs. `steps`: calls in a row that must not depend on each other.
-    Raises RingloomError for positions that do not hold the whole sequence.
+    `q` and `kv`: positions of each rank's local rows, int [tokens] each, -1 for padding. If they
+    are None, the audit detects them; ranks then hold nearly equal numbers of tokens. `passes`:
+    "forward" or "both". `seed`: of random inputs. `steps`: consecutive calls that must not depend
+    on each other. Raises RingloomError for positions that do not cover the sequence.
     """
 
     work: Workload
@@ -77,17 +76,17 @@ class Case:
         q = _whole("q", self.q if self.q is not None else self.kv, self.work.seq, self.ranks)
         kv = _whole("kv", self.kv if self.kv is not None else q, self.work.kv_seq, self.ranks)
         if len(held := _held(q)) != len(np.unique(held)):
-            raise RingloomError("q: a position is on two ranks, or twice on one")
+            raise RingloomError("q: a position occurs twice, on one rank or on two")
         object.__setattr__(self, "q", q)
         object.__setattr__(self, "kv", kv)
 
     @property
     def known(self) -> bool:
-        """True where positions are given."""
+        """True if positions are given."""
         return self.q is not None
 
     def in_slots(self) -> "Case":
-        """Returns the case with slots in place of positions that are not known."""
+        """Returns the case with slot numbers as positions if positions are unknown."""
         if self.known:
             return self
         q, kv = (_even(n, self.ranks) for n in (self.work.seq, self.work.kv_seq))
@@ -108,13 +107,13 @@ class Case:
 
 
 def _whole(name: str, shards: object, tokens: int, ranks: int) -> Positions:
-    """Returns shards as arrays; raises RingloomError unless they hold every position."""
+    """Returns shards as arrays; raises RingloomError unless they cover every position."""
     if not isinstance(shards, tuple | list) or len(shards) != ranks:
-        raise RingloomError(f"{name} must be the positions of each of {ranks} ranks")
+        raise RingloomError(f"{name} must list the positions of each of {ranks} ranks")
     arrays = tuple(np.asarray(shard, np.int64).reshape(-1) for shard in shards)
     held = np.unique(_held(arrays))
     if not np.array_equal(held, np.arange(tokens)):
-        raise RingloomError(f"{name}: the ranks must hold each of the positions 0 to {tokens - 1}")
+        raise RingloomError(f"{name}: ranks must hold all positions from 0 to {tokens - 1}")
     return arrays
 
 
@@ -124,5 +123,5 @@ def _held(shards: Positions) -> Ints:
 
 
 def _even(tokens: int, ranks: int) -> Positions:
-    """Cuts 0..tokens - 1 into runs of nearly equal length, the first ones longer."""
+    """Cuts 0..tokens - 1 into runs of nearly equal length, longer ones first."""
     return tuple(np.array_split(np.arange(tokens, dtype=np.int64), ranks))

@@ -1,4 +1,4 @@
-"""The examination: all probes in their order, and the report of what they showed."""
+"""Runs all probes in order and reports their results."""
 
 import time
 from dataclasses import replace
@@ -29,7 +29,7 @@ ENDS = "wrong shape", "crash"
 
 
 class Asks(Protocol):
-    """Whatever can be asked: a function on ranks."""
+    """Interface of a function on ranks to which questions can be put."""
 
     case: Case
     calls: int
@@ -38,11 +38,11 @@ class Asks(Protocol):
         """Returns the answer of all ranks."""
 
     def change(self, case: Case) -> None:
-        """Goes on with another case."""
+        """Replaces the case."""
 
 
 def examine(asker: Asks) -> Report:
-    """Asks all questions and returns the report; without a verdict where it cannot be probed."""
+    """Asks all questions; returns the report, without a verdict if probing is impossible."""
     start = time.monotonic()
     try:
         report = _examined(asker)
@@ -72,8 +72,8 @@ def _examined(asker: Asks) -> Report:
         asking = settled(ask, max(2, case.steps))
     seen = probe(case, asking, case.passes == "both")
     probed, shown, wanted = judge(case, seen)
-    ahead = any(fault.pass_ == "forward" for fault in probed)
-    if scores := [] if ahead else leveled(case, asking, at):  # gradients are scaled with them
+    forward_fails = any(fault.pass_ == "forward" for fault in probed)
+    if scores := [] if forward_fails else leveled(case, asking, at):  # they scale gradients, too
         probed = [*scores, *(x for x in probed if x.kind != "gradient scaled")]
     elif not probed and case.passes == "both" and case.work.softmax_scale:
         probed = [*loud_gradients(case, asking, at)]
@@ -94,7 +94,7 @@ def _examined(asker: Asks) -> Report:
 
 
 def leveled(case: Case, ask: levels.Ask, at: Place) -> list[Fault]:
-    """Returns the first fault of scores that are not all equal."""
+    """Returns the first fault that shows with unequal scores."""
     for look in (levels.heads, levels.scale, levels.merges, loud):
         if faults := [*look(case, ask, at)]:
             return faults
@@ -102,7 +102,7 @@ def leveled(case: Case, ask: levels.Ask, at: Place) -> list[Fault]:
 
 
 def _bytes(case: Case, answer: Answer) -> dict[str, Array]:
-    """Returns the bytes that ranks sent in a call, by pass: [ranks, ranks]."""
+    """Returns the bytes between ranks in a call, by pass: [ranks, ranks]."""
     if answer.traffic is None:
         return {}
     sent = {
@@ -116,7 +116,7 @@ def _bytes(case: Case, answer: Answer) -> dict[str, Array]:
 
 
 def _unseen(case: Case, blind: Array, wanted: Array) -> list[str]:
-    """Says what probing cannot see."""
+    """Returns sentences on what probing cannot show."""
     said = [COMMON]
     if case.passes == "both" and (pairs := int((blind & wanted).sum())):
         number = f"{pairs} pair{'s' * (pairs != 1)}"

@@ -1,4 +1,4 @@
-"""The place of a matrix: which queries its rows are, which keys its columns, and what is wanted."""
+"""Describes the rows and columns of a matrix of queries by keys, and its expected values."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,10 @@ from ringloom.runtimes.audit.case import Case, Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """The slots of queries, and the columns of keys, of a matrix: positions and ranks.
+    """Positions, ranks and local indices of a matrix's rows of queries and columns of keys.
 
-    `rows`: slots that hold a query. Columns behind all positions are padding.
+    `rows`: slots that hold a query. `wanted`: allowed pairs. Columns after all positions are
+    padding.
     """
 
     rows: Ints
@@ -27,12 +28,12 @@ class Place:
 
     @property
     def padding(self) -> Array:
-        """Columns of padding: bool [columns]."""
+        """True for columns of padding: bool [columns]."""
         return np.asarray(self.keys >= self.tokens)
 
 
 def place(case: Case) -> Place:
-    """Returns where the rows and columns of the matrices of a case are, and what is wanted."""
+    """Returns the description of the matrices of a case."""
     q, kv, work = case.side("q"), case.side("kv"), case.work
     rows = np.flatnonzero(q.positions >= 0)
     rows = rows[np.argsort(q.positions[rows])]

@@ -1,16 +1,16 @@
-"""Judges emitted files, which are not believed: they only compute.
+"""Judges emitted files without trusting them: a file only computes results.
 
-    claims      what a file says of itself, read without executing it
-    case        inputs, shards at the file's positions, which queries are compared
-    on_torch    ranks that execute a torch program
-    on_jax      a process that executes a JAX program
-    verdict     results against dense attention
-    pairs       the first pair that is attended wrongly
-    process     the process that does all this
+    claims      reads a file's statements about itself without executing it
+    case        draws inputs, cuts shards at the file's positions, selects queries to compare
+    on_torch    executes a torch program on ranks
+    on_jax      executes a JAX program in a process
+    verdict     compares results with dense attention
+    pairs       names the first pair with a wrong weight
+    process     is the process that does all this
 
-A file is executed in processes with limits of time and memory, which end as a whole. They answer
-with arrays; what is exact is decided in a process of our own and told through a pipe that they do
-not have. This is no sandbox: the file runs as its user.
+A file runs in processes with limits on time and memory, which are killed together. They return
+arrays; a separate process decides whether these are exact, and reports through a pipe to which
+the file has no access. This is no sandbox: the file runs with its user's permissions.
 """
 
 import json
@@ -35,10 +35,10 @@ LOOK = 0.2  # seconds between looks at the clock
 
 
 def judge(case: Case, seconds: float, track: Track) -> Verdict:
-    """Judges a program in at most `seconds`; nothing of it runs afterwards.
+    """Judges a program in at most `seconds`; none of its processes survives.
 
-    `track(stage, done, of)` is called several times a second, with `of` = 0 where the end of a
-    stage is not known. Raises RingloomError where the program does not take the length.
+    Calls `track(stage, done, of)` several times a second, with `of` = 0 if the length of a stage is
+    unknown. Raises RingloomError if the program does not support the sequence length.
     """
     path = os.pathsep.join(filter(None, [_root(), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory(prefix="ringloom-", ignore_cleanup_errors=True) as folder:
@@ -69,7 +69,7 @@ def _root() -> str:
 def _verdict(
     process: "subprocess.Popen[bytes]", pipe: int, seconds: float, track: Track
 ) -> Verdict:
-    """Listens to the judging process until it has a verdict, or ended, or time is over."""
+    """Returns the verdict of the judging process, or one that says that it ended or is late."""
     end, text, stage = time.monotonic() + seconds, b"", ("starting", 0, 0)
     while (left := end - time.monotonic()) > 0:
         track(*stage)

@@ -1,8 +1,8 @@
-"""Case   one judgement: a program, and the attention that it must compute.
+"""Defines a case: a program, and the attention that it must compute.
 
-    parts ::= out [dq dk dv [dsinks]] positions kv_positions     what each rank answers, as arrays
-            | positions kv_positions                             where these are no layout
-            | refusal                                            where it takes no such length
+    parts ::= out [dq dk dv [dsinks]] positions kv_positions     arrays that each rank returns
+            | positions kv_positions                             if these are no layout
+            | refusal                                            if the length is not supported
 
 Inputs are in sequence order; every rank gets the shards at its positions.
 """
@@ -16,17 +16,17 @@ import numpy as np
 from ringloom.planner.workload import Workload
 from ringloom.runtimes.arrays import Array, draw, draw_sinks
 
-PAIRS = 1 << 28  # of all heads, that are compared with dense attention at most
-FEWEST = 64  # queries that are compared at least
+PAIRS = 1 << 28  # maximum number of pairs, over all heads, to compare with dense attention
+FEWEST = 64  # minimum number of queries to compare
 Layout = list[Array]  # the positions of each rank
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A program by its text, and how it is judged.
+    """The text of a program, and how to judge it.
 
-    `backward`: gradients are judged, too. `dynamic`: attention takes tables. `memory`: bytes of
-    all ranks together. `until`: the `time.monotonic` at which ranks are to be done.
+    `backward`: compare gradients, too. `dynamic`: attention takes tables. `memory`: bytes of all
+    ranks together. `until`: the deadline of the ranks, by `time.monotonic`.
     """
 
     source: str
@@ -40,7 +40,7 @@ class Case:
     until: float
 
     def rows(self) -> Array:
-        """Returns the queries that are compared, ascending: all, or some of a long sequence."""
+        """Returns the queries to compare, ascending: all, or a sample of a long sequence."""
         most = max(FEWEST, PAIRS // (self.work.batch * self.work.heads * self.work.kv_seq))
         if most >= self.work.seq:
             return np.arange(self.work.seq)
@@ -48,7 +48,7 @@ class Case:
         return np.sort(random.choice(self.work.seq, most, replace=False))
 
     def inputs(self) -> list[Array]:
-        """Draws q, k, v and dout, which is 0 at queries that are not compared; and sinks."""
+        """Draws q, k, v, dout and sinks; dout is 0 at queries that are not compared."""
         q, k, v, dout = draw(self.work, self.seed)
         chosen = np.zeros(self.work.seq, bool)
         chosen[self.rows()] = True
@@ -58,7 +58,7 @@ class Case:
 
 
 def layouts(program: Any, case: Case, tables: Sequence[Any]) -> tuple[Layout, Layout]:
-    """Returns the positions of queries and of keys on every rank, as the program says them."""
+    """Returns the positions of queries and of keys on every rank according to the program."""
     kv_positions = getattr(program, "kv_positions", program.positions)
     sides = (program.positions, case.work.seq), (kv_positions, case.work.kv_seq)
     by_tables = case.dynamic and case.target == "torch"
@@ -73,9 +73,9 @@ def layouts(program: Any, case: Case, tables: Sequence[Any]) -> tuple[Layout, La
 
 
 def misplaced(layout: Layout, tokens: int, padded: bool) -> str:
-    """Returns a sentence on why positions are not a layout of tokens, "" where they are.
+    """Returns why positions are no layout of the tokens, or "" if they are.
 
-    Every position is on one rank, once; of a `padded` layout, places of padding have -1.
+    In a layout, every position occurs exactly once; in a `padded` one, padding has -1.
     """
     seen = np.full(tokens, -1)
     for rank, places in enumerate(layout):
@@ -85,8 +85,8 @@ def misplaced(layout: Layout, tokens: int, padded: bool) -> str:
         if wrong := own[(own < 0) | (own >= tokens)][:1].tolist():
             return f"rank {rank} has position {wrong[0]} of {tokens} tokens"
         order = np.sort(own)
-        if again := order[1:][order[1:] == order[:-1]][:1].tolist():
-            return f"rank {rank} has position {again[0]} twice"
+        if repeated := order[1:][order[1:] == order[:-1]][:1].tolist():
+            return f"rank {rank} has position {repeated[0]} twice"
         if shared := own[seen[own] >= 0][:1].tolist():
             return f"ranks {seen[shared[0]]} and {rank} both have position {shared[0]}"
         seen[own] = rank
@@ -95,8 +95,8 @@ def misplaced(layout: Layout, tokens: int, padded: bool) -> str:
 
 
 def misplacement(case: Case, q: Layout, kv: Layout) -> str:
-    """Returns what is wrong with the layout of either side, "" if nothing is."""
-    padded = case.target == "jax"  # whose shards are all of one size
+    """Returns what is wrong with the layout of either side, or "" if both are right."""
+    padded = case.target == "jax"  # shards in JAX have equal sizes
     if len(q) != case.ranks or len(kv) != case.ranks:
         return f"there are positions of {len(q)} and {len(kv)} ranks, not of {case.ranks}"
     wrong = misplaced(q, case.work.seq, padded)

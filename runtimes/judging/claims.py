@@ -1,6 +1,6 @@
-"""Claims of an emitted file about itself, read from its text: nothing of the file is executed.
+"""Reads the claims of an emitted file from its text, without executing any of it.
 
-Its claims say how to call it, and which attention it is judged by; none of them is believed.
+Claims only state how to call the file and what attention it should compute; none is trusted.
 """
 
 import ast
@@ -13,20 +13,20 @@ from ringloom.planner.errors import RingloomError
 from ringloom.planner.given import whole
 from ringloom.planner.workload import Workload
 
-CHECKED = 128  # queries per rank of a judgement where any length goes
-SIZES = "ranks", "heads", "kv_heads", "head_dim"  # that every PLAN names
-FORWARD_ALONE = ("out",)  # the results that a JAX program without a backward pass names
-LENGTHS = "seq", "kv_seq"  # that a PLAN leaves out where tables have them
+CHECKED = 128  # queries per rank to judge by if the program supports any length
+SIZES = "ranks", "heads", "kv_heads", "head_dim"  # present in every PLAN
+FORWARD_ALONE = ("out",)  # RESULTS of a JAX program without a backward pass
+LENGTHS = "seq", "kv_seq"  # absent from a PLAN if tables contain them
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The PLAN of a file, and its form.
+    """The PLAN of a file, and its interface.
 
     target     the library that it imports, "torch" or "jax"
-    dynamic    True: `attention` takes tables
-    backward   True: it has a backward pass
-    checked    the tokens of its own check, 0 where it does not say
+    dynamic    True if `attention` takes tables
+    backward   True if it has a backward pass
+    checked    the sequence length of its own check, 0 if unknown
     """
 
     plan: dict[str, Any]
@@ -43,9 +43,9 @@ class Claims:
     def workload(self, seq: int | None, mask: str | None) -> Workload:
         """Returns the attention to judge it by, in float64, of `seq` queries under `mask`.
 
-        Without them, the mask is that of PLAN, causal for a dynamic program, and the length is
-        that of PLAN, or the one of the program's own check where that is not far below 128 tokens
-        per rank. Raises RingloomError for a PLAN that cannot mean anything.
+        By default the mask is that of PLAN, causal for a dynamic program, and the length is that of
+        PLAN, or that of the program's own check if it has at least about 64 tokens per rank. Raises
+        RingloomError for an invalid PLAN.
         """
         planned = self.plan.get("seq", CHECKED * self.ranks)
         few = min(planned, CHECKED * self.ranks)
@@ -53,7 +53,7 @@ class Claims:
         seq = usual if seq is None else seq
         mask = mask or str(self.plan.get("mask", "causal"))
         if mask == self.plan.get("mask") and "@" in mask:
-            raise RingloomError("PLAN names a file as its mask: say --mask")
+            raise RingloomError("the mask in PLAN refers to a file: pass --mask")
         others = ("heads", "kv_heads", "head_dim", "v_head_dim", "scale", "sinks")
         sizes = {name: self.plan[name] for name in others if name in self.plan}
         keys = seq + self.plan.get("kv_seq", planned) - planned
@@ -65,13 +65,13 @@ def claims(text: bytes) -> Claims:
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError) as error:
-        raise RingloomError(f"it cannot be read as Python: {error}") from None
+        raise RingloomError(f"it is not valid Python: {error}") from None
     functions = {part.name: part for part in body if isinstance(part, ast.FunctionDef)}
     if not {"attention", "positions"} <= functions.keys():
-        raise RingloomError("it has no attention and positions: it is no program of ringloom emit")
+        raise RingloomError("ringloom did not emit it: it has no functions attention and positions")
     constants = {name: value for part in body for name, value in _literals(part)}
     if not isinstance(plan := constants.get("PLAN"), dict):
-        raise RingloomError("it has no PLAN of literals: it is no program of ringloom emit")
+        raise RingloomError("ringloom did not emit it: it has no PLAN of literals")
     for name in (*SIZES, *(name for name in LENGTHS if name in plan)):
         plan[name] = whole(f"PLAN[{name!r}]", plan.get(name, ""), 1)
     return Claims(
@@ -84,7 +84,7 @@ def claims(text: bytes) -> Claims:
 
 
 def _literals(part: ast.stmt) -> Iterator[tuple[str, Any]]:
-    """Yields the names that a statement gives to literals: A = B = 1, or A, B = 1, 2."""
+    """Yields (name, value) where a statement assigns literals: A = B = 1, or A, B = 1, 2."""
     if not isinstance(part, ast.Assign):
         return
     with suppress(ValueError, TypeError, SyntaxError, MemoryError):

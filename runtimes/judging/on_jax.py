@@ -1,4 +1,4 @@
-"""A JAX program that is judged: one process with a virtual device for every rank."""
+"""Runs a JAX program to be judged, in one process with a virtual device for every rank."""
 
 import os
 import pickle
@@ -24,7 +24,7 @@ Parts = list[Array]
 
 
 def run(case: Case, inputs: Sequence[Array], folder: Path, end: float) -> list[Parts]:
-    """Returns the parts of all ranks; raises RankError where the process fails or is not done."""
+    """Returns the parts of all ranks; raises RankError if the process fails or is late."""
     (folder / "run.pickle").write_bytes(pickle.dumps((case, inputs)))
     seconds = end - time.monotonic()
     try:
@@ -45,7 +45,7 @@ def run(case: Case, inputs: Sequence[Array], folder: Path, end: float) -> list[P
 
 
 def child() -> None:
-    """Executes the program in the folder named on the command line, and leaves its parts there."""
+    """Executes the program in the folder named on the command line, and saves its parts there."""
     folder = Path(sys.argv[1])
     case, inputs = pickle.loads((folder / "run.pickle").read_bytes())
     try:
@@ -57,7 +57,7 @@ def child() -> None:
 
 
 def attend(case: Case, inputs: Sequence[Array], folder: Path) -> list[Parts]:
-    """Executes the program: for each rank, what a `Case` says that ranks answer."""
+    """Executes the program; returns the parts of each rank, as `case` defines them."""
     import jax
     from jax.sharding import Mesh
 
@@ -90,13 +90,13 @@ def attend(case: Case, inputs: Sequence[Array], folder: Path) -> list[Parts]:
 
 
 def _in_layout(x: Array, layout: Layout, padding: float) -> Array:
-    """Returns a global array, shard after shard; what padding holds must change no result."""
+    """Returns a global array in layout order; values of padding must not affect results."""
     at = np.concatenate(layout)
     return np.where((at >= 0)[:, None], x[:, :, at], x.dtype.type(padding))
 
 
 def _parts(results: Sequence[Any], sides: Sequence[Layout], own: Sequence[Parts]) -> list[Parts]:
-    """Cuts results into the parts of the ranks; the sinks' gradient, a sum, is the first one's."""
+    """Cuts results into the parts of ranks; rank 0 gets dsinks, which is a sum."""
     arrays, ranks = [np.asarray(x) for x in results], range(len(own))
     cuts = [np.cumsum([*map(len, side)])[:-1] for side in sides]
     shards = [np.split(x, cut, axis=2) for x, cut in zip(arrays, cuts, strict=False)]

@@ -1,4 +1,4 @@
-"""The ranks of a torch program that is judged: processes that exchange over gloo."""
+"""Runs a torch program to be judged, on processes that exchange over gloo."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from ringloom.runtimes.torch.rank import Parts, to_numpy, to_torch
 
 
 def run(case: Case, inputs: Sequence[Array], folder: Path, end: float) -> list[Parts]:
-    """Returns the parts of all ranks; raises RankError where one of them fails or is not done."""
+    """Returns the parts of all ranks; raises RankError if one of them fails or is late."""
     body = partial(attend, case=case, folder=folder)
     return in_processes("", case.ranks, tuple(inputs), body, end - time.monotonic())
 
@@ -28,7 +28,7 @@ def run(case: Case, inputs: Sequence[Array], folder: Path, end: float) -> list[P
 def attend(
     _: ModuleType, group: Any, inputs: Sequence[Array], *, case: Case, folder: Path
 ) -> Parts:
-    """Executes the program on a rank: what a `Case` says that ranks answer."""
+    """Executes the program on a rank; returns its parts, as the module `case` defines them."""
     limit_memory(case.memory // case.ranks)
     program = load(case.source, folder)
     try:

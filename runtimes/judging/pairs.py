@@ -1,6 +1,6 @@
-"""Names the first pair that a program attends wrongly, by probing it as audits do.
+"""Names the first pair with a wrong weight, by probing a program as audits do.
 
-All questions are asked in one execution: each of them is a batch row.
+One execution asks all questions: each of them is a batch row.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,15 +17,14 @@ from ringloom.runtimes.audit.probes.questions import Answer, Question, inputs
 from ringloom.runtimes.judging.case import Case, Layout
 
 Run = Callable[[Sequence[Array]], Sequence[Sequence[Array]]]  # inputs to the parts of ranks
-PAIRS = 1 << 30  # of all heads and questions, that are computed at most
+PAIRS = 1 << 30  # maximum number of pairs to compute, over all heads and questions
 RESULTS = "out", "dq", "dk", "dv"
 
 
 def first_wrong_pair(case: Case, q: Layout, kv: Layout, run: Run) -> str:
-    """Returns the kind of a fault and its first wrong pair in a sentence; "" where none is found.
+    """Returns a sentence with a fault's kind and its first wrong pair, or "" if there is none.
 
-    `q` and `kv` are the positions of ranks. Nothing is asked of attention with sinks, and of long
-    sequences.
+    `q` and `kv` are the positions of ranks. Attention with sinks and long sequences are not probed.
     """
     work, (q_shards, kv_shards) = case.work, (_whole(q), _whole(kv))
     if work.sinks:
@@ -51,7 +50,7 @@ def first_wrong_pair(case: Case, q: Layout, kv: Layout, run: Run) -> str:
 
 
 def answered(case: Case, audited: Audited, questions: Sequence[Question], run: Run) -> list[Answer]:
-    """Returns the answers to questions, from one execution of the program."""
+    """Returns the answers to questions from one execution of the program."""
     work, sides = case.work, {name: audited.side(name) for name in ("q", "kv")}
     rows = {name: list[Array]() for name in ("q", "k", "v", "dout")}
     for question in questions:
@@ -76,7 +75,7 @@ def _answer(results: Sequence[Array]) -> Answer:
 
 
 def _shapes(audited: Audited) -> Sequence[tuple[int, ...]]:
-    """Returns the shapes of the results of one question, of all slots."""
+    """Returns the shapes of one question's results over all slots."""
     work, slots = audited.work, [len(audited.side(name).ranks) for name in ("q", "kv")]
     sides = (work.heads, slots[0]), (work.kv_heads, slots[1])
     dims = (sides[0], work.v_head_dim), (sides[0], work.head_dim)

@@ -1,7 +1,7 @@
-"""The process that judges: it draws inputs, has ranks execute a program, and compares.
+"""The judging process: draws inputs, executes a program on ranks, and compares the results.
 
-It tells its parent through a pipe that no rank has, a JSON object per line: {"stage": [name, done,
-of]}, and at last {"verdict": {...}} or {"refused": sentence}.
+It writes a JSON object per line to a pipe that no rank has: {"stage": [name, done, of]}, and
+finally {"verdict": {...}} or {"refused": sentence}.
 """
 
 import json
@@ -26,13 +26,13 @@ from ringloom.runtimes.machine import RankError, serve
 
 
 def main() -> None:
-    """Judges the case in the folder named on the command line, and tells the pipe named there."""
+    """Judges the case in a folder and writes to a pipe, both named on the command line."""
     folder, number = Path(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(number, False)
     case: Case = pickle.loads((folder / "case.pickle").read_bytes())
-    if case.target == "torch":  # imported there while it is imported here
+    if case.target == "torch":  # the server imports it while this process does
         serve("ringloom.runtimes.judging.on_torch")
-    tempfile.tempdir = str(folder)  # which the parent removes
+    tempfile.tempdir = str(folder)  # the parent removes it
     with os.fdopen(number, "w") as pipe:
 
         def tell(**message: Any) -> None:
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def judged(case: Case, folder: Path, track: Track) -> Verdict:
-    """Returns the verdict on a program; raises RingloomError where it takes no such length."""
+    """Returns the verdict on a program; raises RingloomError if it does not support the length."""
     track(f"importing {case.target}", 0, 0)
     runtime = import_module(f"ringloom.runtimes.judging.on_{case.target}")
     if case.dynamic and case.target == "torch":
@@ -74,4 +74,4 @@ def judged(case: Case, folder: Path, track: Track) -> Verdict:
     except RankError as error:
         return Verdict(False, str(error))
     except Exception as error:  # arrays of a hostile file may be anything
-        return Verdict(False, f"the ranks left no results that can be read: {error!r:.400}")
+        return Verdict(False, f"the results of the ranks cannot be read: {error!r:.400}")

@@ -1,4 +1,4 @@
-"""The check that a file has of itself: a second opinion, which nothing rests on."""
+"""Runs the check that a file contains: a second opinion that does not affect the verdict."""
 
 import os
 import re
@@ -12,15 +12,15 @@ from typing import IO
 from ringloom.planner.errors import shown
 from ringloom.runtimes.process_tree import tree
 
-KEPT = 4000  # characters of a program's last words that are kept
-READ = 1 << 20  # bytes of a program's output that are read
-# The last line of a traceback, also of one of several ranks, but not of who started these.
+KEPT = 4000  # characters of a program's last output to keep
+READ = 1 << 20  # bytes of a program's output to read at once
+# The last line of a traceback, also with a rank's prefix, but not the launcher's own error.
 ERROR = re.compile(r"(?:\[rank\d+\]: )?((?!.*ChildFailed)[A-Za-z][\w.]*(?:Error|Exception)\b.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class SelfCheck:
-    """The end of a file's own check: its exit status, None where time was over, and its words."""
+    """The result of a file's own check: its exit status, None if it was late, and its output."""
 
     status: int | None
     output: str = ""
@@ -28,23 +28,23 @@ class SelfCheck:
 
     @property
     def passed(self) -> bool | None:
-        """True for the exit status 0; None where there is none."""
+        """True for exit status 0; None if there is no exit status."""
         return None if self.status is None else self.status == 0
 
     @property
     def words(self) -> str:
-        """Its last words on stdout, and where it fails those on stderr."""
+        """The end of stdout, and of stderr if the check failed."""
         return (self.output + ("" if self.passed else self.errors)).strip()[-KEPT:]
 
     @property
     def summary(self) -> str:
-        """The same with no more of stderr than the errors that were raised."""
+        """The end of stdout, and the errors from stderr if the check failed."""
         said = "" if self.passed else first_errors(self.errors)
         return (self.output + said).strip()[-KEPT:]
 
 
 def self_check(file: str, seq: int | None, memory: int, seconds: float) -> SelfCheck:
-    """Runs a file as its header says, for at most `seconds`; nothing of it runs afterwards."""
+    """Runs a file's own check for at most `seconds`; none of its processes survives."""
     path = str(Path(file).absolute())  # also where the name begins as options of Python do
     command = [sys.executable, path, *([] if seq is None else ["--seq", str(seq)])]
     begun = tree(command, memory=memory, streams=subprocess.PIPE)
@@ -59,7 +59,7 @@ def self_check(file: str, seq: int | None, memory: int, seconds: float) -> SelfC
 
 
 def last(stream: IO[bytes]) -> str:
-    """Reads a stream to its end; returns the last bytes as a text that a terminal may show."""
+    """Reads a stream to its end; returns the last bytes as text that is safe for a terminal."""
     kept = b""
     with stream:
         while more := os.read(stream.fileno(), READ):
@@ -68,6 +68,6 @@ def last(stream: IO[bytes]) -> str:
 
 
 def first_errors(words: str) -> str:
-    """Returns the line of each error that a program raised, once; its words where there is none."""
+    """Returns the lines of distinct errors in a program's output, or all of it without errors."""
     errors = [line[1] for line in map(ERROR.match, words.splitlines()) if line]
     return "\n".join(dict.fromkeys(errors)) or words

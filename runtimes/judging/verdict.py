@@ -1,4 +1,4 @@
-"""Verdict   errors of a program against dense attention, or the reason why there are none."""
+"""Compares a program's results with dense attention."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from ringloom.runtimes.judging.case import Case, Layout, misplacement
 from ringloom.runtimes.reference import dense
 from ringloom.runtimes.validation import EXACT, GRADIENTS, distance
 
-LISTED = 8  # results with NaN that are named
+LISTED = 8  # results with NaN to name
 BLOCK = 1 << 22  # scores of a head that dense attention holds at once
-Track = Callable[[str, int, int], None]  # of a stage: its name, what is done, and of how much
+Track = Callable[[str, int, int], None]  # takes a stage's name, steps done, and steps in total
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Verdict:
     """The judgement of a program.
 
     `errors` and `tolerances` are largest absolute differences by name: "forward", and with
-    gradients "dq", "dk", "dv" and "dsink". `reason` says why a program without errors is not
-    exact. `queries`: how many were compared. `fault`: the first pair that is attended wrongly, in a
-    sentence, where probing found one.
+    gradients "dq", "dk", "dv" and "dsink". `reason` explains why a program without errors is not
+    exact. `queries`: the number of compared queries. `fault`: a sentence on the first pair with a
+    wrong weight, if probing located one.
     """
 
     exact: bool
@@ -37,7 +37,7 @@ class Verdict:
 def compare(
     case: Case, inputs: Sequence[Array], parts: Sequence[Sequence[Array]], track: Track
 ) -> Verdict:
-    """Compares what ranks answered with dense attention; raises RingloomError for a refusal."""
+    """Compares the parts of ranks with dense attention; raises RingloomError for a refusal."""
     for one in parts:
         if len(one) == 1 and one[0].dtype.kind == "U":
             raise RingloomError(str(one[0]))
@@ -69,9 +69,9 @@ def compare(
 
 
 def joined(shards: Sequence[Array], layout: Layout | None, shape: tuple[int, ...]) -> Array | None:
-    """Returns the whole result in sequence order, the sum where it has no layout.
+    """Returns the whole result in sequence order, or the sum of shards if it has no layout.
 
-    None if shards are of other shapes.
+    Returns None if shards have other shapes.
     """
     if layout is None:
         return np.sum(shards, axis=0) if {x.shape for x in shards} == {shape} else None
@@ -84,7 +84,7 @@ def joined(shards: Sequence[Array], layout: Layout | None, shape: tuple[int, ...
 
 
 def dense_results(case: Case, inputs: Sequence[Array], track: Track) -> list[Array]:
-    """Computes out, zero where queries are not compared, and gradients, a block at a time."""
+    """Returns dense results, a block of queries at a time; out is 0 at other queries."""
     work, rows = case.work, case.rows()
     q, k, v, dout, *sinks = inputs
     sunk = sinks[0] if sinks else None

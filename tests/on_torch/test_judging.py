@@ -120,7 +120,7 @@ LYING = {
     "raises": (doing("raise KeyError('\\x1b[2J')"), "KeyError"),
     "takes 100 GB": (doing("x = bytearray(10**11)\nreturn right(q, k, v)"), "MemoryError"),
     **{
-        f"forges results {number}": (doing(FORGING.format(content)), "results that can be read")
+        f"forges results {number}": (doing(FORGING.format(content)), "of the ranks cannot be read")
         for number, content in enumerate((b"PK\x03\x04", b"\x80\x04K\x01.", b""))
     },
 }

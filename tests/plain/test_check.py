@@ -54,15 +54,18 @@ EXACT = Verdict(True, "", {"forward": 1e-16}, {"forward": 1e-12}, 8)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("print('exact')", "it has no attention and positions"),
-        ("x = (\n", "it cannot be read as Python: '(' was never closed"),
-        ("\0", "it cannot be read as Python: "),
-        (HEAD, "it has no PLAN of literals"),
-        (f"{HEAD}PLAN = dict(ranks=2)", "it has no PLAN of literals"),
+        ("print('exact')", "ringloom did not emit it: it has no functions attention and positions"),
+        ("x = (\n", "it is not valid Python: '(' was never closed"),
+        ("\0", "it is not valid Python: "),
+        (HEAD, "ringloom did not emit it: it has no PLAN of literals"),
+        (f"{HEAD}PLAN = dict(ranks=2)", "ringloom did not emit it: it has no PLAN of literals"),
         (f"{HEAD}PLAN = {PLAN | {'ranks': 0}}", "PLAN['ranks'] 0 is less than 1"),
         (f"{HEAD}PLAN = {PLAN | {'heads': 'x'}}", "PLAN['heads'] 'x' is not a whole number"),
         (f"{HEAD}PLAN = {PLAN | {'mask': 'casual'}}", "did you mean causal?"),
-        (f"{HEAD}PLAN = {PLAN | {'mask': 'documents@/etc/hosts'}}", "PLAN names a file as its"),
+        (
+            f"{HEAD}PLAN = {PLAN | {'mask': 'documents@/etc/hosts'}}",
+            "the mask in PLAN refers to a file",
+        ),
         (f"{HEAD}PLAN = {PLAN | {'heads': 2**30}}", "more than the"),
     ],
 )
