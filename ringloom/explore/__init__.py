@@ -1,9 +1,9 @@
-"""A local page to play with: choices, the same pictures as the report's, redrawn at once.
+"""A local page with controls that redraws the report's pictures at every change.
 
-choices.py   what a reader chose, to and from an address, as a command and as Python
-controls.py  the same as entries of the page, and as files
-view.py      the pictures of one study
-answers.py   answers in stages, left at the next change; all other schedules, row by row
-session.py   one reader: controls, pictures, table
-gate.py      requests that are the page's own, which alone pass
+choices.py   values of the controls, to and from a URL, as a command and as Python
+controls.py  labels and options of the controls, and files to download
+view.py      the pictures of the chosen plan
+answers.py   answers in stages, dropped at the next change; the table of all schedules, row by row
+session.py   one open page: controls, pictures, table
+gate.py      accepts requests of the page itself only
 """

@@ -1,7 +1,6 @@
-"""Answers in stages: one whenever the server has nothing else to do, until the next answer.
+"""Answers in stages: the server runs one whenever it is idle, until the next answer begins.
 
-Their texts are HTML by the id of the element that holds it; the table of all schedules is filled in
-row by row.
+Texts are HTML by element id; the table of all schedules is filled in row by row.
 """
 
 from collections.abc import Iterator
@@ -20,26 +19,26 @@ from ringloom.report.summary import summary
 from ringloom.rows import Refusal, Row
 
 Stages = Iterator[int]  # each stage yields the milliseconds until the next one
-PAUSE = 10  # milliseconds: of changes that follow each other faster, only the last is answered
+PAUSE = 10  # milliseconds: of changes closer to each other, only the last is answered
 QUIET = 100  # milliseconds without a change before the first row
-POLL = 10  # milliseconds between looks at a row that is on its way
-WORKERS = ThreadPoolExecutor(2)  # beside the server, which goes on answering; one row may be left
+POLL = 10  # milliseconds between checks for a finished row
+WORKERS = ThreadPoolExecutor(2)  # one may still compute a row that is no longer needed
 CODE = asset("words.js", Path(__file__).parent / "page")
 
 
 class Turns:
-    """The stages of one answer; of another one that has begun since, nothing more is done."""
+    """Runs the stages of the latest answer; earlier answers are dropped."""
 
     def __init__(self) -> None:
         self.stages: Stages = iter(())
 
     def begin(self, stages: Stages) -> None:
-        """Leave what is still to do, and begin another answer after a pause."""
+        """Drops the remaining stages, and begins another answer after a pause."""
         self.stages = stages
         self._wait(stages, PAUSE)
 
     def _go_on(self, stages: Stages) -> None:
-        """Do the next stage, unless another answer has begun or the reader has left the page."""
+        """Runs the next stage, unless another answer has begun or the reader has left the page."""
         read = pn.state.curdoc.session_context.session.connection_count
         if read and stages is self.stages and (pause := next(stages, None)) is not None:
             self._wait(stages, pause)
@@ -49,26 +48,26 @@ class Turns:
 
 
 class Words:
-    """Texts in the page's own elements: a widget for each would lay out the whole page."""
+    """Texts in elements of the page; a widget for each would lay out the whole page again."""
 
     def __init__(self, *names: str) -> None:
         self.source = ColumnDataSource(data={name: [""] for name in names}, name="words")
         self.source.js_on_change("patching", CustomJS(code=CODE))
 
     def __getitem__(self, name: str) -> str:
-        """The HTML of one element."""
+        """Returns the HTML of one element."""
         text: str = self.source.data[name][0]
         return text
 
     def say(self, **texts: str) -> None:
-        """Other HTML for some elements, each told by itself: messages may overtake each other."""
+        """Sends replacement HTML per element; messages may arrive out of order."""
         new = {name: [(0, text)] for name, text in texts.items() if text != self[name]}
         if new:
             self.source.patch(new)
 
 
 class Table:
-    """Rows of the choices that are shown; `fill` adds those of other schedules."""
+    """The rows of the current choices; `fill` adds those of other schedules."""
 
     def __init__(self, words: Words) -> None:
         self.words, self.choices = words, Choices()
@@ -76,14 +75,14 @@ class Table:
         self.left, self.count = list[str](), 0
 
     def take(self, choices: Choices, rows: list[Row]) -> None:
-        """Show the first rows of other choices."""
+        """Shows the first rows of new choices."""
         self.choices, self.rows, self.refused = choices, list(rows), []
         self.left = others(choices)
         self.count = len(self.left)
         self._say()
 
     def fill(self) -> Stages:
-        """Fill in the other rows, the first after a while without changes."""
+        """Adds the other rows, the first one after QUIET milliseconds without a change."""
         yield QUIET
         while self.left:
             row = WORKERS.submit(row_of, replace(self.choices, schedule=self.left[0]))
@@ -98,7 +97,7 @@ class Table:
             self._say()
 
     def _say(self) -> None:
-        """Rows, the fastest first, and how many are still to come."""
+        """Shows the rows, the fastest first, and how many are missing."""
         done, progress = self.count - len(self.left), ""
         if self.left:
             bar = f'<progress value="{done}" max="{self.count}"></progress>'

@@ -1,6 +1,6 @@
-"""Choices of a reader, as in an address: ?schedule=zigzag&ranks=8&seq=256k&mask=causal ...
+"""Choices of a reader, as in a URL: ?schedule=zigzag&ranks=8&seq=256k&mask=causal ...
 
-An address may come from anybody: every part is checked, and no part may name a file.
+URLs are untrusted: every part is checked, and none may name a file.
 """
 
 import shlex
@@ -21,20 +21,20 @@ from ringloom.simulator.network.topology import KINDS
 from ringloom.simulator.network.topology import forms as topology_forms
 from ringloom.simulator.scenario import Scenario, text_of, value_of
 
-MOST_RANKS = 1024  # beyond these, an answer takes too long to wait for
+MOST_RANKS = 1024  # more take too long to answer
 MOST_HEADS = 1024
 LONGEST = 1 << 24  # tokens
 WIDEST = 200  # characters of an entry
-SCENARIO = {  # what a choice is called in a scenario
+SCENARIO = {  # choice -> field of Scenario
     **{name: name for name in ("topology", "placement", "buffers", "share", "launch")},
     "stragglers": "speeds",
     "slow_links": "links",
 }
-LIKE = {"kv_heads": "heads", "v_head_dim": "head_dim"}  # what each is where nothing is said of it
+LIKE = {"kv_heads": "heads", "v_head_dim": "head_dim"}  # choice -> the choice that it defaults to
 
 
 class ChoiceError(RingloomError):
-    """Raised for choices that make no sense; `at` has a sentence by the name of each wrong one."""
+    """Raised for invalid choices; `at` maps the name of each to a message."""
 
     def __init__(self, at: dict[str, str]) -> None:
         super().__init__("; ".join(at.values()))
@@ -43,12 +43,12 @@ class ChoiceError(RingloomError):
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Values of the controls, which `from_query` reads and checks."""
+    """Values of the controls; `from_query` reads and checks them."""
 
     schedule: str = "ring"
     ranks: int = 8
     seq: str = "256k"
-    kv_seq: str = ""  # as many
+    kv_seq: str = ""  # defaults to seq
     mask: str = "causal"
     heads: int = 32
     kv_heads: int = 32
@@ -68,7 +68,7 @@ class Choices:
 
     @property
     def work(self) -> Workload:
-        """The workload, its mask parsed."""
+        """Returns the workload, with its mask parsed."""
         return Workload(
             seq=tokens(self.seq),
             kv_seq=tokens(self.kv_seq or self.seq),
@@ -82,37 +82,37 @@ class Choices:
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario of all that is not as usual."""
+        """Returns the scenario."""
         return replace(self.part(*SCENARIO), overlap=self.overlap)
 
     def part(self, *names: str) -> Scenario:
-        """The scenario of some of its choices; raises RingloomError for values that make none."""
+        """Returns the scenario of some choices; raises RingloomError for invalid values."""
         texts = {SCENARIO[name]: getattr(self, name) for name in names}
         return Scenario(**{name: value_of(name, text) for name, text in texts.items() if text})
 
     def texts(self) -> dict[str, str]:
-        """The entries of the controls, by their names."""
+        """Returns the texts of the controls by name."""
         return {name.rstrip("_"): _text(value) for name, value in asdict(self).items()}
 
     def query(self) -> dict[str, str]:
-        """The parts of an address that bring these choices back; defaults are left out."""
+        """Returns the parts of a URL that restore these choices, without defaults."""
         usual = Choices().texts() | {name: str(getattr(self, like)) for name, like in LIKE.items()}
         return {name: text for name, text in self.texts().items() if text != usual[name]}
 
     @property
     def address(self) -> str:
-        """The same, as the end of an address."""
+        """Returns the same as the query string of a URL."""
         return f"?{urlencode(self.query())}"
 
     @property
     def command(self) -> str:
-        """The command that compares the chosen schedule with the ring."""
+        """Returns the command that compares the chosen schedule with the ring."""
         words = ["ringloom", "compare", "--schedules", self.schedule]
         options = {"pass": "--pass", "stragglers": "--straggler", "slow_links": "--slow-link"}
         options |= {"buffers": "--recv-buffers", "launch": "--launch-latency"}
         options["share"] = "--comm-sm-fraction"
         flags = {"schedule": [], "overlap": ["--no-overlap"], "sinks": ["--sinks"]}
-        flags |= {} if self.overlap else {"share": []}  # which is taken from nothing
+        flags |= {} if self.overlap else {"share": []}  # without overlap, transfers take no share
         ranks = {"ranks": str(self.ranks), "seq": self.seq}
         for name, text in (ranks | self.query()).items():
             option = options.get(name, f"--{name.replace('_', '-')}")
@@ -121,7 +121,7 @@ class Choices:
 
     @property
     def python(self) -> str:
-        """Lines of Python that plan and predict the chosen schedule."""
+        """Returns Python code that plans and simulates the chosen schedule."""
         names = ("heads", "kv_heads", "head_dim", "v_head_dim", "sinks", "mask")
         sizes = [f"{name}={getattr(self, name)!r}" for name in names]
         sizes += [f"kv_seq={tokens(self.kv_seq)}"] if self.kv_seq else []
@@ -136,7 +136,7 @@ class Choices:
 
 
 def from_scenario(scenario: Scenario, **others: Any) -> Choices:
-    """Returns the choices of a scenario; raises RingloomError for what an address cannot say."""
+    """Returns the choices of a scenario; raises RingloomError if the page has no control for it."""
     values = {field.name: getattr(scenario, field.name) for field in fields(Scenario)}
     values["speeds"] = scenario.speed_factors
     texts = {name: text_of(values.pop(key)) for name, key in SCENARIO.items()}
@@ -147,14 +147,14 @@ def from_scenario(scenario: Scenario, **others: Any) -> Choices:
 
 
 def entries(query: Mapping[str, str]) -> dict[str, str]:
-    """Returns the entry of each control, right or wrong, for an address."""
+    """Returns the text of each control for a URL, valid or not."""
     alike = {name: query[like] for name, like in LIKE.items() if _is_whole(query.get(like, ""))}
     usual = Choices().texts() | alike
     return {name: query.get(name, text) for name, text in usual.items()}
 
 
 def from_query(query: Mapping[str, str]) -> Choices:
-    """Returns the choices of an address; raises ChoiceError for invalid parts."""
+    """Returns the choices of a URL; raises ChoiceError for invalid parts."""
     texts, wrong, choices = entries(query), dict[str, str](), Choices()
     known = dict(zip(texts, fields(Choices), strict=True))
     for name, (after, check) in CHECKS.items():
@@ -176,10 +176,10 @@ def _text(value: Any) -> str:
 
 
 def _value(text: str, field: Any) -> Any:
-    """Reads an entry as a value of the type that the field has by default."""
+    """Reads a text as a value of the field's type."""
     name, usual = field.name.rstrip("_"), field.default
     if len(text) > WIDEST:
-        raise RingloomError(f"{name} has at most {WIDEST} characters, not {len(text)}")
+        raise RingloomError(f"{name} must have at most {WIDEST} characters, not {len(text)}")
     if isinstance(usual, bool):
         if text not in ("on", "off"):
             raise RingloomError(f"{name} must be on or off, not {text[:40]!r}")
@@ -195,7 +195,7 @@ def _is_whole(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 6
 
 
-# ---- checks, one per choice: each relies on the choices that it names, which are checked before
+# ---- checks: one per choice, after the checks of the choices that it names
 
 
 def _one_of(what: str, value: str, known: Any) -> None:
@@ -210,11 +210,11 @@ def _within(what: str, value: int, most: int, shown: object = None) -> None:
 
 def _no_file(value: str, instead: str, marks: str = "./\\") -> None:
     if any(mark in value for mark in marks):
-        raise RingloomError(f"an address names no files: {instead}")
+        raise RingloomError(f"a URL must not name files: {instead}")
 
 
 def _mask(given: Choices) -> None:
-    _no_file(given.mask, "write the mask out", marks="@")
+    _no_file(given.mask, "write out the mask", marks="@")
     Workload(tokens(given.seq), tokens(given.kv_seq or given.seq), mask=given.mask)
 
 
@@ -243,7 +243,7 @@ def _topology(given: Choices) -> None:
 
 
 def _routes(given: Choices, name: str, *names: str) -> None:
-    """Find the ways where a choice is made; RingloomError where it does not fit those before."""
+    """Finds the routes of a choice; raises RingloomError if it contradicts earlier choices."""
     if getattr(given, name):
         given.part(*names, name).routes(hardware(given.hardware), given.ranks)
 
@@ -266,5 +266,5 @@ CHECKS: dict[str, tuple[tuple[str, ...], Callable[[Choices], object]]] = {
     "placement": (PLACES[:-1], lambda given: _routes(given, "placement", "topology")),
     "slow_links": (PLACES, lambda given: _routes(given, "slow_links", "topology", "placement")),
     **{name: ((), methodcaller("part", name)) for name in ("buffers", "share", "launch")},
-    **dict.fromkeys(("sinks", "overlap"), ((), lambda _: None)),  # on or off: all is said
+    **dict.fromkeys(("sinks", "overlap"), ((), lambda _: None)),  # on or off: nothing to check
 }

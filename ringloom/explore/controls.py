@@ -1,4 +1,4 @@
-"""The controls of the page, whose entries are read as an address is, and files to download."""
+"""Labels and options of the page's controls, and the files that it offers for download."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ LABELS = {
     "launch": "kernel launch latency [s]",
 }
 RARE = {*SCENARIO, "kv_seq", "v_head_dim", "sinks", "overlap"}  # folded away while all are default
-OPTIONS = {"schedule": SCHEDULES, "hardware": machines(), "pass": PASSES}  # of lists
+OPTIONS = {"schedule": SCHEDULES, "hardware": machines(), "pass": PASSES}  # of select boxes
 
 
 def unfolded(texts: Mapping[str, str]) -> bool:
@@ -40,25 +40,25 @@ def unfolded(texts: Mapping[str, str]) -> bool:
     return any(texts[name] != usual[name] for name in RARE)
 
 
-# ---- files: the plan, the trace, the program
+# ---- files: plan, trace, program
 
 
 def plan_file(choices: Choices) -> str:
-    """A plan file, of a pair for both passes."""
+    """Returns the plan file, with both plans of both passes."""
     return dumps(planned(choices.schedule, choices.work, choices.ranks, choices.pass_))
 
 
 def trace_file(choices: Choices) -> str:
-    """A Chrome trace of the prediction."""
+    """Returns a Chrome trace of the prediction."""
     return json.dumps(trace(predicted(choices).prediction), separators=(",", ":"))
 
 
 def program(choices: Choices, target: str) -> str:
-    """The emitted program, forward and backward whatever pass is shown."""
+    """Returns the emitted program, always forward and backward."""
     return emit(planned(choices.schedule, choices.work, choices.ranks, "both"), target)
 
 
-FILES: dict[str, tuple[str, Callable[[Choices], str]]] = {  # how their names end, and their texts
+FILES: dict[str, tuple[str, Callable[[Choices], str]]] = {  # suffix of the name, and the text
     "plan": ("plan.json", plan_file),
     "trace": ("trace.json", trace_file),
     **{f"{t} program": (f"{t}.py", partial(program, target=t)) for t in TARGETS},

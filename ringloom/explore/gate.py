@@ -1,9 +1,9 @@
-"""guard(server)   lets requests of the server's own page through, and no others.
+"""Lets only requests of the server's own page through.
 
-Pages of other sites can reach an address of this machine through the reader's browser: by a name of
-their own that leads here (the Host gives it away), or by its address from their page (the Origin
-does, or what browsers say of the site). Only the page itself makes a session, and there are at most
-MOST_SESSIONS; a connection needs the token of one that is there.
+Pages of other sites can reach this machine through the reader's browser: by a host name of their
+own that resolves to it (the Host header shows that), or by requests from their page (the Origin or
+Sec-Fetch-Site header does). Only loading the page makes a session, at most MOST_SESSIONS at a time;
+a connection needs the token of an open session.
 """
 
 from time import time
@@ -16,26 +16,26 @@ from tornado.web import RequestHandler
 
 MOST_SESSIONS = 32
 PAGE, CONNECTION = "/", "/ws"
-CLOSED = "/autoload.js", "/metadata"  # for pages of others; they make sessions
-SESSION_NAMES = "bokeh-token", "bokeh-session-id"  # by which a request chooses its session
+CLOSED = "/autoload.js", "/metadata"  # for embedding in other pages; they make sessions
+SESSION_NAMES = "bokeh-token", "bokeh-session-id"  # parameters that choose a session
 
 
 class Refusing(RequestHandler):
-    """Answers every request with the status and the reason that it is made with."""
+    """Answers every request with a given status and reason."""
 
     def initialize(self, status: int, reason: str) -> None:
-        """Takes the answer."""
+        """Stores the answer."""
         self.status, self.reason = status, reason
 
     def prepare(self) -> None:
-        """Answers before anything of the request is looked at."""
+        """Answers before the request is processed."""
         self.set_status(self.status)
         self.set_header("Content-Type", "text/plain")
         self.finish(f"{self.reason}\n")
 
 
 class Gate(Router):
-    """Stands before a Bokeh server: asks of each request whether it may pass."""
+    """Routes requests to a Bokeh server, and refuses those that are not allowed."""
 
     def __init__(self, server: Any) -> None:
         self.server = server
@@ -44,7 +44,7 @@ class Gate(Router):
         self.origins = {f"http://{host}" for host in self.hosts}
 
     def find_handler(self, request: HTTPServerRequest, **more: Any) -> HTTPMessageDelegate | None:
-        """Returns what answers a request."""
+        """Returns the handler of a request."""
         application = self.server._tornado
         if (refusal := self.refusal(request)) is not None:
             answer = dict(zip(("status", "reason"), refusal, strict=True))
@@ -56,10 +56,10 @@ class Gate(Router):
         return handler
 
     def refusal(self, request: HTTPServerRequest) -> tuple[int, str] | None:
-        """Returns the status and the reason of a refusal, None for a request that may pass."""
+        """Returns status and reason of a refusal, None for an allowed request."""
         headers, arguments = request.headers, request.arguments
         origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
-        opened = headers.get("Sec-Fetch-Dest") == "document"  # by a link, in a tab of its own
+        opened = headers.get("Sec-Fetch-Dest") == "document"  # through a link, as a page
         chosen = any(name in arguments for name in SESSION_NAMES) or "Bokeh-Session-Id" in headers
         sessions = {session.id for session in self.server.get_sessions()}
         if headers.get("Host", "").lower() not in self.hosts:
@@ -71,14 +71,14 @@ class Gate(Router):
         if request.path in CLOSED or chosen:
             return 404, "sessions begin with the page"
         if request.path == PAGE and len(sessions) >= MOST_SESSIONS:
-            return 503, f"{MOST_SESSIONS} pages are open: close some, and wait half a minute"
+            return 503, f"{MOST_SESSIONS} pages are open: close some and wait half a minute"
         if request.path == CONNECTION and session_of(request) not in sessions:
             return 403, "the page's session is over: load it again"
         return None
 
 
 def session_of(request: HTTPServerRequest) -> str:
-    """Returns the session that the token of a connection names, "" for no valid token."""
+    """Returns the session named by the token of a connection, "" without a valid token."""
     words = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
     if len(words) != 2 or words[0].strip() != "bokeh":
         return ""
@@ -86,10 +86,10 @@ def session_of(request: HTTPServerRequest) -> str:
     try:
         expired = time() >= float(get_token_payload(token)["session_expiry"])
         return "" if expired else str(get_session_id(token))
-    except Exception:  # whatever Bokeh raises for what is no token
+    except Exception:  # Bokeh raises many kinds for invalid tokens
         return ""
 
 
 def guard(server: Any) -> None:
-    """Has a server, which does not run yet, answer its own page only."""
+    """Makes a server answer only its own page; call it before the server starts."""
     server._http.request_callback = Gate(server)

@@ -1,9 +1,9 @@
-"""One reader: controls that redraw the pictures, an address that brings them back.
+"""One open page: controls that redraw the pictures, and a URL that restores them.
 
-The page holds what stands in its controls against the entries that its results belong to, which
-come with them (`shown`), and dims results of other entries; none are said while they change.
+Results come with the entries that they belong to (`shown`); the page compares these with its
+controls, and dims results of other entries.
 
-An answer has stages, and is left as soon as an entry changes: of a burst only the last is drawn.
+An answer has stages and is dropped when an entry changes: of a burst only the last one is drawn.
 """
 
 import json
@@ -27,7 +27,7 @@ from ringloom.simulator.pictures import FEW
 PAGE = Path(__file__).parent / "page"
 STYLES = asset("style.css") + asset("explore.css", PAGE)
 BEHAVIOUR = "".join(map(asset, SCRIPTS)) + asset("explore.js", PAGE)
-AT_ONCE = 64  # ranks up to which a page opens with its answer
+AT_ONCE = 64  # ranks up to which a page opens complete
 WORDS = (
     *("title", "finding", "trouble", "working", "skipped", "summary", "progress"),
     *("shown", "command", "python", *(f"wrong-{name}" for name in Choices().texts())),
@@ -35,7 +35,7 @@ WORDS = (
 
 
 class Session:
-    """The page of one reader."""
+    """One open page."""
 
     def __init__(self) -> None:
         self.view, self.asked = View(), ColumnDataSource(name="asked")
@@ -48,16 +48,17 @@ class Session:
         opening = self._begin()
         self.asked.on_change("data", self._chosen)
         self.wanted.on_change("data", self._taken)
-        # They go to the browser with a picture.
+        # A tag of a picture, so that they are sent to the browser.
         self.view.stepper.tiles.tags = [self.words.source, self.asked, self.wanted, self.file]
         timed = self.view.show_times
         self.every.param.watch(lambda event: timed(self.shown, event.new), "value")
         pn.state.onload(lambda: self.turns.begin(opening))
 
     def _begin(self) -> Stages:
-        """Draw the choices of the address, or the defaults and tell at its entries what is wrong.
+        """Draws the choices of the URL; if it is invalid, the defaults with messages.
 
-        Returns what is left to do. Of many ranks that is all: until then the page has the defaults.
+        Returns the remaining stages. With many ranks these draw everything, and the page opens with
+        the defaults.
         """
         query = {k: v[0].decode(errors="replace") for k, v in pn.state.session_args.items() if v}
         try:
@@ -74,17 +75,17 @@ class Session:
         return self.table.fill() if drawn == choices else self._answer(choices, texts)
 
     def _draw(self, choices: Choices) -> None:
-        """Draw all but the rows of other schedules at once; raises PlanError as planning does."""
+        """Draws everything but the rows of other schedules; raises PlanError as planning does."""
         for _ in self._drawing(choices, choices.texts()):
             pass
 
     @property
     def texts(self) -> dict[str, str]:
-        """The entry of each control, right or wrong."""
+        """Returns the text of each control, valid or not."""
         return {name: text for name, (text,) in self.asked.data.items()}
 
     def _chosen(self, _name: str, _before: Any, _now: Any) -> None:
-        """Begin an answer, or tell at each entry why it is invalid."""
+        """Begins an answer, or shows at each invalid entry why it is invalid."""
         try:
             self.turns.begin(self._answer(from_query(self.texts), self.texts))
         except ChoiceError as error:
@@ -92,7 +93,7 @@ class Session:
             self._tell(error.at)
 
     def _answer(self, choices: Choices, texts: dict[str, str]) -> Stages:
-        """Draw, then fill in the rows of other schedules."""
+        """Draws, then adds the rows of other schedules."""
         try:
             yield from self._drawing(choices, texts)
         except RingloomError as error:
@@ -103,9 +104,9 @@ class Session:
         yield from self.table.fill()
 
     def _drawing(self, choices: Choices, texts: dict[str, str]) -> Stages:
-        """Three messages, each as soon as it is known; RingloomError comes before the first.
+        """Sends three messages, each as soon as possible; raises RingloomError before the first.
 
-        The last one has the finding, for which the ring is predicted too.
+        The last one contains the finding, for which the ring is predicted too.
         """
         what = f"{choices.schedule} on {choices.ranks} ranks"
         self.words.say(working=f"planning {escape(what)} ...", progress="")
@@ -132,7 +133,7 @@ class Session:
         self.table.take(choices, comparison.rows)
 
     def _taken(self, _name: str, _before: Any, wanted: Any) -> None:
-        """Send a file to the browser, or tell why there is none: a program may refuse a plan."""
+        """Sends a file to the browser, or says why not: a target may refuse a plan."""
         ending, write = FILES[wanted["name"][0]]
         try:
             text = write(self.shown)
@@ -147,14 +148,14 @@ class Session:
         self.words.say(trouble=_alert(wrong))
 
     def _tell(self, wrong: dict[str, str]) -> None:
-        """Show at each entry what is wrong with it, and nothing at the others."""
+        """Shows a message at each invalid entry and clears all others."""
         said = {name: _alert(wrong.get(name, "")) for name in self.texts}
         self.words.say(
             trouble="", working="", **{f"wrong-{name}": html for name, html in said.items()}
         )
 
     def page(self) -> Any:
-        """The template with everything in its place."""
+        """Returns the template with its panels and variables."""
         base = asset("page.html", PAGE)
         template = pn.Template(base, nb_template="{% extends base %}", location=True)
         template.add_panel("every", self.every)

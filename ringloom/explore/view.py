@@ -1,7 +1,7 @@
-"""The pictures of the page: the report's own, kept and redrawn with other facts.
+"""The pictures of the page: the report's, redrawn with new facts.
 
-A plan's pictures are drawn first: a browser paints them while its times, and those of the ring that
-the finding compares them with, are still being predicted.
+Pictures of the plan are drawn first: the browser paints them while the server predicts its times
+and those of the ring.
 """
 
 from dataclasses import dataclass, replace
@@ -30,18 +30,18 @@ from ringloom.simulator.prediction import simulate
 from ringloom.trials import Case, against, case, feasible, on_machine
 
 MOST_LANES = 128  # ranks of a timeline
-KEPT = 64  # plans and predictions that are kept (benchmarks/bench_explore.py)
+KEPT = 64  # cached plans and predictions (benchmarks/bench_explore.py)
 
 
 @lru_cache(maxsize=KEPT)
 def planned(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Plans:
-    """A verified plan, or a pair."""
+    """Returns the verified plan, or both plans of both passes."""
     return Plans.of(plan(schedule, work, ranks, pass_=pass_))
 
 
 @lru_cache(maxsize=KEPT)
 def predicted(choices: Choices) -> Case:
-    """Predict how the plan of the choices runs."""
+    """Simulates the plan of the choices."""
     plans = planned(choices.schedule, choices.work, choices.ranks, choices.pass_)
     return _case(choices, plans)
 
@@ -53,7 +53,7 @@ def _case(choices: Choices, plans: Plans) -> Case:
 
 @dataclass(frozen=True, eq=False)
 class Still:
-    """Facts that do not depend on hardware: tables of each pass for the stepper, load, traffic.
+    """Facts that do not depend on hardware: tables for the stepper, load, traffic.
 
     `skipped` is a sentence on passes without tables, "" if all have one.
     """
@@ -66,14 +66,14 @@ class Still:
 
 @lru_cache(maxsize=KEPT)
 def still(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Still:
-    """The facts of a plan, or of a pair."""
+    """Returns the facts of a plan, or of both plans of both passes."""
     plans = planned(schedule, work, ranks, pass_)
     passes = [(f"{schedule} {one.pass_}", one) for one in plans]
     return Still(*tables(passes), work_of(plans), traffic_of(plans))
 
 
 def compared(choices: Choices) -> Comparison:
-    """The chosen schedule, with the ring beside it; raises PlanError as planning does."""
+    """Compares the chosen schedule with the ring; raises PlanError as planning does."""
     ring, names = predicted(_ring(choices)), dict.fromkeys((choices.schedule, "ring"))
     cases = (against(ring, predicted(replace(choices, schedule=name))) for name in names)
     about = choices.work, choices.ranks, choices.hardware, choices.pass_, choices.scenario
@@ -82,7 +82,7 @@ def compared(choices: Choices) -> Comparison:
 
 
 def finding(choices: Choices, comparison: Comparison) -> str:
-    """The comparison in words, and first that the chosen schedule lacks memory where it does."""
+    """Returns the comparison in words, preceded by a lack of memory, if any."""
     room = hardware(choices.hardware)["memory.capacity"]
     lack = shortage(predicted(choices).row.peak_bytes, room)
     said = f"{choices.schedule} {lack}." if lack else ""
@@ -95,7 +95,7 @@ def _ring(choices: Choices) -> Choices:
 
 
 def others(choices: Choices) -> list[str]:
-    """The schedules to compare with on the machine, but the chosen one and the ring."""
+    """Returns the schedules to compare with, without the chosen one and the ring."""
     machine = choices.scenario.nodes(hardware(choices.hardware), choices.ranks)
     named = comparable(choices.work, choices.ranks, machine.ranks_per_node)
     names = dict.fromkeys(on_machine(name, choices.ranks, machine) for name in named)
@@ -103,7 +103,7 @@ def others(choices: Choices) -> list[str]:
 
 
 def row_of(choices: Choices) -> Row | Refusal:
-    """A row of the table of all schedules, or why there is none; nothing of it is kept."""
+    """Returns a row of the table, or why there is none; nothing of it is cached."""
 
     def made(name: str) -> Case:
         given = plan(name, choices.work, choices.ranks, pass_=choices.pass_)
@@ -114,7 +114,7 @@ def row_of(choices: Choices) -> Row | Refusal:
 
 
 class View:
-    """The pictures of what was chosen last."""
+    """The pictures of the latest choices."""
 
     def __init__(self) -> None:
         self.axis = Range1d(0, 1, name="seconds")
@@ -126,19 +126,19 @@ class View:
         self.still: Still | None = None
 
     def show_plan(self, choices: Choices) -> Still:
-        """Draw what does not depend on hardware; raises PlanError as planning does."""
+        """Draws what does not depend on hardware; raises PlanError as planning does."""
         facts = still(choices.schedule, choices.work, choices.ranks, choices.pass_)
         if facts is not self.still:
             self.still = facts
             if facts.tiles:
                 self.stepper.show(facts.tiles)
-            table, cell = by_nodes(facts.traffic, 1)  # of many, neighbours together
+            table, cell = by_nodes(facts.traffic, 1)  # with many ranks, a cell covers several
             self.load.show(facts.work, over_average(facts.work).max())
             self.links.show(table, cell, float(table.max()))
         return facts
 
     def show_times(self, choices: Choices, every: bool = False) -> None:
-        """Draw what is predicted of the plan on its hardware; `every` rank, or some of many."""
+        """Draws the predicted timeline and memory, of `every` rank or a few of many."""
         shown, many = predicted(choices), choices.ranks > MOST_LANES
         ranks = shown.prediction.representatives(choices.ranks if every and not many else FEW)
         self.axis.update(start=0, end=1e3 * shown.row.makespan_s or 1.0)

@@ -1,6 +1,6 @@
-"""The report: facts of a comparison as plain numbers, pictures of them, and one page.
+"""The report: facts of a comparison as numbers, pictures of them, and one HTML page.
 
-facts/              tiles, messages, spans, loads ...    numpy only
+facts/              tiles, messages, recorded runs                    numpy only
 pictures/           timeline, stepper, load, traffic, memory          facts -> bokeh
 summary.py page.py  templates and scripts in page/                    pictures -> one HTML file
 """
@@ -12,5 +12,5 @@ SCRIPTS = "theme.js", "bars.js", "sheets.js", "steps.js", "save.js"  # of all pa
 
 
 def asset(name: str, folder: Path = PAGE) -> str:
-    """Returns the text of a file of a folder, by default of the report's `page`."""
+    """Returns the text of a file in a folder, by default the report's `page`."""
     return (folder / name).read_text(encoding="utf-8")

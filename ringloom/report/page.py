@@ -1,4 +1,4 @@
-"""The page: facts of a comparison drawn, and put into one HTML file that needs no network."""
+"""Renders a comparison as one HTML file that needs no network."""
 
 import json
 from collections.abc import Sequence
@@ -36,21 +36,21 @@ from ringloom.simulator.pictures import FEW
 from ringloom.trials import Case
 from ringloom.views.units import seconds, size, times
 
-APART = 3  # times as long: a run beyond that is drawn on its own scale
+APART = 3  # ratio of a run to its prediction beyond which its time axis is scaled
 BOKEH = Path(bokeh.__file__).parent
-Panel = dict[str, Any]  # what a page shows of a schedule, by the names of its template
+Panel = dict[str, Any]  # the variables of one schedule in the template
 
 
 def page(
     compared: Comparison, run: Recorded | None = None, command: str = "", all_ranks: bool = False
 ) -> str:
-    """The whole report as HTML; `run` is laid over the schedule of its name.
+    """Returns the report as HTML; a recorded `run` is drawn below the prediction of its plans.
 
-    Of many ranks, timelines show the busiest, the least busy, the median and the first ones of
-    nodes, with `all_ranks` all. The page shows the command that made it, where it is given, and
-    digests of plans.
+    With many ranks, timelines show the busiest, the least busy, the median and the first rank of
+    each node, or all ranks with `all_ranks`. The footer shows `command`, if given, and the digests
+    of the plans.
 
-    Raises RingloomError for a run of another schedule, other ranks or another workload.
+    Raises RingloomError for a run of other plans.
     """
     cases, figures = compared.cases, dict[str, Any]()
     ran = matching(compared, run) if run else None
@@ -77,7 +77,7 @@ def page(
         "<", "\\u003c"
     )  # in a script element
     document = Document()
-    with document.models.freeze():  # else bokeh walks all models again for each figure
+    with document.models.freeze():  # otherwise bokeh walks all models again for each figure
         for figure in figures.values():
             document.add_root(figure)
     scripts, drawn = components(figures) if figures else ("", {})
@@ -108,7 +108,7 @@ def page(
 
 
 def _library() -> str:
-    """BokehJS itself. Not by bokeh.resources: once panel is imported, those ask a network."""
+    """Returns BokehJS; bokeh.resources would load it from a network once panel is imported."""
     script = (BOKEH / "server/static/js/bokeh.min.js").read_text(encoding="utf-8")
     return "<script>" + script.replace("</script", "<\\/script") + "</script>"
 
@@ -138,18 +138,18 @@ def _time_words(case: Case, drawn: bool) -> str:
     words = f"{seconds(case.row.makespan_s)}, {case.row.idle_fraction:.0%} idle"
     if not drawn:
         return f"{words}; the plan is too large to draw its timeline"
-    one = "; one bar per step, as the plan has too many rows"
+    one = "; one bar per step, because the plan has too many rows"
     return words if whole(case.prediction) else words + one
 
 
 def _scale(row: Row, run: Recorded) -> float:
-    """Returns the factor that scales a run of a very different length to its prediction, else 1."""
+    """Returns the factor that scales a run far off its prediction to it, otherwise 1."""
     ratio = row.makespan_s / (run.makespan or 1.0)
     return 1.0 if 1 / APART <= ratio <= APART else ratio
 
 
 def _run_words(compared: Comparison, row: Row, run: Recorded, scale: float) -> str:
-    """Compares a recorded run with its prediction, in a sentence."""
+    """Returns a sentence that compares a recorded run with its prediction."""
     where = f" on {run.hardware}" if run.hardware else ""
     drawn = "" if scale == 1 else f", and its time axis is scaled by {scale:.3g}"
     return (
@@ -160,7 +160,7 @@ def _run_words(compared: Comparison, row: Row, run: Recorded, scale: float) -> s
 
 
 def _loads(cases: Sequence[Case]) -> list[Panel]:
-    """Draws bars of each schedule, all on one scale."""
+    """Draws the load of each schedule, all on one scale."""
     works = [work_of(case.plans) for case in cases]
     high, panels = max(over_average(work).max() for work in works), list[Panel]()
     for number, (case, work) in enumerate(zip(cases, works, strict=True)):
@@ -175,7 +175,7 @@ def _links(cases: Sequence[Case]) -> list[Panel]:
     high, panels = max(float(table.max()) for table, _ in links), list[Panel]()
     for number, (case, link) in enumerate(zip(cases, links, strict=True)):
         total, busiest = case.prediction.bytes_sent.sum(), case.row.max_bytes_sent
-        words = f"{size(int(total))} in all, {size(busiest)} by the busiest sender"
+        words = f"{size(int(total))} in total, {size(busiest)} by the busiest sender"
         drawn = TrafficPicture(f"links-{number}").show(*link, high)
         panels.append({"title": case.row.schedule, "words": words, "figure": drawn})
     return panels
@@ -192,14 +192,14 @@ def _load_words(case: Case) -> str:
 
 
 def _memory(compared: Comparison, axis: Range1d, figures: Panel) -> list[Panel]:
-    """The picture's legend: a line per schedule whose memory over time was kept."""
+    """Draws memory and returns its legend: an entry per schedule with memory over time."""
     used = [(case.row.schedule, usage(case.prediction)) for case in compared.cases]
     held: Sequence[tuple[str, Usage]] = [(name, one) for name, one in used if one is not None]
     if held:
         figures["memory"] = MemoryPicture(axis, len(held)).show(held)
     return [
         {
-            "words": f"{name}: {size(one.peak)} at most, on rank {one.rank}",
+            "words": f"{name}: peak {size(one.peak)} on rank {one.rank}",
             **look_of(number, len(held)),
         }
         for number, (name, one) in enumerate(held)

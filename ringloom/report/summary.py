@@ -1,4 +1,4 @@
-"""Schedules side by side: a table of numbers and bars that needs no script to be read."""
+"""Renders the table of schedules: numbers and bars that need no JavaScript."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

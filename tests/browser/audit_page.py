@@ -1,4 +1,4 @@
-"""The page of an audit fits a desktop and a phone, and its ring is on the first wrong pair."""
+"""The page of an audit fits a desktop and a phone, and its ring marks the first wrong pair."""
 
 from collections.abc import Callable
 from itertools import product
@@ -37,7 +37,7 @@ def audit() -> Audit:
     return Audit(case_of(work, RANKS, "zigzag"), report, "a_module_of_a_long_name.py:attend")
 
 
-def test_an_audit_fits_and_its_ring_is_on_the_pair(
+def test_an_audit_fits_and_its_ring_marks_the_pair(
     reader: Callable[..., Reader], tmp_path: Path
 ) -> None:
     command = "ringloom audit a_module_of_a_long_name.py:attend --ranks 8 --html audit.html"

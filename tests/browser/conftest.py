@@ -1,4 +1,4 @@
-"""A headless Chromium that reads as a desktop or as a phone, in light, in dark and in print."""
+"""A headless Chromium with the size of a desktop or a phone, in light, dark and print."""
 
 import json
 import subprocess
@@ -36,27 +36,27 @@ WORK = rl.Workload(seq=4096, heads=16, kv_heads=16, head_dim=64, mask=rl.Causal(
 
 @dataclass(frozen=True)
 class Reader:
-    """A browser with a page in it."""
+    """A browser with an open page."""
 
     driver: Any
 
     def open(self, url: str) -> "Reader":
-        """Load a page and wait until its pictures stand."""
+        """Loads a page and waits until its pictures are drawn."""
         self.driver.get(url)
         self.wait("return document.documentElement.dataset.ready")
         return self
 
     def ask(self, code: str, *arguments: Any) -> Any:
-        """Return the result of a script in the page; `model` finds a bokeh model by its name."""
+        """Returns the result of a script in the page; `model` finds a bokeh model by name."""
         models = "const model = (name) => Bokeh.documents[0].get_model_by_name(name);"
         return self.driver.execute_script(models + code, *arguments)
 
     def wait(self, code: str, *arguments: Any) -> Any:
-        """Wait until a script returns something true."""
+        """Waits until a script returns a true value."""
         return WebDriverWait(self.driver, PATIENCE, 0.1).until(lambda _: self.ask(code, *arguments))
 
     def tile_colours(self) -> NDArray[np.uint8]:
-        """Read the picture of the tiles: [rows, columns, red green blue alpha]."""
+        """Reads the picture of the tiles: [rows, columns, red green blue alpha]."""
         width, flat = self.ask(
             "const figure = [...Bokeh.documents[0]._all_models.values()].find("
             "(m) => m.type === 'Figure' && m.name === 'tiles')\n"
@@ -68,7 +68,7 @@ class Reader:
         return np.array(flat, np.uint8).reshape(-1, width, 4)
 
     def complaints(self) -> list[str]:
-        """List the warnings and errors of the console."""
+        """Lists the warnings and errors of the console."""
         told = self.driver.get_log("browser")
         return [one["message"] for one in told if one["level"] in ("WARNING", "SEVERE")]
 
@@ -108,7 +108,7 @@ def reader(driver: Any) -> Callable[..., Reader]:
 
 @pytest.fixture(scope="session")
 def explored() -> Iterator[str]:
-    """The address of a running `ringloom explore`."""
+    """Yields the URL of a running `ringloom explore`."""
     command = [sys.executable, "-m", "ringloom", "explore", "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -118,7 +118,7 @@ def explored() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def compared() -> Comparison:
-    """Schedules in the order of their names here, by whose numbers tests ask for pictures."""
+    """Returns a comparison with cases in the order of NAMES; tests refer to them by number."""
     made = compare(WORK, 8, hardware("a100-nvlink"), NAMES)
     cases = sorted(made.cases, key=lambda one: NAMES.index(one.row.schedule))
     return replace(made, cases=tuple(cases))
@@ -126,7 +126,7 @@ def compared() -> Comparison:
 
 @pytest.fixture(scope="session")
 def report(compared: Comparison, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of a report on disk, with a run laid over one of its predictions."""
+    """Returns the URL of a report on disk, with a recorded run of one of its schedules."""
     folder = tmp_path_factory.mktemp("report")
     file = save_trace(trace(compared.cases[2].prediction), folder / "run.json.gz")
     (folder / "report.html").write_text(page(compared, recorded(file)), encoding="utf-8")

@@ -23,24 +23,24 @@ return [...document.querySelectorAll("article img")].filter((image) =>
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_fits_a_desktop(reader: Callable[..., Reader], scheme: str) -> None:
     shown = reader("desktop", scheme)
-    told = list[tuple[str, list[str]]]()
+    faults = list[tuple[str, list[str]]]()
     for page in OURS:
         shown.driver.get(page.as_uri())
         if wrong := [*misfits(shown, "article"), *shown.ask(LOST)]:
-            told.append((page.stem, wrong))
-    assert told == []
+            faults.append((page.stem, wrong))
+    assert faults == []
 
 
 WIDER = """
 const page = document.documentElement
-const told = page.scrollWidth > page.clientWidth ? ["the page"] : []
+const faults = page.scrollWidth > page.clientWidth ? ["the page"] : []
 for (const box of document.querySelectorAll("article pre, article table")) {
   const held = box.closest("pre, .table-wrapper"), look = held && getComputedStyle(held)
-  if (box.matches("pre") && look.whiteSpace !== "pre") told.push(`wraps: ${box.outerHTML}`)
+  if (box.matches("pre") && look.whiteSpace !== "pre") faults.push(`wraps: ${box.outerHTML}`)
   if (box.scrollWidth <= box.clientWidth + 1) continue
-  if (!held || look.overflowX !== "auto") told.push(box.outerHTML)
+  if (!held || look.overflowX !== "auto") faults.push(box.outerHTML)
 }
-return told
+return faults
 """
 
 
@@ -48,12 +48,12 @@ def test_on_a_phone_pictures_shrink_and_code_scrolls_unbroken(
     reader: Callable[..., Reader],
 ) -> None:
     shown = reader("phone")
-    told = list[tuple[str, list[str]]]()
+    faults = list[tuple[str, list[str]]]()
     for page in OURS:
         shown.driver.get(page.as_uri())
         if wider := [*shown.ask(WIDER), *shown.ask(LOST)]:
-            told.append((page.stem, wider))
-    assert told == []
+            faults.append((page.stem, wider))
+    assert faults == []
 
 
 def test_the_sidebar_has_four_groups(reader: Callable[..., Reader]) -> None:
@@ -64,7 +64,7 @@ def test_the_sidebar_has_four_groups(reader: Callable[..., Reader]) -> None:
     assert groups == ["Use", "Extend", "Reference", "Lessons"]
 
 
-def test_what_is_typed_has_a_button_to_copy_it_and_what_is_printed_has_none(
+def test_commands_have_a_copy_button_and_outputs_have_none(
     reader: Callable[..., Reader],
 ) -> None:
     shown = reader()
@@ -86,14 +86,14 @@ return [texts.length, texts.filter(([, box]) => !inside(box)).map(([text]) => te
 """
 
 
-def test_pictures_stand_still_and_no_text_of_one_is_cut_off(reader: Callable[..., Reader]) -> None:
-    shown, told, texts = reader(), dict[str, list[str]](), 0
+def test_pictures_are_static_and_cut_off_no_text(reader: Callable[..., Reader]) -> None:
+    shown, faults, texts = reader(), dict[str, list[str]](), 0
     for picture in sorted((ROOT / "docs/pictures").glob("*.svg")):
         shown.driver.get(picture.as_uri())
         assert not shown.driver.execute_script(MOVING), picture  # complete as soon as it is loaded
         count, outside = shown.driver.execute_script(OUTSIDE)
         texts += count
         if outside:
-            told[picture.stem] = outside
+            faults[picture.stem] = outside
     assert texts > 100
-    assert told == {}
+    assert faults == {}

@@ -1,4 +1,4 @@
-"""Two hundred quick edits of the local page: what is bright belongs to the entries above it."""
+"""Two hundred quick edits of the local page: results that are not dim match its entries."""
 
 import json
 from collections.abc import Callable
@@ -38,10 +38,15 @@ BAD = {
 EDITS, SETTLED = 200, 60
 
 
-PAUSES = 0, 20, SETTLED, SETTLED  # milliseconds; after the longest also until all is said
+PAUSES = (
+    0,
+    20,
+    SETTLED,
+    SETTLED,
+)  # milliseconds; after the longest, also until the answer is complete
 
 
-# Keeps what is painted bright, with what stands in the controls then; changes them in the meantime.
+# Records results that are not dim with the entries at that time, while it changes the entries.
 EDIT = """
 const [edits, settled, done] = arguments, main = document.querySelector("main"), kept = new Set()
 function field(root) {
@@ -59,7 +64,7 @@ const bars = Bokeh.documents[0].get_model_by_name("timeline-0-bars")
 let watching = true, dim = 0, wrong = 0, seen = ""
 function watch() {
   const schedule = fields.schedule.value, stale = main.classList.contains("stale")
-  if (document.querySelector(".taken").inert !== stale) kept.add("taken along while dim")
+  if (document.querySelector(".taken").inert !== stale) kept.add("downloads allowed while dim")
   dim += stale
   wrong += Boolean(document.querySelector(".choice [role=alert]"))
   const row = document.querySelector(`[data-schedule=${schedule}] [data-field=makespan_s]`)
@@ -98,7 +103,7 @@ go()
 
 
 def test_results_belong_to_the_controls_above_them(reader: Readers, explored: str) -> None:
-    """In any frame, bright results are those that the simulator has for its entries."""
+    """Checks that results that are not dim are the simulator's for the entries of the frame."""
     random, wrong_ones = Random(0), list[str]()
     edits: list[tuple[str, str, bool, int]] = []
     while len(edits) < EDITS:
@@ -128,5 +133,5 @@ def test_results_belong_to_the_controls_above_them(reader: Readers, explored: st
         assert (title, float(makespan)) == (study.title, one.row.makespan_s), entries
         assert end == max(bar.end for bar in bars_of(one.prediction)) * 1e3, entries
     assert start.items() <= json.loads(seen)[0].items()
-    assert min(len(kept) - 15, dim - 50, wrong - 20) > 0, "too little was seen to judge by"
+    assert min(len(kept) - 15, dim - 50, wrong - 20) > 0, "too few frames were recorded"
     assert page.complaints() == []

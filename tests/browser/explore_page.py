@@ -1,4 +1,4 @@
-"""The local page in a real browser: choices redraw it, its address brings them back."""
+"""The local page in a real browser: choices redraw it, and its URL restores them."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ from ringloom.simulator.hardware import hardware
 
 Readers = Callable[..., Reader]
 
-# Elements of the page and of its widgets, whose insides are shadow trees.
+# Elements of the page and of its widgets, which are shadow trees.
 DEEP = """
 function deep(root) {
   const found = []
@@ -45,7 +45,7 @@ return deep(document).filter((e) => e.dataset && e.dataset.field).map((e) =>
 WORDS = (
     DEEP + "return deep(document).map((e) => e.childElementCount ? '' : e.textContent).join('|')"
 )
-# Fonts and widths of words, beside those of the page around them.
+# Fonts and widths of texts and of the page around them.
 LOOKS = """
 const look = (id) => ["fontFamily", "fontSize", "fontWeight"].map(
   (p) => getComputedStyle(document.getElementById(id) || document.body)[p])
@@ -63,7 +63,7 @@ FIELDS = (
 
 
 def set_entry(page: Reader, name: str, entry: str) -> None:
-    """Change an entry as a reader would."""
+    """Changes an entry like a reader."""
     page.ask(
         "const place = document.querySelector(`[data-control=${arguments[0]}]`)\n"
         "const field = place.querySelector('input, select'); field.value = arguments[1]\n"
@@ -74,7 +74,7 @@ def set_entry(page: Reader, name: str, entry: str) -> None:
 
 
 def to_step(page: Reader, step: int) -> None:
-    """Move the slider as a reader would."""
+    """Moves the slider like a reader."""
     page.ask(
         "const slider = document.getElementById('step'); slider.value = arguments[0]\n"
         "slider.dispatchEvent(new Event('input'))",
@@ -83,7 +83,7 @@ def to_step(page: Reader, step: int) -> None:
 
 
 def shows(page: Reader, choices: Choices) -> None:
-    """Wait until the page shows a study, and compare all that it holds of it."""
+    """Waits until the page shows a comparison, and checks its numbers and bars."""
     study = compared(choices)
     expected = [
         [row.schedule, field, getattr(row, field)] for row in study.rows for field in FIELDS
@@ -101,7 +101,7 @@ def shows(page: Reader, choices: Choices) -> None:
     np.testing.assert_array_equal(right, [bar.end * 1e3 for bar in bars])
 
 
-def test_words_look_as_the_page_around_them(reader: Readers, explored: str) -> None:
+def test_texts_have_the_font_of_the_page(reader: Readers, explored: str) -> None:
     looks = reader("desktop", "light").open(explored).ask(LOOKS)
     assert looks["title"] == looks["page"]
     family, size, weight = looks["finding"]
@@ -110,12 +110,12 @@ def test_words_look_as_the_page_around_them(reader: Readers, explored: str) -> N
     assert looks["table"] > 0.99
 
 
-def test_an_address_says_what_is_shown(reader: Readers, explored: str) -> None:
+def test_a_url_determines_the_page(reader: Readers, explored: str) -> None:
     page = reader().open(explored + "?schedule=zigzag&ranks=4&seq=8k&heads=8&overlap=off")
     shows(page, Choices(schedule="zigzag", ranks=4, seq="8k", heads=8, kv_heads=8, overlap=False))
 
 
-def test_choices_redraw_everything_and_go_into_the_address(reader: Readers, explored: str) -> None:
+def test_choices_redraw_everything_and_change_the_url(reader: Readers, explored: str) -> None:
     page = reader().open(explored)
     shows(page, Choices())
     set_entry(page, "schedule", "balanced")
@@ -130,7 +130,7 @@ def test_choices_redraw_everything_and_go_into_the_address(reader: Readers, expl
     assert page.complaints() == []
 
 
-def test_the_address_changes_when_all_the_rest_has(reader: Readers, explored: str) -> None:
+def test_the_url_changes_last(reader: Readers, explored: str) -> None:
     address = (
         "const address = [...Bokeh.documents[0]._all_models.values()].find("
         "(m) => m.properties.search && m.properties.pathname)\n"
@@ -175,7 +175,7 @@ def test_arrows_have_heads_unless_they_cover_each_other(reader: Readers, explore
         page.wait(drawn + " === arguments[0]", f"{ways},{heads}")
 
 
-def test_what_stays_as_it_is_is_not_painted_again(reader: Readers, explored: str) -> None:
+def test_unchanged_pictures_are_not_repainted(reader: Readers, explored: str) -> None:
     page = reader().open(explored + "?schedule=zigzag&ranks=8&seq=64k")
     held = "const held = ['pixels', 'messages', 'places'].map((name) => model(name).data)\n"
     page.ask(held + "window.before = held")
@@ -195,7 +195,7 @@ def test_what_stays_as_it_is_is_not_painted_again(reader: Readers, explored: str
     assert same == [True, "b {}"]
 
 
-def test_pictures_stay_where_they_are(reader: Readers, explored: str) -> None:
+def test_pictures_do_not_move(reader: Readers, explored: str) -> None:
     page = reader().open(explored + "?schedule=ring&ranks=16&seq=64k")
     inner = (
         "return [...Bokeh.documents[0]._all_models.values()].filter((m) => m.type === 'Figure'"
@@ -211,14 +211,14 @@ def test_pictures_stay_where_they_are(reader: Readers, explored: str) -> None:
     assert page.ask(inner) == before
 
 
-def test_what_cannot_be_is_told_and_the_pictures_stay(reader: Readers, explored: str) -> None:
+def test_invalid_choices_are_reported_and_pictures_stay(reader: Readers, explored: str) -> None:
     page = reader().open(explored + "?schedule=spiral")
     page.wait(WORDS + ".includes(\"unknown schedule 'spiral'\")")
     set_entry(page, "schedule", "ring")
     shows(page, Choices())
     set_entry(page, "mask", "documents@/etc/passwd")
     told = "return document.querySelector('[data-control=mask] [role=alert]')?.textContent"
-    assert page.wait(told) == "an address names no files: write the mask out"
+    assert page.wait(told) == "a URL must not name files: write out the mask"
     look = (
         DEEP + "const [field] = deep(document.querySelector('[data-control=mask]')).filter("
         "(e) => e.tagName === 'INPUT')"
@@ -235,7 +235,7 @@ def test_what_cannot_be_is_told_and_the_pictures_stay(reader: Readers, explored:
     shows(page, Choices())
 
 
-def test_the_table_of_all_schedules_fills_and_can_be_left(reader: Readers, explored: str) -> None:
+def test_the_table_of_all_schedules_fills_and_links_to_them(reader: Readers, explored: str) -> None:
     page = reader().open(explored + "?schedule=zigzag&ranks=16&seq=64k")
     rows = "return document.querySelectorAll('#summary tbody').length"
     page.wait("return document.querySelector('#progress progress')")
@@ -249,7 +249,7 @@ def test_the_table_of_all_schedules_fills_and_can_be_left(reader: Readers, explo
     )
     work = rl.Workload(seq=2**15, heads=32)
     whole = compare(work, 16, hardware("a100-nvlink"), variants=False)
-    assert list(map(float, page.ask(times))) == sorted(row.makespan_s for row in whole.rows)
+    assert list(map(float, page.ask(times))) == [row.makespan_s for row in whole.rows]
     page.ask("document.querySelector('[data-schedule=balanced] a').click()")
     page.wait(
         "return location.search.includes('balanced') && document.documentElement.dataset.ready"
@@ -265,7 +265,7 @@ return [e.tagName, (place && place.dataset.control) || e.id || e.textContent.tri
 """
 
 
-def test_all_of_it_can_be_reached_and_moved_by_keys(reader: Readers, explored: str) -> None:
+def test_the_keyboard_reaches_all_controls(reader: Readers, explored: str) -> None:
     page = reader().open(explored + "?schedule=zigzag&ranks=4&seq=4k")
     page.wait("return !document.getElementById('progress').textContent")
     keys, reached = ActionChains(page.driver), set[str]()
@@ -316,7 +316,7 @@ def test_choices_can_be_copied(reader: Readers, explored: str) -> None:
         assert words in taken
 
 
-def test_files_can_be_taken_along(reader: Readers, explored: str, tmp_path: Path) -> None:
+def test_files_can_be_downloaded(reader: Readers, explored: str, tmp_path: Path) -> None:
     page = reader().open(explored + "?schedule=zigzag&ranks=4&seq=4k&heads=4")
     where = {"behavior": "allow", "downloadPath": str(tmp_path)}
     page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", where)

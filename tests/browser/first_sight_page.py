@@ -17,7 +17,7 @@ from ringloom.views.units import seconds, times
 Readers = Callable[..., Reader]
 
 
-def test_of_many_ranks_timelines_show_some_and_other_pictures_all(
+def test_with_many_ranks_timelines_show_some_and_open_on_work(
     reader: Readers, tmp_path: Path
 ) -> None:
     work = replace(WORK, heads=64, kv_heads=64)
@@ -53,7 +53,7 @@ return [bar.title, bar.formatter.doFormat([0, 60], {})]
 """
 
 
-def test_all_that_are_too_close_to_call_have_one_badge(
+def test_schedules_too_close_to_call_share_one_badge(
     reader: Readers, report: str, compared: Comparison
 ) -> None:
     page, advice = reader().open(report), compared.recommendation
@@ -66,7 +66,7 @@ def test_all_that_are_too_close_to_call_have_one_badge(
     assert {text for _, text in badges} == {"tied" if len(first) > 1 else "fastest"}
 
 
-def test_columns_say_what_they_mean(reader: Readers, report: str) -> None:
+def test_columns_explain_their_meaning(reader: Readers, report: str) -> None:
     page = reader().open(report)
     titles = page.ask(
         "return [...document.querySelectorAll('.summary th[title]')].map((e) => e.title)"
@@ -78,7 +78,7 @@ def test_columns_say_what_they_mean(reader: Readers, report: str) -> None:
 
 
 @pytest.mark.parametrize("size", ["desktop", "phone"])
-def test_bars_have_their_values_beside_them(
+def test_bars_are_labelled_with_their_values(
     reader: Readers, report: str, compared: Comparison, size: str
 ) -> None:
     page = reader(size).open(report)

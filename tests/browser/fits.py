@@ -1,11 +1,11 @@
-"""Finds what a page shows badly: texts that are cut off, overlap, or leave the page."""
+"""Finds texts of a page that are cut off, overlap, or leave the page."""
 
 from conftest import Reader
 
-# Looks at lines of text, not at elements: of all that is painted, in shadow trees too.
+# Checks lines of text rather than elements, in shadow trees too.
 MISFITS = """
 const UNSEEN = "option, script, style, noscript, svg, .noUi-origin"
-const wide = document.documentElement.clientWidth, lines = [], told = []
+const wide = document.documentElement.clientWidth, lines = [], faults = []
 function visit(root, clips) {
   for (const node of root.childNodes) {
     if (node.nodeType === Node.TEXT_NODE && node.textContent.trim()) {
@@ -27,11 +27,11 @@ function visit(root, clips) {
 visit(document.querySelector(arguments[0]), [])
 const say = ({node}) => node.textContent.trim().slice(0, 60)
 for (const line of lines) {
-  if (line.box.right > wide + 1 || line.box.left < -1) told.push(`leaves the page: ${say(line)}`)
+  if (line.box.right > wide + 1 || line.box.left < -1) faults.push(`leaves the page: ${say(line)}`)
   for (const clip of line.clips) {
     const {left, right} = clip.getBoundingClientRect()
     if (line.box.right > right + 1 || line.box.left < left - 1)
-      told.push(`is cut off: ${say(line)}`)
+      faults.push(`is cut off: ${say(line)}`)
   }
 }
 lines.sort((a, b) => a.box.top - b.box.top)
@@ -40,18 +40,18 @@ lines.forEach((one, n) => {
     const other = lines[m], a = one.box, b = other.box
     const x = Math.min(a.right, b.right) - Math.max(a.left, b.left)
     const y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top)
-    if (one.node !== other.node && x > 2 && y > 5) told.push(`${say(one)} lies on ${say(other)}`)
+    if (one.node !== other.node && x > 2 && y > 5) faults.push(`${say(one)} lies on ${say(other)}`)
   }
 })
-return [lines.length, told]
+return [lines.length, faults]
 """
 
 
 def misfits(page: Reader, within: str = "main") -> list[str]:
-    """Returns a sentence on each line of text that is cut off, overlaps or leaves the page."""
+    """Returns a message for each line of text that is cut off, overlaps or leaves the page."""
     scroll, client = page.ask(
         "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
     )
-    lines, told = page.ask(MISFITS, within)
-    assert lines > 10, "nothing was looked at"
-    return [*told, *(["the page scrolls sideways"] if scroll > client else [])]
+    lines, faults = page.ask(MISFITS, within)
+    assert lines > 10, "no text was checked"
+    return [*faults, *(["the page scrolls sideways"] if scroll > client else [])]

@@ -18,7 +18,7 @@ COMMAND = (
     "ringloom report --ranks 1024 --seq 262144 --kv-heads 8 --mask 'causal & (window:4096 |"
     " global:64)' --hardware a100-nvlink --schedules ring,zigzag,usp:ulysses=8 --slow-link 6-7=0.1"
 )
-# The words of the command, and those that go on in the next line.
+# The number of words of the command, and the words that wrap.
 BROKEN = """
 const words = [...document.querySelectorAll("footer .word")], range = document.createRange()
 const lines = (word) => { range.selectNodeContents(word); return range.getClientRects().length }
@@ -28,7 +28,7 @@ SETTLED = "return Bokeh.documents[0].is_idle"
 
 
 def fits(reader: Readers, address: str, ready: str) -> None:
-    """Open an address, and look at it in all sizes and schemes."""
+    """Opens a URL and checks it in all sizes and colour schemes."""
     shown = reader().open(address)
     shown.wait(ready)
     for size, scheme in product(SIZES, ("light", "dark")):
@@ -65,13 +65,13 @@ def test_the_local_page_fits(reader: Readers, explored: str, ranks: int) -> None
     fits(reader, address, "return !document.querySelector('main.stale')")
 
 
-def test_what_does_not_fit_is_told(reader: Readers, explored: str) -> None:
+def test_misfits_are_reported(reader: Readers, explored: str) -> None:
     shown = reader("phone").open(explored)
     assert misfits(shown) == []
     shown.ask("document.getElementById('title').style.whiteSpace = 'nowrap'")
-    assert any("leaves the page: forward of" in told for told in misfits(shown))
+    assert any("leaves the page: forward of" in faults for faults in misfits(shown))
     shown.ask("document.getElementById('title').style.overflow = 'hidden'")
-    assert any("is cut off: forward of" in told for told in misfits(shown))
+    assert any("is cut off: forward of" in faults for faults in misfits(shown))
     shown.ask("document.getElementById('title').style = ''")
     shown.ask("document.getElementById('finding').style.marginTop = '-30px'")
-    assert any("lies on" in told for told in misfits(shown))
+    assert any("lies on" in faults for faults in misfits(shown))

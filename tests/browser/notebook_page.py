@@ -1,4 +1,4 @@
-"""Tables that values show of themselves in a notebook, in the looks of Jupyter's own tables."""
+"""Tables of values in a notebook, with the style of Jupyter's tables."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ return [...document.querySelectorAll("th, td, caption, p")].map((e) => [
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_tables_of_a_notebook_fit_and_take_its_colours(
+def test_notebook_tables_fit_and_adopt_its_colours(
     reader: Callable[..., Reader], compared: Comparison, tmp_path: Path, scheme: str
 ) -> None:
     refused = compare(compared.work, 8, "h100", ["allgather:node=4", "usp:ulysses=3:ring=2"])

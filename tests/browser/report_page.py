@@ -1,4 +1,4 @@
-"""The report in a real browser: what it shows, how it moves, and how it fits."""
+"""The report in a real browser: its numbers, its controls and its colours."""
 
 import base64
 import re
@@ -20,9 +20,7 @@ from ringloom.views.units import seconds, size
 Readers = Callable[..., Reader]
 
 
-def test_every_number_shown_is_the_simulators(
-    reader: Readers, report: str, compared: Comparison
-) -> None:
+def test_all_numbers_are_the_simulators(reader: Readers, report: str, compared: Comparison) -> None:
     page = reader().open(report)
     cells = page.ask(
         "return [...document.querySelectorAll('td[data-field]')].map((e) =>"
@@ -46,7 +44,7 @@ def test_every_number_shown_is_the_simulators(
     assert best == compared.recommendation.schedule
 
 
-def test_bars_are_as_long_as_the_numbers_say(
+def test_bars_are_as_long_as_their_numbers(
     reader: Readers, report: str, compared: Comparison
 ) -> None:
     page = reader().open(report)
@@ -83,7 +81,7 @@ return arguments[2].map(([value, vars]) => told.format(value, "", vars))
 """
 
 
-def test_bars_say_their_names(reader: Readers, report: str, compared: Comparison) -> None:
+def test_tooltips_of_bars_name_them(reader: Readers, report: str, compared: Comparison) -> None:
     page = reader().open(report)
     for number, case in enumerate(compared.cases):
         names = [s.name for s in bars_of(case.prediction)]
@@ -94,7 +92,7 @@ def test_bars_say_their_names(reader: Readers, report: str, compared: Comparison
             assert sorted(ran) == sorted(n for n in names if not n.startswith("waits for "))
 
 
-def test_cells_and_arrows_say_their_numbers(
+def test_tooltips_of_cells_and_arrows_give_bytes(
     reader: Readers, report: str, compared: Comparison
 ) -> None:
     page = reader().open(report)
@@ -123,7 +121,7 @@ return [labels.text.length ? [...labels.text] : [], [...ways.src], [...ways.dst]
 
 
 def drawing(page: Reader) -> str:
-    """The pixels of the picture itself, as the browser painted them."""
+    """Returns the picture as the browser painted it, a PNG in base64."""
     box = page.ask(
         "const b = document.querySelector('.two').getBoundingClientRect();"
         "return {x: b.x + scrollX, y: b.y + scrollY, width: b.width, height: b.height, scale: 1}"
@@ -135,7 +133,7 @@ def drawing(page: Reader) -> str:
     return str(shot["data"])
 
 
-def test_the_slider_shows_who_attends_what_and_what_travels(
+def test_the_slider_shows_tiles_and_messages_of_a_step(
     reader: Readers, report: str, compared: Comparison
 ) -> None:
     page = reader().open(report)
@@ -209,7 +207,7 @@ def test_the_keyboard_reaches_everything(reader: Readers, report: str) -> None:
     assert page.ask("return [model('seconds').start, model('seconds').end]") == before
 
 
-def test_play_goes_on_by_itself(reader: Readers, report: str) -> None:
+def test_play_advances_by_itself(reader: Readers, report: str) -> None:
     page = reader().open(report)
     page.driver.find_element("id", "play").click()
     page.wait("return Number(document.getElementById('step').value) >= 2")
@@ -225,7 +223,7 @@ return [paper, figure.background_fill_color, getComputedStyle(document.body).col
 
 
 def luminance(colour: str) -> float:
-    """WCAG relative luminance of #rrggbb or rgb(r, g, b)."""
+    """Returns the WCAG relative luminance of #rrggbb or rgb(r, g, b)."""
     if colour.startswith("#"):
         parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
     else:
@@ -234,7 +232,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_dark_is_dark_and_light_is_light(reader: Readers, report: str) -> None:
+def test_pages_follow_the_colour_scheme(reader: Readers, report: str) -> None:
     for scheme, dark in (("light", False), ("dark", True)):
         paper, picture, ink = reader("desktop", scheme).open(report).ask(PAINT)
         assert (luminance(paper) < 0.05) is dark
@@ -243,7 +241,7 @@ def test_dark_is_dark_and_light_is_light(reader: Readers, report: str) -> None:
         assert (high + 0.05) / (low + 0.05) >= 7
 
 
-def test_the_scheme_may_change_while_reading(reader: Readers, report: str) -> None:
+def test_the_colour_scheme_can_change_on_an_open_page(reader: Readers, report: str) -> None:
     page = reader("desktop", "light").open(report)
     media = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
@@ -275,7 +273,7 @@ def test_nothing_is_fetched(reader: Readers, report: str) -> None:
     assert [name for name in fetched if not name.startswith(("data:", "blob:"))] == []
 
 
-def test_an_address_leads_to_a_step_and_a_step_has_an_address(reader: Readers, report: str) -> None:
+def test_urls_lead_to_steps_and_steps_change_the_url(reader: Readers, report: str) -> None:
     page = reader().open(report + "#zigzag/3")
     assert page.ask("return model('state').data.step[0]") == 2
     title = "return model('facts').data.title[model('state').data.leg[0]]"
@@ -287,7 +285,7 @@ def test_an_address_leads_to_a_step_and_a_step_has_an_address(reader: Readers, r
     assert page.ask("return model('state').data.leg[0]") == NAMES.index("ulysses")
 
 
-def test_every_picture_can_be_taken_along(
+def test_every_picture_can_be_downloaded(
     reader: Readers, report: str, compared: Comparison
 ) -> None:
     page = reader().open(report)
@@ -332,7 +330,7 @@ return [painters.plain, painters._paint].map((paint) => {
 """
 
 
-def test_bars_are_painted_as_bokeh_paints_them(reader: Readers, report: str) -> None:
+def test_bars_are_painted_like_bokeh(reader: Readers, report: str) -> None:
     page = reader().open(report)
     by_bokeh, here = (np.array(one, float).reshape(-1, 4) for one in page.ask(PAINTED, 0))
     assert len(np.unique(by_bokeh, axis=0)) > 3
@@ -344,7 +342,7 @@ def test_bars_are_painted_as_bokeh_paints_them(reader: Readers, report: str) -> 
     assert np.abs(ink - other).mean() < 0.5
 
 
-def test_bars_thinner_than_a_pixel_hide_what_is_behind_them(reader: Readers, report: str) -> None:
+def test_bars_thinner_than_a_pixel_cover_the_background(reader: Readers, report: str) -> None:
     by_bokeh, here = (np.array(one)[3::4] for one in reader().open(report).ask(PAINTED, 0.5))
     assert 0 < by_bokeh.max() < 250  # through those of half a pixel the paper shows
     assert here.max() == 255

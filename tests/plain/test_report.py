@@ -283,8 +283,8 @@ def test_a_far_slower_run_is_drawn_on_its_own_scale_and_says_so(
 
 BAD = [
     (lambda d: d.pop("traceEvents"), "not a trace of a run"),
-    (lambda d: d.update(traceEvents=[1, {}, None]), "holds no slice"),
-    (lambda d: d["otherData"].pop("digest"), "does not name its plans: .* record it again"),
+    (lambda d: d.update(traceEvents=[1, {}, None]), "contains no slices"),
+    (lambda d: d["otherData"].pop("digest"), "has no digest of its plans: .* record it again"),
     (lambda d: d["otherData"].update(time_scale=0), "time_scale"),
     (lambda d: d["otherData"].update(time_scale="fast"), "time_scale"),
     (lambda d: [e.update(ts=10**400) for e in d["traceEvents"]], "the start 1000.* is not between"),
@@ -312,7 +312,7 @@ def test_what_is_no_recording_is_refused(
 def test_runs_of_something_else_are_refused(four: Comparison, tmp_path: Path) -> None:
     run = recorded(rewritten(four, tmp_path, lambda _: None))
     for schedule, ranks in (("zigzag", 4), ("ring", 2)):
-        said = rf"of other plans: ring on 4 ranks, .*; the report is of {schedule} on {ranks} ranks"
+        said = rf"has other plans: ring on 4 ranks, .*; the report has {schedule} on {ranks} ranks"
         with pytest.raises(rl.RingloomError, match=said):
             page(compare(WORK, ranks, HARDWARE, [schedule]), run)
 

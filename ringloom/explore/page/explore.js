@@ -1,4 +1,4 @@
-// Waits for the page to stand, then lets its pictures follow the reader's light or dark.
+// Waits until the page is complete, then connects its controls.
 (function begin() {
   const doc = window.Bokeh && Bokeh.documents[0]
   if (!doc || !doc.is_idle || !doc.get_model_by_name("facts")) { setTimeout(begin, 50); return }
@@ -13,7 +13,7 @@
   copying()
   document.documentElement.dataset.ready = "yes"
 
-  // The server hears of all entries whenever one of them changes.
+  // Sends all entries to the server whenever one of them changes.
   function asking(asked) {
     addEventListener("change", (event) => {
       if (!event.target.closest("[data-control]")) return
@@ -21,7 +21,7 @@
     })
   }
 
-  // The server is asked for a file, and sends its name and its text.
+  // Asks the server for a file; it sends the name and the text.
   function taking(wanted, file) {
     for (const button of document.querySelectorAll("[data-take]")) {
       button.addEventListener("click", () => {
@@ -31,8 +31,8 @@
     file.properties.data.change.connect(() => ringloomSave(file.data.name[0], file.data.text[0]))
   }
 
-  // Results are dim, and nothing can be taken along, while other entries stand in the controls than
-  // those that the server told the results to belong to.
+  // Dims results and disables downloads while the controls differ from the entries that the results
+  // belong to.
   function judging() {
     const shown = document.getElementById("shown")
     const judge = () => {

@@ -1,8 +1,8 @@
-"""A recorded run: the trace of a real run, read back to be laid over its prediction.
+"""Reads the trace of a real run, to draw it below its prediction.
 
-The file is what `ringloom run --trace` writes, in the form of simulated traces: processes are
-ranks, threads are numbered by streams, slices are in microseconds times `time_scale`. A comparison
-is matched by the digest of the plans that ran.
+`ringloom run --trace` writes the file in the format of simulated traces: processes are ranks,
+threads are numbered by streams, slices are in microseconds times `time_scale`. The digest of the
+plans says which case of a comparison the run belongs to.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ NAMES = "plan", "digest", "work", "hardware"
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A run: its plans by name, digest and work, where, how many ranks, how long [s], every bar."""
+    """A run: name, digest and work of its plans, hardware, ranks, makespan [s] and bars."""
 
     plan: str
     digest: str
@@ -38,7 +38,7 @@ class Recorded:
 
 
 def recorded(path: str | Path) -> Recorded:
-    """Read a trace, .json or .json.gz; raises RingloomError, in one line, for any other file."""
+    """Reads a trace, .json or .json.gz; raises RingloomError for any other file."""
     size = largest()
     parse = partial(from_json, largest=size)
     document = read(Path(path), parse, f"cannot read the trace {path}", size)
@@ -49,14 +49,14 @@ def recorded(path: str | Path) -> Recorded:
         raise RingloomError(f"{path} is not a trace of a run: no traceEvents and otherData")
     scale = number(f"{path}: time_scale", about.get("time_scale", 1.0), 1e-9, 1e9)
     if not about.get("digest"):
-        raise RingloomError(f"{path} does not name its plans: an earlier version, record it again")
+        raise RingloomError(f"{path} has no digest of its plans: an old format, record it again")
     spans = [
         _span(f"{path}: event {at}", event, scale)
         for at, event in enumerate(events)
         if isinstance(event, dict) and event.get("ph") == "X"
     ]
     if not spans:
-        raise RingloomError(f"{path} holds no slice of a run")
+        raise RingloomError(f"{path} contains no slices of a run")
     begin = min(s.start for s in spans)
     moved = [replace(s, start=s.start - begin, end=s.end - begin) for s in spans]
     return Recorded(
@@ -85,20 +85,20 @@ def _span(where: str, event: dict[str, Any], scale: float) -> Span:
 
 
 def _text(what: str, value: object) -> str:
-    """Returns a text of a trace, which is drawn and compared; of a long one its beginning."""
+    """Returns a text of a trace; raises RingloomError unless it is one. Long texts are cut."""
     return name(what, value[:LONGEST_NAME] if isinstance(value, str) else value)
 
 
-# ---- the case of a comparison that a run is of
+# ---- the case of a comparison that ran
 
 
 def matching(compared: Comparison, run: Recorded) -> Case:
-    """The case whose plans ran; raises RingloomError where there is none."""
+    """Returns the case whose plans ran; raises RingloomError if there is none."""
     for case in compared.cases:
         if digest(case.plans) == run.digest:
             return case
     first, names = compared.cases[0], ", ".join(case.row.schedule for case in compared.cases)
     raise RingloomError(
-        f"the recorded run is of other plans: {run.plan} on {run.ranks} ranks, {run.work[:200]};"
-        f" the report is of {names} on {compared.ranks} ranks, {described(first.plans)}"
+        f"the recorded run has other plans: {run.plan} on {run.ranks} ranks, {run.work[:200]};"
+        f" the report has {names} on {compared.ranks} ranks, {described(first.plans)}"
     )

@@ -1,8 +1,8 @@
-"""Tiles of the mask, each with the rank and the step that attend it, and the messages of each step.
+"""Collects the rank and step of every mask tile, and the messages of each step.
 
-Each live tile of each head is attended exactly once, so two tables hold a whole animation: the
-step and the rank of every (query piece, key piece). Heads are cut where any block's slice ends;
-every cut has tables of its own.
+Every live tile of each head is computed exactly once, so two tables describe all steps: the step
+and the rank of every (query piece, key piece). Heads are cut at the ends of all blocks' slices;
+each slice has its own tables.
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ from ringloom.planner.masks.areas import areas, sizes
 from ringloom.planner.partitions import Ints, Ranges, shifted
 from ringloom.views.units import counted, numbers, size
 
-PIXELS = 96  # of a picture's edge: a piece of the sequence gets a whole number of them
-FINEST = 16  # pixels that a piece gets at the most
+PIXELS = 96  # along an edge of the picture; each piece gets a whole number of them
+FINEST = 16  # most pixels of a piece
 CUTS = 16  # head slices that have tables
-MOST = 1 << 19  # head slices x tiles of one pass that a browser holds
+MOST = 1 << 19  # head slices x tiles of one pass that a browser can hold
 Columns = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
 class TileFacts:
-    """One pass of one schedule; steps count from 0, -1 stands for tiles that hold no pair.
+    """One pass of one schedule; steps count from 0, -1 marks tiles without a pair.
 
-    `step`, `rank` [cuts, q pieces, kv pieces], of the first of `heads`; `pairs` [q pieces, kv
-    pieces] allowed pairs of a head; `shares` [q pixels, kv pixels] the share of allowed pairs that
-    a pixel stands for.
+    `step`, `rank` [cuts, q pieces, kv pieces] of the first `heads`; `pairs` [q pieces, kv pieces]
+    allowed pairs of a head; `shares` [q pixels, kv pixels] share of a pixel's pairs that are
+    allowed.
     """
 
     title: str
@@ -54,23 +54,23 @@ class TileFacts:
 
     @property
     def drawn_heads(self) -> tuple[str, ...]:
-        """The head slices that have tables."""
+        """Returns the head slices that have tables."""
         return self.heads[: len(self.step)]
 
     @property
     def note(self) -> str:
-        """A sentence on head slices without a table, "" if all have one."""
+        """Returns a sentence on head slices without a table, "" if all have one."""
         drawn, total = len(self.step), len(self.heads)
         return f"The first {drawn} of {total} head slices are shown." if drawn < total else ""
 
     @property
     def fine(self) -> tuple[int, int]:
-        """Pixels per piece: queries, keys."""
+        """Returns the pixels per piece: queries, keys."""
         (rows, columns), pixels = self.pairs.shape, self.shares.shape
         return pixels[0] // max(1, rows), pixels[1] // max(1, columns)
 
     def words(self, step: int) -> str:
-        """Describe a step in one line."""
+        """Describes a step in one line."""
         busy, count = int(self.busy[step].sum()), int(self.count[step])
         verb = "attends" if busy == 1 else "attend"
         tiles = f"{busy} of {counted(self.ranks, 'rank')} {verb} {counted(count, 'tile')}"
@@ -79,20 +79,20 @@ class TileFacts:
 
 
 def most_cuts(plan: Plan) -> int:
-    """Returns how many head slices may have tables; 0 where even one is too large to draw."""
+    """Returns how many head slices can have tables; 0 if even one is too large to draw."""
     sides = plan.partition
     return min(CUTS, MOST // (len(sides.q.chunks) * len(sides.kv.chunks)))
 
 
 def tables(passes: Sequence[tuple[str, Plan]]) -> tuple[tuple[TileFacts, ...], str]:
-    """Returns the facts of passes by their titles, and a sentence on those that are too large."""
+    """Returns the facts of titled passes, and a sentence on passes that are too large."""
     large = [title for title, plan in passes if not most_cuts(plan)]
     skipped = f"Too many tiles to draw step by step: {', '.join(large)}." if large else ""
     return tuple(tile_facts(*one) for one in passes if one[0] not in large), skipped
 
 
 def tile_facts(title: str, plan: Plan) -> TileFacts:
-    """The facts of one verified pass, of at least one of its `most_cuts`."""
+    """Returns the facts of one verified pass; its `most_cuts` must be at least 1."""
     sides = plan.partition
     q, kv = sides.q.chunks, sides.kv.chunks
     edges = _head_edges(plan)
@@ -106,7 +106,7 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
         place = head, sides.q.chunk[a[tile]], sides.kv.chunk[b[tile]]
         step[place], rank[place] = at[tile], who[tile]
     held = [np.flatnonzero(sizes(chunks)) for chunks in (q, kv)]
-    every = np.ix_(np.arange(len(step)), *held)  # but pieces of no token: they would be blank rows
+    every = np.ix_(np.arange(len(step)), *held)  # without empty pieces, which would be blank rows
     q, kv = (tuple(filter(_size, chunks)) for chunks in (q, kv))
     sent = messages(plan)
     return TileFacts(
@@ -129,8 +129,8 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
 def _attended(
     plan: Plan, heads: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], tuple[Columns, ...]]:
-    """Returns busy ranks [steps, ranks], live tiles per step, and those of the first heads:
-    step, rank, query block and key block."""
+    """Returns busy ranks [steps, ranks], live tiles per step, and the columns step, rank, query
+    block and key block of the live tiles of the first heads."""
     busy = np.zeros((len(plan.steps), plan.ranks), np.bool_)
     count = np.zeros(len(plan.steps), np.int64)
     parts = [np.zeros((4, 0), np.int32)]
@@ -151,14 +151,14 @@ def _attended(
 
 
 def _head_edges(plan: Plan) -> list[int]:
-    """Query heads at which a slice of either side begins or ends."""
+    """Returns the query heads at which a slice of either side begins or ends."""
     sides, group = plan.partition, plan.workload.group
     ends = {e for s in sides.q.slices for e in (s.start, s.stop)}
     return sorted(ends | {e * group for s in sides.kv.slices for e in (s.start, s.stop)})
 
 
 def _heads(plan: Plan) -> tuple[NDArray[np.int64], ...]:
-    """The first query head that slices (q, kv) have in common, and the one after the last."""
+    """Returns the first query head that slices (q, kv) share, and the one after the last."""
     sides, group = plan.partition, plan.workload.group
     q_heads = np.array([(s.start, s.stop) for s in sides.q.slices])
     kv_heads = np.array([(s.start, s.stop) for s in sides.kv.slices]) * group
@@ -169,7 +169,7 @@ def _heads(plan: Plan) -> tuple[NDArray[np.int64], ...]:
 
 
 def _shares(plan: Plan, q: tuple[Ranges, ...], kv: tuple[Ranges, ...]) -> NDArray[np.float64]:
-    """The share of allowed pairs of every pixel, counted exactly: [q pixels, kv pixels]."""
+    """Returns the exact share of allowed pairs of every pixel: [q pixels, kv pixels]."""
     offset = plan.workload.offset
     rows = [shifted(p, offset) for p in _pieces(q)]
     columns = _pieces(kv)
@@ -179,14 +179,14 @@ def _shares(plan: Plan, q: tuple[Ranges, ...], kv: tuple[Ranges, ...]) -> NDArra
 
 
 def _pieces(chunks: tuple[Ranges, ...]) -> list[Ranges]:
-    """Each chunk cut along its tokens into as many parts as it gets pixels."""
+    """Cuts each chunk along its tokens into one part per pixel."""
     shortest = min((_size(c) for c in chunks if _size(c)), default=1)
     parts = max(1, min(FINEST, PIXELS // max(1, len(chunks)), shortest))
     return [piece for chunk in chunks for piece in _parts(chunk, parts)]
 
 
 def _parts(chunk: Ranges, parts: int) -> list[Ranges]:
-    """Cut consecutive ranges at their tokens and interleaved ones range by range: disjoint."""
+    """Cuts consecutive ranges at tokens, and each of several interleaved ranges by itself."""
     if len(chunk) == 1 or any(a[-1] >= b[0] for a, b in pairwise(chunk)):
         return split(chunk, parts)
     ends = np.cumsum([0, *map(len, chunk[:-1])]).tolist()
@@ -201,9 +201,9 @@ def _size(positions: Ranges) -> int:
 
 
 def _name(positions: Ranges) -> str:
-    """The tokens of a piece: 0-255; 3, 11, 19 ... 251"""
+    """Returns the tokens of a piece as text: 0-255; 3, 11, 19 ... 251."""
     if len(positions) != 1:
-        return f"{_size(positions)} tokens from {min((p[0] for p in positions), default=0)} on"
+        return f"{_size(positions)} tokens starting at {min((p[0] for p in positions), default=0)}"
     (one,) = positions
     if one.step == 1 or len(one) == 1:
         return numbers(one) if len(one) == 1 else f"{one[0]}-{one[-1]}"
@@ -214,7 +214,7 @@ def _name(positions: Ranges) -> str:
 
 
 class Message(NamedTuple):
-    """One message of a step: its tensors and blocks in words, such as KV,DKV 0-3+7."""
+    """One message of a step; its name lists tensors and blocks: KV,DKV 0-3+7."""
 
     step: int
     src: int
@@ -225,12 +225,12 @@ class Message(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its tensors, and its blocks with runs shortened."""
+        """Returns its tensors, and its blocks with runs shortened."""
         return f"{','.join(self.tensors)} {numbers(self.blocks)}"
 
 
 def messages(plan: Plan) -> list[Message]:
-    """Returns all messages of a plan, in its order."""
+    """Returns all messages of a plan, in order."""
     every = list[Message]()
     for number, move in plan.moves():
         ends = move.src.tolist(), move.dst.tolist(), message_bytes(plan, number, move).tolist()
@@ -240,7 +240,7 @@ def messages(plan: Plan) -> list[Message]:
 
 
 def _step_words(messages: list[Message], steps: int) -> list[str]:
-    """Describe the messages of each step: "KV: 7 transfers, 3.5 GiB"."""
+    """Describes the messages of each step: "KV: 7 transfers, 3.5 GiB"."""
     words = dict.fromkeys(range(steps), "no transfers")
     for step, here in groupby(messages, attrgetter("step")):
         sent = list(here)

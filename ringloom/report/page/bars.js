@@ -1,6 +1,6 @@
-// Bars without outline are filled as they are: as a path each, as Bokeh fills them, they take far longer.
-// One thinner than a pixel fills its pixel: as parts of pixels, the paper shows through many in a row.
-// Where this Bokeh paints them in another way than the one known here, it goes on to do so.
+// Fills bars without outline as rectangles: Bokeh fills a path for each, which takes far longer.
+// A bar thinner than a pixel fills the pixel: otherwise the background shows through many in a row.
+// If this version of Bokeh paints bars differently, its own code is used.
 function ringloomBars() {
   const bars = Bokeh.Models.get("HBar").prototype.default_view.prototype, painted = bars._paint
   if (!painted || bars.plain) return

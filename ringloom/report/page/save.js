@@ -1,4 +1,4 @@
-// Gives the reader a file, of the kind that its name ends in.
+// Downloads a text as a file whose type follows from its name.
 function ringloomSave(name, text) {
   const types = {svg: "image/svg+xml", csv: "text/csv", json: "application/json"}
   const link = document.createElement("a")

@@ -1,5 +1,5 @@
-// Bokeh writes the place of all that it draws into style sheets with each painting; one that says
-// what it said before is left as it is, or the browser would work out all styles again.
+// Bokeh rewrites its style sheets at each painting; unchanged sheets are left alone, because
+// otherwise the browser computes all styles again.
 function ringloomSheets() {
   const sheet = new (Bokeh.Models.get("InlineStyleSheet"))({css: ""}).underlying()
   const sheets = Object.getPrototypeOf(sheet), update = sheets._update

@@ -1,5 +1,5 @@
 // Draws one step: state {leg, step, cut}, facts a column per table with an entry per leg.
-// New facts and a new state that come together are drawn once; Bokeh paints nothing that stays.
+// Facts and state that change together are drawn once; Bokeh repaints only what changed.
 if (!state.drawing) {
   state.drawing = true
   Promise.resolve().then(() => { state.drawing = false; draw() })
@@ -20,11 +20,11 @@ function draw() {
   labels.data = numbers()
   fillPlaces()
   const ways = arrows(), crowded = ways.src.length > 512
-  // Hair lines, where there are many: thicker ones and heads cover each other, and take longer.
+  // Thin lines if there are many: thicker ones and heads cover each other and take longer.
   messages.data = {...ways, width: ways.src.map(() => (crowded ? 1 : 2))}
   heads.data = crowded ? {x0: [], y0: [], x1: [], y1: []} : ways
 
-  // Pixels hold the rank that attends now; what lies off that scale is masked, coming or done.
+  // A pixel holds the rank that computes it now; values off that scale are masked, coming or done.
   function paintTiles() {
     const image = table("image"), [masked, coming, done] = [-1, ranks, NaN]
     const {image: [shown], dw: [width], dh: [height]} = pixels.data
@@ -39,13 +39,13 @@ function draw() {
         image[pixel] = value
       }
     }
-    // Said to have changed: Bokeh compares the array with itself, where it is still the same one.
+    // Skips the check for equality: Bokeh would compare the array with itself.
     const data = {image: [image], x: [0], y: [0], dw: [columns], dh: [rows]}
     if (!same) pixels.setv({data}, {check_eq: false})
   }
 
-  // A number on each tile that is attended now, where there is room for it: on its live middle,
-  // and small where half of a small tile is live.
+  // A number on each tile that is computed now, if there is room: at the middle of its live part,
+  // and small if only half of a small tile is live.
   function numbers() {
     const named = {x: [], y: [], text: [], ink: [], size: []}
     const many = Math.max(rows, columns), roomy = many <= 20
@@ -65,7 +65,7 @@ function draw() {
     return named
   }
 
-  // Ranks that attend are filled, the others only outlined.
+  // Fills ranks that compute, and outlines the others.
   function fillPlaces() {
     const busy = table("busy"), colours = places.data.colour
     places.data = {
@@ -75,7 +75,7 @@ function draw() {
     }
   }
 
-  // An arrow per pair of ranks, a little to its right so that both ways can be seen.
+  // An arrow per pair of ranks, shifted to its right so that both directions show.
   function arrows() {
     const ways = {x0: [], y0: [], x1: [], y1: [], src: [], dst: [], parts: []}, known = new Map()
     const when = table("at"), src = table("src"), dst = table("dst")

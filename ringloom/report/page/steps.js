@@ -1,5 +1,5 @@
-// Controls of the steps: which schedule, which heads, which step. They write to the model `state`,
-// which draws. An address that is `named` ends in #schedule/step.
+// The controls for schedule, heads and step write to the model `state`, which draws. With `named`,
+// the URL ends in #schedule/step.
 function ringloomSteps(doc, named) {
   const state = doc.get_model_by_name("state"), facts = doc.get_model_by_name("facts")
   if (!state) return

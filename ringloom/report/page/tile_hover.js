@@ -1,4 +1,4 @@
-// The tile under the pointer, and the rank and step that attend it.
+// The tile under the pointer, with the rank and step that compute it.
 const leg = Math.min(state.data.leg[0], facts.data.size.length - 1)
 const table = (name) => facts.data[name][leg]
 const [cuts, rows, columns] = table("size")
@@ -8,6 +8,6 @@ const tile = i * columns + j
 const place = Math.min(state.data.cut[0], cuts - 1) * rows * columns + tile
 const when = table("step")[place]
 const pairs = table("pairs")[tile]
-const who = when < 0 ? "not attended: the mask allows no pair here"
-  : `rank ${table("rank")[place]} in step ${when + 1}, ${pairs.toLocaleString("en")} pairs a head`
+const who = when < 0 ? "not computed: the mask allows no pair here"
+  : `rank ${table("rank")[place]} in step ${when + 1}, ${pairs.toLocaleString("en")} pairs per head`
 return `queries ${table("q_names")[i]}<br>keys ${table("kv_names")[j]}<br>${who}`

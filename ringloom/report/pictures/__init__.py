@@ -1,1 +1,1 @@
-"""Pictures of facts, as bokeh figures that can be redrawn."""
+"""Pictures of facts as bokeh figures, which `show` redraws."""

@@ -1,4 +1,4 @@
-"""The frame that pictures have in common, and numbers along its axes."""
+"""The frame of all pictures, and the numbers along their axes."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from bokeh import models
 from bokeh.plotting import figure
 
 TIP = '<div style="max-width:18rem;color:#111">{}</div>'
-POWERS = [1 << n for n in range(10)]  # of steps along a scale of bytes
-# A tick of bytes in words, as `ringloom.views.units.size` writes it, after blanks.
+POWERS = [1 << n for n in range(10)]  # mantissas of ticks on an axis of bytes
+# Formats a tick like `ringloom.views.units.size`, padded with blanks.
 BYTES = """
 const power = Math.min(4, Math.floor(Math.log2(Math.max(1, tick)) / 10))
 const unit = ["B", "KiB", "MiB", "GiB", "TiB"][power]
@@ -25,7 +25,7 @@ LABEL = {
 
 
 def frame(name: str, **more: Any) -> figure:
-    """A figure as wide as its place, without tools, and with ranges that can be changed."""
+    """Returns a figure that fills the width, without tools, and with ranges that can be set."""
     usual = {"border_fill_color": None, "sizing_mode": "stretch_width", "min_width": 220}
     usual |= {"tools": "", "toolbar_location": None}
     ranges = {axis: models.Range1d(0, 1) for axis in ("x_range", "y_range")}
@@ -35,7 +35,7 @@ def frame(name: str, **more: Any) -> figure:
 
 
 def timed(name: str, **more: Any) -> figure:
-    """A frame over milliseconds that a reader can pan and zoom."""
+    """Returns a frame over milliseconds that a reader can pan and zoom."""
     tools = {"tools": "xpan,xwheel_zoom,xbox_zoom,reset", "toolbar_location": "above"}
     still = {"active_drag": None, "active_scroll": None, "x_axis_label": "time (ms)"}
     drawn = frame(name, **{"min_width": 240, **tools, **still, **more})
@@ -45,31 +45,31 @@ def timed(name: str, **more: Any) -> figure:
 
 
 def hover(drawn: figure, renderers: list[Any], tip: str, **more: Any) -> None:
-    """Words that stand at the pointer over some of a figure's glyphs."""
+    """Adds a tooltip to some glyphs of a figure."""
     drawn.add_tools(models.HoverTool(renderers=renderers, tooltips=TIP.format(tip), **more))
 
 
 def cell_axes(drawn: figure) -> None:
-    """Whole numbers along both axes, and no grid."""
+    """Puts integers along both axes, and removes the grid."""
     drawn.grid.visible = False
     for axis in (*drawn.xaxis, *drawn.yaxis):
         axis.ticker = models.BasicTicker(min_interval=1, num_minor_ticks=0)
 
 
 def cells_image(drawn: figure, source: Any, colours: Any) -> Any:
-    """Cells as one image, whose place comes with its data."""
+    """Draws cells as one image; the source holds its position and size too."""
     place = {name: name for name in ("image", "x", "y", "dw", "dh")}
     return drawn.image(**place, color_mapper=colours, source=source)
 
 
 def padded(characters: int) -> models.CustomJSTickFormatter:
-    """Numbers after blanks as wide as digits: others need not move the picture beside them."""
+    """Returns a formatter of fixed width, so that longer numbers do not move the picture."""
     code = f'return String(Number(tick.toPrecision(6))).padStart({characters}, "\\u2007")'
     return models.CustomJSTickFormatter(code=code)
 
 
 def in_bytes(characters: int = 0) -> dict[str, Any]:
-    """Bytes along an axis or a scale, each tick with its own unit."""
+    """Returns ticker and formatter of bytes for an axis or a colour bar."""
     return {
         "ticker": models.AdaptiveTicker(base=1024, mantissas=POWERS, min_interval=1),
         "formatter": models.CustomJSTickFormatter(args={"characters": characters}, code=BYTES),

@@ -1,7 +1,7 @@
-"""The stepper picture: tiles of the mask, coloured by the ranks that attend them, and messages.
+"""The stepper picture: mask tiles in the colours of their ranks, and the messages of a step.
 
-Nothing here draws a step: `page/stepper.js` does, in the browser, whenever `state` or `facts`
-change. A page moves the step by writing to `state` (`page/steps.js`); a server does not hear of it.
+`page/stepper.js` draws the step in the browser whenever `state` or `facts` change. A page moves the
+step by writing to `state` (`page/steps.js`), which is not sent to the server.
 """
 
 import math
@@ -20,20 +20,20 @@ from ringloom.report.pictures.frames import LABEL, cell_axes, cells_image, frame
 from ringloom.report.pictures.palette import COMING, DONE, PAPER, rank_colours
 from ringloom.simulator.pictures import SEND
 
-MOST_ARROWS = 16  # ranks; messages of more are cells, from row to column
-ENDS = "x0 y0 x1 y1 src dst parts width"  # columns of messages
+MOST_ARROWS = 16  # ranks; with more, messages are cells, from row to column
+ENDS = "x0 y0 x1 y1 src dst parts width"  # columns of `messages`
 NO_IMAGE = {"image": [np.zeros((1, 1), np.float32)], "x": [0], "y": [0], "dw": [1], "dh": [1]}
 DARK_INK, LIGHT_INK = "#000000", "#ffffff"
 
 
 class StepperPicture:
-    """Two figures, `tiles` and `ways`, that show step `state.data.step` of one of `facts`."""
+    """The figures `tiles` and `ways`, which show step `state.data.step` of one of `facts`."""
 
     def __init__(self, ranks: int) -> None:
         self.facts = models.ColumnDataSource(data={}, name="facts")
-        # What the browser draws stays in the browser.
+        # The browser does not send what it draws to the server.
         drawn = {"syncable": False}
-        # Before the first step, so that writing the first one is a change, and draws.
+        # Not a step yet: writing the first step is a change, which draws.
         first = {"leg": [0], "step": [-1], "cut": [0]}
         self.state = models.ColumnDataSource(data=first, name="state", **drawn)
         self.pixels = models.ColumnDataSource(data=NO_IMAGE, name="pixels", **drawn)
@@ -43,7 +43,7 @@ class StepperPicture:
         self.places = models.ColumnDataSource(data={}, name="places", **drawn)
         self.messages = models.ColumnDataSource(data=_none(ENDS), name="messages", **drawn)
         self.heads = models.ColumnDataSource(data=_none(ENDS), name="arrow-heads", **drawn)
-        # Tiles at rest lie beside the scale of ranks: the page's theme owns their colours.
+        # Tiles that no rank computes now lie outside the scale; the theme sets their colours.
         self.colours = models.LinearColorMapper(
             palette=["#000000"],
             name="ranks",
@@ -67,12 +67,12 @@ class StepperPicture:
         self.facts.js_on_change("data", self.draw)
 
     def show(self, facts: Sequence[TileFacts]) -> None:
-        """Draw from these facts, one entry per pass and schedule, all of as many ranks."""
+        """Shows these facts, one entry per pass and schedule, all with the same number of ranks."""
         self._ranks(facts[0].ranks if facts else 1)
         self.facts.data = columns(facts)
 
     def _ranks(self, ranks: int) -> None:
-        """Places and colours for so many; a browser paints places anew whenever they are set."""
+        """Sets positions and colours of ranks if their number changed: setting them repaints."""
         if self.ranks == ranks:
             return
         self.ranks = ranks
@@ -89,7 +89,7 @@ class StepperPicture:
         self.ways.y_range.update(start=down[0], end=down[1])
 
     def _words(self, file: str, **more: models.ColumnDataSource) -> models.CustomJSHover:
-        """Words that a script of the page puts together when they are asked for."""
+        """Returns a tooltip that a script of the page composes."""
         args = {"state": self.state, "facts": self.facts} | more
         return models.CustomJSHover(args=args, code=asset(file))
 
@@ -141,7 +141,7 @@ class StepperPicture:
 
 
 def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
-    """Returns the columns that `stepper.js` reads: an entry per pass and schedule in each."""
+    """Returns the columns that `stepper.js` reads, with one entry per pass and schedule."""
     return {
         "title": [f.title for f in facts],
         "size": [[*f.step.shape, *f.fine, f.ranks, f.steps] for f in facts],
@@ -165,7 +165,7 @@ def columns(facts: Sequence[TileFacts]) -> dict[str, list[Any]]:
 
 
 def narrow(numbers: NDArray[np.int32]) -> NDArray[np.int16] | NDArray[np.int32]:
-    """The same in two bytes each, where they fit: a browser takes long to receive many."""
+    """Returns the numbers in two bytes each if they fit, to send less to the browser."""
     fits = np.abs(numbers).max(initial=0) < 1 << 15
     return numbers.astype(np.int16) if fits else numbers.astype(np.int32)
 
@@ -175,7 +175,7 @@ def _none(names: str) -> dict[str, list[Any]]:
 
 
 def _circle(ranks: int) -> dict[str, list[Any]]:
-    """Ranks around a circle, rank 0 on top, clockwise; big ones carry their number."""
+    """Places ranks clockwise around a circle, rank 0 on top; large circles show their number."""
     turns = [2 * math.pi * r / ranks for r in range(ranks)]
     colours, named = rank_colours(ranks), ranks <= 24
     return {
@@ -192,5 +192,5 @@ def _circle(ranks: int) -> dict[str, list[Any]]:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever is easier to read on a colour (WCAG relative luminance)."""
+    """Returns black or white, whichever is easier to read on a colour (WCAG luminance)."""
     return DARK_INK if RGB.from_hex_string(colour).luminance > 0.179 else LIGHT_INK

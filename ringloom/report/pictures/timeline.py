@@ -1,4 +1,4 @@
-"""The timeline picture: a lane of compute and a lane of links per rank, on an axis of time."""
+"""The timeline picture: a lane of compute and a lane of links per rank."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,17 +21,17 @@ from @since{custom} on, takes @takes{custom}<br>step @step</div>
 MOMENT = "return `${Number(value.toPrecision(6))} ms`"
 COLUMNS = ("lane", "left", "right", "height", "since", "takes", "stream", "rank", "step")
 PALETTE = [STREAM_COLOURS.get(stream, SEND) for stream in STREAMS]
-HATCHES = "/", "\\"  # of predicted merges, of what was measured
+HATCHES = "/", "\\"  # of predicted merges, of measured bars
 BAR = 0.86  # of a lane's height
-LABELLED = 16  # rank numbers along the axis at the most
+LABELLED = 16  # most rank numbers along the axis
 
 
 class TimelinePicture:
-    """One schedule; `show` draws other bars in the same picture."""
+    """The timeline of one schedule; `show` replaces its bars."""
 
     def __init__(self, name: str, axis: models.Range1d) -> None:
         self.source = models.ColumnDataSource(data={}, name=f"{name}-bars")
-        # Each with one pattern: a browser takes a second for a thousand bars that name their own.
+        # One source per pattern: a thousand bars with a pattern column take a browser a second.
         self.hatched = [models.ColumnDataSource(data={}) for _ in HATCHES]
         self.figure = timed(name, x_range=axis, output_backend="canvas")
         place = {"y": "lane", "left": "left", "right": "right", "height": "height"}
@@ -44,7 +44,7 @@ class TimelinePicture:
                 ),
             },
             line_color=None,
-            # Never seen: a constant saves the browser looking up a colour for every bar.
+            # Constants, never shown: otherwise the browser looks up a colour for every bar.
             selection_color=SEND,
             nonselection_color=SEND,
             muted_color=SEND,
@@ -112,7 +112,7 @@ class TimelinePicture:
         self.figure.y_range.start, self.figure.y_range.end = count, 0
         self.figure.height = 84 + max(60, min(1600, count * lanes * (9 if count <= 16 else 6)))
         spacing = -(-count // LABELLED)
-        # Another ticker would be another model: the server would search the document for it.
+        # Changes the ticker: for a new model the server would search the document.
         self.ticks.ticks = [row + 0.5 for row in range(0, count, spacing)]
         labels = {row + 0.5: str(rank) for row, rank in enumerate(shown)}
         self.figure.yaxis.major_label_overrides = labels
@@ -121,7 +121,7 @@ class TimelinePicture:
 
 
 def _shades(ranks: int, lanes: int, ends: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """A bar from 0 to each end [s] on its lane of every rank."""
+    """Returns a bar from 0 to each end [s] on its lane of every rank."""
     places = [(row + (lane + 0.5) / lanes, end) for lane, end in ends for row in range(ranks)]
     return {
         "lane": [place for place, _ in places],
@@ -134,7 +134,7 @@ def _shades(ranks: int, lanes: int, ends: Sequence[tuple[int, float]]) -> dict[s
 def _columns(
     bars: Sequence[Span], rows: NDArray[np.int_], first: int, lanes: int, scale: float = 1.0
 ) -> dict[str, Any]:
-    """Attends, merges and waits on lane `first` of each rank, what it sends on the lane below."""
+    """Puts attention, merges and waits on lane `first` of each rank, sends on the next lane."""
     rank, step = (np.array([getattr(bar, n) for bar in bars], np.int32) for n in ("rank", "step"))
     start, end = (np.array([getattr(bar, n) for bar in bars], float) for n in ("start", "end"))
     stream = np.array([STREAMS.index(bar.stream) for bar in bars], np.int8)

@@ -1,4 +1,4 @@
-"""Pictures of what ranks compute and hold, and of what links carry."""
+"""Pictures of the load and memory of ranks, and of the traffic of links."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ LABELLED = 8  # ranks whose bars have room for a number each
 
 
 class LoadPicture:
-    """Bars of all ranks beside a line at the average."""
+    """A bar per rank, and a line at the average."""
 
     def __init__(self, name: str) -> None:
         self.source = models.ColumnDataSource(data={}, name=f"{name}-bars")
@@ -55,7 +55,7 @@ class LoadPicture:
         self.figure.xaxis.ticker = models.BasicTicker(min_interval=1, num_minor_ticks=0)
 
     def show(self, work: NDArray[np.int64], high: float) -> figure:
-        """Draw the pairs that each rank attends, on a scale from 0 to `high` times the average."""
+        """Draws the pairs of each rank, on a scale from 0 to `high` times the average."""
         ranks, shares = np.arange(len(work)), over_average(work)
         self.source.data = {"rank": ranks, "share": shares, "pairs": work}
         labelled = ranks if len(work) <= LABELLED else np.array([shares.argmax()])
@@ -69,7 +69,7 @@ class LoadPicture:
 
 
 def look_of(number: int, lines: int) -> dict[str, Any]:
-    """The look of a line; where later ones coincide with it, both can be seen: it is wider."""
+    """Returns the look of a line; it is wider than later lines, so that equal lines show."""
     return {
         "line_color": OKABE_ITO[number % len(OKABE_ITO)],
         "line_width": min(10.0, 2.5 + 1.5 * (lines - number - 1)),
@@ -78,7 +78,7 @@ def look_of(number: int, lines: int) -> dict[str, Any]:
 
 
 class MemoryPicture:
-    """Up to as many lines as schedules; colours and dashes tell them apart."""
+    """A line per schedule, told apart by colour and dashes."""
 
     def __init__(self, axis: models.Range1d, lines: int) -> None:
         self.figure = timed("memory", height=260, x_range=axis, y_axis_label="memory")
@@ -94,7 +94,7 @@ class MemoryPicture:
         )
 
     def show(self, held: Sequence[tuple[str, Usage]]) -> figure:
-        """Draw the lines of these schedules."""
+        """Draws the lines of these schedules."""
         most = max((one.peak for _, one in held), default=0)
         self.figure.y_range.end = 1.05 * most or 1.0
         for (name, one), source in zip(held, self.sources, strict=False):
@@ -103,13 +103,13 @@ class MemoryPicture:
                 "x": one.seconds * 1e3,
                 "y": one.bytes,
                 "name": np.full(len(one.bytes), f"{name}, rank {one.rank}", object),
-                "words": [f"from {seconds(t)} on: {size(b)} ({b:,} bytes)" for t, b in pairs],
+                "words": [f"from {seconds(t)}: {size(b)} ({b:,} bytes)" for t, b in pairs],
             }
         return self.figure
 
 
 class TrafficPicture:
-    """A table of cells in one image; along both axes stand ranks, whatever a cell stands for."""
+    """A table of cells in one image; axes count ranks, also if a cell covers several."""
 
     def __init__(self, name: str) -> None:
         self.source = models.ColumnDataSource(data={}, name=f"{name}-cells")
@@ -130,7 +130,7 @@ class TrafficPicture:
         cell_axes(self.figure)
 
     def show(self, table: NDArray[np.int64], cell: int, high: float) -> figure:
-        """Draw bytes on a scale from 0 to `high`; empty cells, of so many ranks, have none."""
+        """Draws bytes on a scale from 0 to `high`; a cell covers `cell` ranks, 0 is not drawn."""
         ranks = cell * len(table)
         place = {"x": [-0.5], "y": [-0.5], "dw": [ranks], "dh": [ranks], "cell": [cell]}
         self.source.data = {"image": [np.where(table > 0, table, np.nan)]} | place
