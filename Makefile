@@ -1,11 +1,11 @@
 # Needs Python 3.11 or newer and make; everything else goes into .venv.
-# `make` alone lists what there is: the text after ## is the help.
+# `make` alone lists the targets: the text after ## is the help.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 HTA    := .venv-hta
-# What readers and CI call, each in an environment of its own; the quick ones first.
+# The targets that `make fresh` runs, each in its own environment; the quick ones first.
 FRESH  := demo lint types docs test-pythons test-hta try-docs test-browser bench fuzz test-tpu test
 
 .DEFAULT_GOAL := help
@@ -16,7 +16,7 @@ FRESH  := demo lint types docs test-pythons test-hta try-docs test-browser bench
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.core ## compare five schedules on eight GPUs, check them, and draw report.html
+demo: $(VENV)/.core ## compare five schedules on eight GPUs, check them, and write report.html
 	$(BIN)/ringloom compare --ranks 8 --seq 256k --heads 32 --head-dim 128 --mask causal \
 	  --hardware a100-nvlink --schedules ring,striped,zigzag,balanced,burst --check
 
@@ -26,8 +26,8 @@ demo: $(VENV)/.core ## compare five schedules on eight GPUs, check them, and dra
 notebooks: $(VENV)/.test ## run the notebooks in docs/notebooks and store their outputs
 	$(BIN)/python docs/run_notebooks.py
 
-# Two at a time, by files: what the tests of a file share is made once. The longest come first.
-test: $(VENV)/.test ## run the tests; what pages tell readers to type is tried by try-docs
+# Two processes; the tests of a file share fixtures, so each file runs in one. The longest come first.
+test: $(VENV)/.test ## run the test suite (examples in the docs: make try-docs)
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/plain/test_docs_blocks.py
 
 test-nightly: $(VENV)/.test $(VENV)/.ray $(VENV)/.peers ## 3,000 random plans, 2,000 torch and JAX programs each, all combinations (hours; not in CI)
@@ -40,10 +40,10 @@ test-nightly: $(VENV)/.test $(VENV)/.ray $(VENV)/.peers ## 3,000 random plans, 2
 # A minute; hours at night: make fuzz FUZZ_SECONDS=28800 FUZZ_SEED=$$(date +%s)
 FUZZ_SECONDS ?= 60
 FUZZ_SEED    ?= 2026
-fuzz: $(VENV)/.test ## try all that reads files and words with thousands of hostile ones, counted by reader
+fuzz: $(VENV)/.test ## feed thousands of hostile files and words to every parser
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
-test-browser: $(VENV)/.browser ## try the pages in a real browser (Debian: chromium, chromium-driver)
+test-browser: $(VENV)/.browser ## test the pages in a real browser (Debian: chromium, chromium-driver)
 	@for program in chromium chromedriver; do command -v $$program >/dev/null || { \
 	  echo "test-browser: no $$program; on Debian: apt-get install chromium chromium-driver (as root)" >&2; exit 1; }; done
 	$(BIN)/pytest -n 2 --dist loadfile -o python_files='*_page.py' tests/browser
@@ -66,12 +66,12 @@ docs: $(VENV)/.docs ## build the documentation into build/docs and check its exa
 	$(BIN)/sphinx-build --write-all --fail-on-warning --keep-going -q -b html docs build/docs
 	$(BIN)/python docs/links.py build/docs
 
-# Commands run as a reader's do, through the environment's own programs. Lessons are run by test.
-try-docs: $(VENV)/.test ## do all that the README and the pages say; in a fresh clone, in a fresh environment
+# Commands run in a shell, as a reader's do. `make test` runs the lessons.
+try-docs: $(VENV)/.test ## run every command and code block of the README and the docs
 	RINGLOOM_PYTHON=$(CURDIR)/$(BIN)/python $(BIN)/pytest -n 2 --dist worksteal tests/plain/test_docs_blocks.py
 
-# Whatever else is there: Debian's and pyenv's. Nothing but the core is installed for them.
-test-pythons: $(VENV)/.made ## import, plan, run and emit with the other Pythons of this machine, from 3.11 on
+# The Pythons of Debian and pyenv. Only the core is installed for them.
+test-pythons: $(VENV)/.made ## plan, run and emit with every other Python on this machine, from 3.11 on
 	@set -e; tried=0; own=$$($(BIN)/python -c 'import sys; print(sys.version_info[1])'); \
 	for minor in 11 12 13 14 15; do \
 	  python=$$(ls -d /usr/bin/python3.$$minor "$$HOME"/.pyenv/versions/3.$$minor.*/bin/python 2>/dev/null | head -1); \
@@ -83,21 +83,21 @@ test-pythons: $(VENV)/.made ## import, plan, run and emit with the other Pythons
 	  for target in torch jax; do $$place/bin/ringloom emit $$target zigzag --ranks 4 --seq 64 -o $$place/program.py > /dev/null; done; \
 	done; [ $$tried -gt 0 ] || echo "test-pythons: no Python but 3.$$own, from 3.11 on, is on this machine; nothing tried"
 
-# Last in CI: where libtpu is installed, JAX looks for a TPU when it starts.
-test-tpu: $(VENV)/.test $(VENV)/.tpu ## compile an emitted program for two kinds of TPUs, which need not be there
+# Last in CI: once libtpu is installed, JAX looks for a TPU when it starts.
+test-tpu: $(VENV)/.test $(VENV)/.tpu ## compile an emitted program for two kinds of TPU (no TPU needed)
 	$(BIN)/pytest tests/on_jax/test_kernels.py -k libtpu
 
 test-hta: $(HTA)/.made ## check traces with HolisticTraceAnalysis, in its own environment
 	PYTHONPATH=. $(HTA)/bin/python tests/hta_overlap.py
 
-format: $(VENV)/.dev ## format the code and mend what ruff can mend
+format: $(VENV)/.dev ## format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 all: lint types test docs bench ## lint, types, test, docs and bench
 
-# What is committed, since only that is cloned. Every target is tried, and those that failed are named.
-fresh: ## run each target in a clone and an environment that it alone makes (an hour or more; not in CI)
+# Clones contain only what is committed. Every target runs, and the failed ones are listed.
+fresh: ## run each target in a fresh clone and environment (an hour or more; not in CI)
 	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && trap 'exit 1' HUP INT PIPE TERM && failed= && unset MAKEFLAGS MAKELEVEL && \
 	for target in $(FRESH); do \
 	  echo "== $$target, from nothing =="; rm -rf "$$place/clone"; \
@@ -144,7 +144,7 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# HolisticTraceAnalysis brings a hundred packages of its own: none of them belongs in .venv.
+# HolisticTraceAnalysis installs a hundred packages, so it has an environment of its own.
 
 $(HTA)/.made: tests/hta-requirements.txt
 	@echo "Installing HolisticTraceAnalysis into $(HTA) (a minute or two, once) ..."

@@ -1,4 +1,4 @@
-"""The pairs of an audit: wanted, computed, and the difference."""
+"""Draws the pairs of an audit: expected, computed, and the difference."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,7 +11,7 @@ from ringloom.figures.sheet import INK
 
 
 def pairs(audit: Audit) -> Figure:
-    """Draw the first matrix of an audit: strips are in colours of ranks, a ring is on a fault."""
+    """Draws the first matrix of an audit; strips are coloured by rank, a ring marks a fault."""
     panel = next(panels(audit, ""))
     figure = Figure(figsize=(7.0, 3.0), layout="constrained")
     for axes, (words, image, mark) in zip(figure.subplots(1, 3), panel.pictures, strict=True):

@@ -1,4 +1,4 @@
-"""Builds the documentation: Markdown pages, pages that the code writes, docstrings."""
+"""Configures Sphinx: Markdown pages, generated pages, docstrings."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ release = version = ringloom.__version__
 
 smartquotes = False  # -- is an option here, not a dash
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
-# What is typed can be copied, without prompts and without what it prints.
+# The copy button copies commands without prompts and without output.
 copybutton_selector = ", ".join(
     f"div.highlight-{kind} pre" for kind in ("console", "python", "py", "bash", "toml", "json")
 )
@@ -34,7 +34,7 @@ copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 copybutton_line_continuation_character = "\\"
 exclude_patterns = ["_build", "examples", *(f"generated/{name}.md" for name in INCLUDED)]
 myst_heading_anchors = 3
-autodoc_typehints = "none"  # signatures carry them; their links would lead out of these pages
+autodoc_typehints = "none"  # signatures contain them, and their links would leave these pages
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
 toc_object_entries = False
@@ -67,14 +67,14 @@ def write_pages(app: Any) -> None:
 
 
 def show_outputs(app: Any, docname: str, source: list[str]) -> None:
-    """Put what the commands of a page print below them."""
+    """Adds the output of a page's commands below them."""
     page = HERE / f"{docname}.md"
     if page.exists() and "generated" not in page.parts and "lessons" not in page.parts:
         source[0] = with_outputs(page)
 
 
 def read_docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: Any) -> None:
-    """Our docstrings are plain text."""
+    """Converts our docstrings, which are plain text."""
     lines[:] = as_rst(lines)
 
 

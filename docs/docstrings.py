@@ -1,7 +1,7 @@
-"""Docstrings as Sphinx wants them: ours are plain text with `names` and drawings.
+"""Converts docstrings, plain text with `names` and drawings, for Sphinx.
 
-A paragraph with columns or arrows in it is a drawing and keeps its spaces; all else is prose, in
-which `x` is code.
+A paragraph with columns or arrows is a drawing and keeps its spaces. All others are prose, in which
+`x` is code.
 """
 
 import re
@@ -12,7 +12,7 @@ DOCTEST = re.compile(r"\s*>>>")
 
 
 def as_rst(lines: list[str]) -> list[str]:
-    """The lines of a docstring as reStructuredText."""
+    """Returns the lines of a docstring as reStructuredText."""
     printed = list[str]()
     for blank, paragraph in groupby(lines, key=lambda line: not line.strip()):
         if not blank:
@@ -29,7 +29,7 @@ def _paragraph(lines: list[str]) -> list[str]:
 
 
 def _escaped(line: str) -> str:
-    """Stars, bars and trailing underscores mean themselves, outside of code."""
+    """Escapes stars, bars and trailing underscores outside of code."""
     parts = line.split("`")
     parts[::2] = [re.sub(r"([*|])|(_)(?=\W|$)", r"\\\1\2", part) for part in parts[::2]]
     return "`".join(parts)

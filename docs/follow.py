@@ -1,7 +1,7 @@
-"""Runs a lesson up to its exercise, and leaves you there:  python -i docs/follow.py ring
+"""Runs a lesson up to its exercise, for you to continue:  python -i docs/follow.py ring
 
-The names of the page are then yours; `check(answer)` tells whether an answer is right. Without -i
-it runs the page to its end, solution and all.
+The names of the page are then defined; `check(answer)` says whether an answer is right. Without -i
+it runs the whole page, including the solution.
 """
 
 import sys
@@ -15,12 +15,12 @@ LESSONS = Path(__file__).parent / "lessons"
 
 
 def lessons() -> list[Path]:
-    """The pages of the lessons, in the order of their numbers."""
+    """Returns the pages of the lessons, in order of their numbers."""
     return sorted(LESSONS.glob("[0-9]*.md"))
 
 
 def parts(page: Path) -> tuple[list[Block], list[Block]]:
-    """The python blocks before the solution, and those of the solution."""
+    """Returns the python blocks before the solution, and those of the solution."""
     fold = page.read_text(encoding="utf-8").partition("<details>")[0].count("\n")
     code = [block for block in blocks(page) if block.language == "python"]
     return [b for b in code if b.line <= fold], [b for b in code if b.line > fold]
@@ -29,7 +29,7 @@ def parts(page: Path) -> tuple[list[Block], list[Block]]:
 def follow(
     page: Path, solved: bool, compiler: Callable[..., Any] = compile, **scope: Any
 ) -> dict[str, Any]:
-    """The namespace of a page after its blocks, with or without those of the solution."""
+    """Returns the namespace of a page after its blocks, with or without the solution."""
     scope |= {"__name__": "__lesson__"}
     lesson, solution = parts(page)
     for block in [*lesson, *solution] if solved else lesson:

@@ -1,6 +1,6 @@
-"""Pages that the code writes: a function per page, each returns its Markdown.
+"""Writes the pages that are generated from code: one function per page returns its Markdown.
 
-Nothing in them is typed in, so nothing in them can be out of date. `docs/conf.py` writes them into
+They contain nothing written by hand, so they cannot be out of date. `docs/conf.py` writes them into
 docs/generated/ before every build.
 """
 
@@ -50,7 +50,7 @@ def command_line() -> Lines:
 
 
 def option_row(option: click.Option, context: click.Context) -> tuple[str, str]:
-    """Return an option as typed, and its help with its default."""
+    """Returns an option as it is typed, and its help with its default."""
     written = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
     if not option.is_flag:
         written += f" *{option.make_metavar(context).lower().replace('|', ' | ')}*"
@@ -61,11 +61,11 @@ def option_row(option: click.Option, context: click.Context) -> tuple[str, str]:
     return written, re.sub(r"(?<!\S)--[a-z-]+", r"`\g<0>`", meaning).strip()
 
 
-# ---- what there is
+# ---- schedules and hardware
 
 
 def schedules() -> Lines:
-    """The table of schedules and the layouts under the names of their peers."""
+    """Lists schedules, and layouts with their names in other projects."""
     yield from ("# Schedules and layouts", "", "What `ringloom schedules` lists:", "")
     rows = (
         (
@@ -88,7 +88,7 @@ def _parameters(parameters: dict[str, int | str]) -> str:
 
 
 def hardware() -> Lines:
-    """Every preset with every constant, its source, and whether it was measured there."""
+    """Lists every preset with its constants, their sources, and whether they were measured."""
     yield from (
         "# Hardware presets",
         "",
@@ -110,9 +110,9 @@ def hardware() -> Lines:
 
 
 def reproduction() -> Lines:
-    """Summarise the agreement of each published table, then list every row."""
+    """Summarises the agreement of each published table, then lists every row."""
     papers = {paper: tables() for paper, tables in PAPERS.items()}
-    yield from ("# Published numbers beside ours", "")
+    yield from ("# Published numbers and ours", "")
     yield from (
         "This is the output of `ringloom reproduce all`. *Alike* counts rows that are equal in the",
         "decimals of the paper. *Mean* and *worst* are relative errors, or percentage points (pp).",

@@ -1,9 +1,9 @@
-"""Freezes the fit that predictions rest on, and tells which rows its constants rest on.
+"""Freezes the fit of the constants, and finds the rows that each constant was fitted to.
 
     python docs/frozen_fit.py 2026-01-31
 
-Do that after constants were fitted or published rows added: it writes today's errors, the digest of
-the rows, and the fitted constants, with the date that is given.
+Run this after fitting constants or adding published rows: it writes the current errors, the digest
+of the rows, and the fitted constants, with the given date.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from ringloom.simulator.prediction import simulate
 
 
 def scatter() -> list[Residual]:
-    """Return the errors of all published times that say all that is needed, as they are now."""
+    """Returns the current errors of all published times whose setting is fully stated."""
     rows = [row for row in stated(published_rows()) if row.quantity != "ratio"]
     return [Residual(r.on, r.source, r.pass_, r.ranks, r.name, r.error) for r in rows]
 
@@ -31,7 +31,7 @@ def digest(path: Path = ROWS) -> str:
 
 
 def freeze(date: str) -> None:
-    """Write today's errors, and what the constants were fitted to, for intervals to rest on."""
+    """Writes the current errors and the fitted constants, from which intervals are computed."""
     lines = [
         f'{r.hardware},{r.source},{r.pass_},{r.ranks},"{r.what}",{r.error:.4f}' for r in scatter()
     ]
@@ -46,7 +46,7 @@ def freeze(date: str) -> None:
 
 
 def fitted_constants(name: str) -> dict[str, float]:
-    """Return the constants of a preset that were fitted to rows of that very chip."""
+    """Returns the constants of a preset that were fitted to rows of its own chip."""
     constants = hardware(name).constants.items()
     return {k: c.value for k, c in constants if c.calibrated and c.source.startswith("fitted to ")}
 
@@ -61,7 +61,7 @@ class Fitted:
 
 
 def fitted(rows: Sequence[Measured]) -> list[Fitted]:
-    """Return the constants that were fitted to some rows, those of one fit once."""
+    """Returns the constants that were fitted to rows; constants of one fit only once."""
     chips = dict[tuple[str, str], list[str]]()
     for name in dict.fromkeys(row.on for row in rows):
         for key in fitted_constants(name):
@@ -73,7 +73,7 @@ def fitted(rows: Sequence[Measured]) -> list[Fitted]:
 
 
 def _rests_on(row: Measured, key: str) -> bool:
-    """True if constants were fitted to a row, and its time changes with this one."""
+    """Returns True if constants were fitted to a row, and its time depends on this one."""
     if row.use != "fitted":
         return False
     other = row.machine.changed({key: row.machine[key] * 1.01})

@@ -1,4 +1,4 @@
-"""The page on how far predictions are from what was measured, written by the code that judges."""
+"""Writes the page that compares predictions with published measurements."""
 
 from collections.abc import Sequence
 from math import expm1, log
@@ -21,7 +21,7 @@ from ringloom.simulator.hardware import hardware, presets
 from ringloom.simulator.hardware.schema import chip_of
 
 FAR = 0.15
-KINDS = {  # of tables that are not arithmetic alone, by a part of their titles
+KINDS = {  # reasons for tables that are not only arithmetic, by parts of their titles
     "counted in plans: no time": (
         *("maximum speedup", "work that is skipped", "activations", "schedule of", "idle shares"),
         *("traffic", "elements that travel"),
@@ -55,10 +55,10 @@ SHORT = """
 
 
 def page() -> Lines:
-    """Write the whole page."""
+    """Writes the whole page."""
     rows, frozen = published_rows(), validation.frozen()
     stated = validation.stated(rows)
-    constants = fitted(stated)  # each row is predicted again for each
+    constants = fitted(stated)  # predicts each row again for each constant
     every, whole = (Errors.of(r.error for r in part) for part in (stated, _schedules(stated)))
     yield from ("# Predictions against measurements", "")
     digest = f"`{frozen['sha256'][:16]}...`"
@@ -102,7 +102,7 @@ def page() -> Lines:
 
 
 def _sorted(rows: Sequence[Measured], constants: Sequence[Fitted]) -> Lines:
-    """Errors of the rows that count in means; rows that do not count, with the reason."""
+    """Lists errors of the rows that count in means, and the reasons why others do not."""
     stated = validation.stated(rows)
     sizes = [abs(expm1(row.error)) for row in stated]
     near = sum(size <= FAR for size in sizes)
@@ -146,7 +146,7 @@ def _schedules(rows: Sequence[Measured]) -> list[Measured]:
 
 
 def _grouped(rows: Sequence[Measured], name: str) -> Lines:
-    """Errors of groups of rows, ours and those of simpler models."""
+    """Lists errors of groups of rows, ours and those of the baselines."""
     yield from table(
         ("", "rows", "fitted", "mean error", "worst", *(f"mean of {name}" for name in BASELINES)),
         (
@@ -166,7 +166,7 @@ def _errors(rows: Sequence[Measured]) -> list[str]:
 
 
 def _training() -> Lines:
-    """Errors of training runs: speedups of striped over ring, iterations of DistFlashAttn."""
+    """Lists errors of training runs: striped over ring, and iterations of DistFlashAttn."""
     yield from (
         "For speedups of striped over ring, three constants per chip are fitted (see [every",
         "row](reproduction.md)); the last column is the paper's own formula, TMS. For iterations,",

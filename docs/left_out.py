@@ -1,4 +1,4 @@
-"""Intervals of predictions, judged by sources that they do not rest on."""
+"""Tests the intervals of predictions on sources that they were not computed from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ringloom.simulator.confidence import Residual, basis, residuals
 
 @dataclass(frozen=True)
 class Left:
-    """A source, judged by the intervals that all other sources give; by a pass on a chip, one."""
+    """A source, tested against the intervals that all other sources give."""
 
     source: str
     rows: int
@@ -20,7 +20,7 @@ class Left:
 
 
 def left_out(rows: Sequence[Residual] | None = None) -> list[Left]:
-    """Leave out one source at a time."""
+    """Leaves out one source at a time."""
     rows, parts = residuals() if rows is None else rows, list[Left]()
     for source in dict.fromkeys(row.source for row in rows):
         others = [row for row in rows if row.source != source]

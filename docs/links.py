@@ -1,6 +1,6 @@
-"""Finds links of a built site that lead nowhere:  python docs/links.py build/docs
+"""Finds broken links of a built site:  python docs/links.py build/docs
 
-Only what lies inside the site: pages, their anchors, pictures, styles and scripts.
+Checks only links inside the site: pages, anchors, pictures, styles and scripts.
 """
 
 import sys
@@ -27,7 +27,7 @@ class Page(HTMLParser):
 
 
 def broken(site: Path) -> list[str]:
-    """A line per link that leads nowhere. Raises ValueError for a folder without pages."""
+    """Returns a line per broken link. Raises ValueError for a folder without pages."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     if not pages:
         raise ValueError(f"no page in {site}")
@@ -51,5 +51,5 @@ def _leads_somewhere(path: Path, link: str, pages: dict[Path, Page]) -> bool:
 
 if __name__ == "__main__":
     complaints = broken(Path(sys.argv[1]).resolve())
-    print("\n".join(complaints) or "every link leads somewhere")
+    print("\n".join(complaints) or "no broken links")
     sys.exit(bool(complaints))

@@ -6,7 +6,7 @@ Lines = Iterator[str]
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> Lines:
-    """A Markdown table; bars in cells are escaped."""
+    """Yields the lines of a Markdown table; bars in cells are escaped."""
     head = list(head)
     yield "| " + " | ".join(head) + " |"
     yield "|" + "---|" * len(head)

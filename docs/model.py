@@ -1,4 +1,4 @@
-"""The page on the whole model of the simulator: its formulas, its constants, what it leaves out."""
+"""Writes the page on the model of the simulator: formulas, constants, what is left out."""
 
 from collections.abc import Sequence
 from math import expm1
@@ -61,7 +61,7 @@ LEFT_OUT = """
 
 
 def page() -> Lines:
-    """Write the whole page."""
+    """Writes the whole page."""
     machine = hardware(SHOWN)
     yield from ("# The model on one page", "")
     yield from (
@@ -110,7 +110,7 @@ def _term(name: str) -> tuple[str, str, str]:
 
 
 def constants(machine: Hardware) -> Sequence[str]:
-    """Return the constants that the time of attention in one dtype may depend on."""
+    """Returns the constants on which the time of attention in one dtype may depend."""
     kinds = [k for k in machine.constants if k.startswith("peak.")]
     return [k for k in machine.constants if k not in kinds or k == f"peak.{DTYPE}"]
 
@@ -123,7 +123,7 @@ def _constants(machine: Hardware) -> Lines:
 
 
 def _example(machine: Hardware) -> Lines:
-    """Sum up what the busiest rank does in a run."""
+    """Sums the durations of the busiest rank in a run, by kind."""
     result = rl.simulate(rl.plan("zigzag", WORK, 8), machine, record=True)
     assert result.timeline is not None
     rank = int(np.argmax(result.busy))

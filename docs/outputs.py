@@ -1,10 +1,10 @@
-"""Shows below the commands of a page what they print: run anew in every build, in the page's order.
+"""Shows the output of a page's commands below them; every build runs them, in the page's order.
 
-A block has a picture too: of its first comparison or timeline, of the tiles of its first plan, or
-the first figure that it writes; of an audit, of its pairs.
+A block also gets a picture: its first comparison or timeline, the tiles of its first plan, the
+pairs of an audit, or the first figure that it writes.
 
-Blocks that already show what their commands print are left as they are: the tests compare them with
-what they do print. So are commands, and Python, that need a library which is not installed.
+Blocks that already contain their output are not changed: the tests compare it with the real output.
+Commands and Python that need a library which is not installed are skipped.
 """
 
 import ast
@@ -40,14 +40,14 @@ from ringloom.sweeps.results import profiles
 from ringloom.sweeps.run import standings
 
 PICTURES = Path(__file__).parent / "generated/pictures"
-LINES, LAST = 24, 7  # of an output that a page shows; of these, the last ones
-INK = "#757575"  # which is read on white and on black
+LINES, LAST = 24, 7  # of output that a page shows at most; those of them from its end
+INK = "#757575"  # readable on white and on black
 ON_ANY = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), INK),
 }
-WIDE, LONG = 80, 100  # columns of what a page shows, and those from which a line is broken
+WIDE, LONG = 80, 100  # columns of a page, and the length from which lines are broken
 NEEDS = {"audit": "torch", "check": "torch", "report": "bokeh", "sweep": "pyarrow"}
 DRAWN = (  # commands, and the function of each whose first result is drawn
     *(("compare", "compared"), ("report", "compared"), ("simulate", "simulate")),
@@ -56,7 +56,7 @@ DRAWN = (  # commands, and the function of each whose first result is drawn
 
 
 def with_outputs(page: Path) -> str:
-    """Returns the Markdown of a page with what its commands print, each block's below it."""
+    """Returns the Markdown of a page with the output of each block below it."""
     outputs = {block.line: (block, printed, drawn) for block, printed, drawn in _run(page)}
     text, shown = page.read_text(encoding="utf-8"), ""
     at, below = 0, ""
@@ -75,7 +75,7 @@ def with_outputs(page: Path) -> str:
 
 
 def _run(page: Path) -> Iterator[tuple[Block, str, str]]:
-    """Yields each block of commands, what it prints, and its picture."""
+    """Yields each block of commands, its output, and its picture."""
     scope, seen, lost = dict[str, Any](), set[str](), set[str]()
     needed = "write_text" in page.read_text(encoding="utf-8")  # commands read what Python writes
     folder, look = tempfile.TemporaryDirectory(), patch.dict(sheet.STYLE, ON_ANY)
@@ -90,15 +90,15 @@ def _run(page: Path) -> Iterator[tuple[Block, str, str]]:
                     silent = bool(block.shown.strip())
                     printed = "" if silent else "\n\n".join(filter(None, _outputs(block)))
                 drawn = {str(digest(plans)) for plans in results[:1] if isinstance(plans, Plans)}
-                same = bool(drawn) and drawn <= seen  # a page shows the tiles of a plan once
+                same = bool(drawn) and drawn <= seen  # a page shows the tiles of a plan only once
                 seen |= drawn
                 yield block, printed, "" if same else picture(page, block, results)
 
 
 def lacking(code: str, lost: set[str]) -> bool:
-    """Returns True if Python needs a library which is not installed, or a name that is lost.
+    """Returns True if Python needs a library that is not installed, or a name that is lost.
 
-    What such a program would have bound is lost as well.
+    The names that such a program would have bound become lost too.
     """
     nodes = list(ast.walk(ast.parse(code)))
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -118,7 +118,7 @@ def lacking(code: str, lost: set[str]) -> bool:
 
 @contextlib.contextmanager
 def kept() -> Iterator[list[Any]]:
-    """Collects what the functions of DRAWN return to their commands."""
+    """Collects the results of the functions of DRAWN."""
     results = list[Any]()
 
     def keep(asked: Callable[..., Any], *given: Any, **more: Any) -> Any:
@@ -134,18 +134,18 @@ def kept() -> Iterator[list[Any]]:
 
 
 def picture(page: Path, block: Block, results: list[Any]) -> str:
-    """Draws the first result of a block, or what it writes; returns the Markdown that shows it."""
+    """Draws the first result or written figure of a block; returns the Markdown that shows it."""
     name, what = f"{page.stem}-{block.line}", ""
     words = shlex.split(block.commands[0]) if block.commands else []
     if results:
         what, draw = drawing(results[0])
         sheet.write(draw, name, PICTURES, ("svg",))
     elif words[:2] == ["ringloom", "figures"]:
-        what, written = "The first of the figures", sorted(Path(words[-1]).glob("*.svg"))
+        what, written = "The first figure", sorted(Path(words[-1]).glob("*.svg"))
         PICTURES.mkdir(parents=True, exist_ok=True)
         shutil.copy(written[0], PICTURES / f"{name}.svg")
     elif words[:2] == ["ringloom", "sweep"]:
-        what, grid = "How often each schedule is how near to the fastest", read_grid(Path(words[2]))
+        what, grid = "Performance profile of the schedules", read_grid(Path(words[2]))
         rows = [outcome(*grid.point(number), VERSION)["row"] for number in range(len(grid))]
         draw = partial(profiles, standings(rows, list(grid.axes)))
         sheet.write(draw, name, PICTURES, ("svg",))
@@ -153,14 +153,14 @@ def picture(page: Path, block: Block, results: list[Any]) -> str:
 
 
 def drawing(one: Any) -> tuple[str, Callable[[], Figure]]:
-    """Returns what the picture of a comparison, a prediction or of plans is, and draws it."""
+    """Returns the title of the picture of a result, and a function that draws it."""
     if isinstance(one, Audit):
-        return "Pairs: wanted, computed, and the difference", partial(pairs, one)
+        return "Pairs: expected, computed, and the difference", partial(pairs, one)
     if hasattr(one, "plot_timeline"):
         return "Timeline of the ranks", partial(_plotted, one.plot_timeline, min(one.ranks, FEW))
     if hasattr(one, "plot"):
         return "Times of the schedules", partial(_plotted, one.plot, len(one.cases))
-    return "Tiles of the mask: the ranks that attend them, and in which steps", partial(tiles, one)
+    return "Tiles of the mask, with the rank and step that attends each", partial(tiles, one)
 
 
 def _plotted(plot: Callable[..., Any], rows: int) -> Figure:
@@ -170,7 +170,7 @@ def _plotted(plot: Callable[..., Any], rows: int) -> Figure:
 
 
 def _outputs(block: Block) -> list[str]:
-    """Returns what each command of a block prints; of several, below the command itself."""
+    """Returns the output of each command of a block, below the command if several print."""
     outputs = [output(command) for command in block.commands]
     if sum(map(bool, outputs)) > 1:
         told = zip(block.commands, outputs, strict=True)
@@ -179,7 +179,7 @@ def _outputs(block: Block) -> list[str]:
 
 
 def folded(command: str) -> str:
-    """Returns a command on lines of a page's width, as one would type it."""
+    """Returns a command, folded to the width of a page."""
     return " \\\n    ".join(_wrapped(re.sub(" +", " ", command)))
 
 
@@ -190,7 +190,7 @@ def _wrapped(line: str) -> list[str]:
 
 
 def output(command: str) -> str:
-    """Returns what a command prints, 80 columns wide and not too long; "" for one left alone."""
+    """Returns the output of a command, 80 columns wide and shortened; "" if it is not run."""
     from ringloom.cli import main
 
     words = shlex.split(command.removesuffix(STATUS), comments=True)

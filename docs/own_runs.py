@@ -1,7 +1,7 @@
-"""Runs of emitted programs on GPUs of our own, beside what is predicted for the kernel that ran.
+"""Compares runs of emitted programs on our own GPUs with predictions for the kernel that ran.
 
-`benchmarks/gpu_programs.py` runs all ranks' kernels and merges in turn on one chip, so messages
-cost nothing there, and times a rank's. It keeps what it measured in `benchmarks/results`.
+`benchmarks/gpu_programs.py` runs the kernels and merges of all ranks in turn on one chip, so that
+messages cost nothing, and times each rank. It stores its measurements in `benchmarks/results`.
 """
 
 import json
@@ -33,7 +33,7 @@ DENSE = re.compile(r"rate.* over dense attention by (\w+)(?: attention)?, .*, (\
 
 @dataclass(frozen=True)
 class Run:
-    """Milliseconds of each rank on one chip, as timed; one rank: dense attention in one call."""
+    """Measured milliseconds of each rank on one chip; with one rank, a call of dense attention."""
 
     chip: str
     date: str
@@ -49,19 +49,19 @@ class Run:
 
     @cached_property
     def predicted(self) -> tuple[float, ...]:
-        """Milliseconds in which each rank is busy."""
+        """The predicted milliseconds in which each rank is busy."""
         plans = Plans.of(plan(self.schedule, WORK, len(self.milliseconds), pass_=self.pass_))
         busy = simulate(plans, self.on, record=False).busy
         return tuple((1e3 * np.asarray(busy)).tolist())
 
     @property
     def error(self) -> float:
-        """Relative, of all ranks together."""
+        """The relative error of the sum over all ranks."""
         return sum(self.predicted) / sum(self.milliseconds) - 1
 
 
 def runs() -> list[Run]:
-    """Return what is kept, each timed call once."""
+    """Returns the stored runs, each timed call once."""
     calls = dict[tuple[str, ...], Run]()
     for path in sorted(RESULTS.glob("*.json")):
         kept = json.loads(path.read_text(encoding="utf-8"))
@@ -88,7 +88,7 @@ def _read(chip: str, date: str, row: dict[str, object]) -> Iterator[Run]:
 
 
 def section() -> Lines:
-    """Every run with its prediction."""
+    """Lists every run with its prediction."""
     every = runs()
     within = sum(abs(run.error) <= LIMIT for run in every)
     yield from (
@@ -142,7 +142,7 @@ def section() -> Lines:
 
 
 def besides(run: Run, every: Sequence[Run]) -> tuple[float, ...]:
-    """Returns the milliseconds beside a rank's share of dense attention: measured, predicted."""
+    """Returns milliseconds in excess of a rank's share of dense attention: measured, predicted."""
     ranks, last = len(run.milliseconds), list[tuple[float, ...]]()
     for dense in every:
         same = (dense.chip, dense.kernel, dense.pass_) == (run.chip, run.kernel, run.pass_)
@@ -153,6 +153,6 @@ def besides(run: Run, every: Sequence[Run]) -> tuple[float, ...]:
 
 
 def what(run: Run) -> str:
-    """Returns the run in words, short."""
+    """Returns a short description of a run."""
     ranks = len(run.milliseconds)
     return f"{run.schedule}, {ranks} ranks, {run.pass_}" if ranks > 1 else f"dense, {run.pass_}"

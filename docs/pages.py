@@ -1,11 +1,11 @@
-"""A page's code: its fenced blocks in order, and what it means to follow them.
+"""Reads the fenced code blocks of a page, and runs them.
 
 page   ::= (text | block)*
-block  ::= ```python       runs, after all before it, in one namespace per page
-         | ```python       whose first line is `# NAME.EXT` is a file, as are toml and json blocks
-         | ```console      lines that begin with `$ ` are commands, the others what they print
-         | ```text         right below one of these: what it prints, to the letter
-         | ```{directive} what Sphinx makes of it
+block  ::= ```python       runs, in the order of the page, in one namespace per page
+         | ```python       a file, if its first line is `# NAME.EXT`; so are toml and json blocks
+         | ```console      lines that begin with `$ ` are commands, the others their output
+         | ```text         directly below one of these: its exact output
+         | ```{directive} a Sphinx directive
          | ```bash, ```py  needs a cluster, or never ends: shown and counted, never run
 """
 
@@ -25,9 +25,9 @@ COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text, the line of the page that its text begins on.
+    """A fenced block: its language, its text, and the line of the page on which the text begins.
 
-    `prints` is the text block right below it, None without one.
+    `prints` is the text block directly below it, or None.
     """
 
     language: str
@@ -37,7 +37,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name of the file that the block is, if its first line says that it is one."""
+        """The name of the file, if the first line says that the block is one."""
         named = FILE.match(self.text.partition("\n")[0]) if self.language != "console" else None
         return named[1] if named else None
 
@@ -48,12 +48,12 @@ class Block:
 
     @property
     def shown(self) -> str:
-        """Return the output shown beside a console block's commands, or right below the block."""
+        """The output shown among the commands of a console block, or directly below the block."""
         return COMMAND.sub("", self.text) + (self.prints or "")
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The blocks of a page; a text block that shows output comes with the block that prints it."""
+    """Yields the blocks of a page; a block that prints includes the text block with its output."""
     text = page.read_text(encoding="utf-8")
     fences = list(FENCE.finditer(text))
     shown = [_shows_output(text, *pair) for pair in zip([None, *fences], fences, strict=False)]
@@ -66,7 +66,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def _shows_output(text: str, above: re.Match[str] | None, fence: re.Match[str]) -> bool:
-    """True if nothing stands between a text block and the code above it."""
+    """Returns True if a text block directly follows code."""
     return bool(
         above
         and fence[1] == "text"
@@ -78,7 +78,7 @@ def _shows_output(text: str, above: re.Match[str] | None, fence: re.Match[str]) 
 def execute(
     block: Block, page: Path, scope: dict[str, Any], compiler: Callable[..., Any] = compile
 ) -> None:
-    """Run a python block; AssertionError where it prints something else than the page shows."""
+    """Runs a python block; raises AssertionError if its output differs from the page."""
     said = io.StringIO()
     code = compiler("\n" * (block.line - 1) + block.text, str(page), "exec")  # its own lines
     with contextlib.redirect_stdout(said):
@@ -88,7 +88,7 @@ def execute(
 
 
 def same(printed: str, shown: str) -> bool:
-    """True if two texts differ by spaces at the ends of lines at most."""
+    """Returns True if two texts are equal, except for spaces at the ends of lines."""
     return _bare(printed) == _bare(shown)
 
 

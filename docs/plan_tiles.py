@@ -1,4 +1,4 @@
-"""The tiles of a plan's mask: which rank attends each, and in which step."""
+"""Draws the tiles of a plan's mask, with the rank and step that attends each."""
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -11,11 +11,11 @@ from ringloom.planner.plans import Plans
 from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.pictures.palette import rank_colours
 
-NUMBERED = 24  # tiles of a row up to which they carry their steps
+NUMBERED = 24  # tiles per row up to which each shows its step
 
 
 def tiles(plans: Plans) -> Figure:
-    """Draw the forward tiles of the first head: a colour per rank, the step as a number."""
+    """Draws the forward tiles of the first head: a colour per rank, the step as a number."""
     plan = plans.first
     facts, colours = tile_facts(plan.name, plan), rank_colours(plan.ranks)
     tall, wide = facts.fine

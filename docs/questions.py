@@ -1,6 +1,6 @@
 """Questions that people ask, each answered by one command or five lines of Python.
 
-`page` runs every answer while the page is written, and shows what it prints.
+`page` runs every answer and shows its output.
 """
 
 import io
@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its answer as a command or as Python, and a sentence on what to see in it."""
+    """A question, its answer as a command or as Python, and a sentence that explains the answer."""
 
     asks: str
     answer: str
@@ -23,7 +23,7 @@ class Question:
 
     @property
     def is_command(self) -> bool:
-        """True for an answer that is typed into a shell."""
+        """True if the answer is a shell command."""
         return self.answer.startswith("ringloom ")
 
 
@@ -131,7 +131,7 @@ print(f"{times[1] / times[0]:.1f}x as fast")""",
 
 
 def output(question: Question) -> str:
-    """Run the answer, and return what it prints, 80 columns wide."""
+    """Runs the answer, and returns its output, 80 columns wide."""
     from ringloom.cli import main
 
     said = io.StringIO()

@@ -1,4 +1,4 @@
-"""The page on what searches find over the corpus: written from benchmarks/results/search.csv."""
+"""Writes the page on the results of searches, from benchmarks/results/search.csv."""
 
 import csv
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ from ringloom.views.units import counted, seconds, times
 FILE = Path(__file__).resolve().parents[1] / "benchmarks/results/search.csv"
 BASELINE = FILE.with_name("baseline.csv")
 KEY = "mask", "machine", "tokens_per_rank", "pass"
-FAR = 1.3  # times the bound: what compare's best row takes more than leaves room to gain
+FAR = 1.3  # times the bound: a best row of compare above this leaves room for gains
 Row = dict[str, str]
 
 
 def page(file: Path = FILE) -> Lines:
-    """Lists the plan of every mask, machine and pass of a file; none where there is no file."""
+    """Lists the plan of every mask, machine and pass in a file, if it exists."""
     yield from ("# What searches find", "")
     yield from (
         "`benchmarks/search.py` searches for the best plan for every case of a corpus, which",
@@ -63,7 +63,7 @@ def _rows(file: Path) -> Iterable[Row]:
 
 
 def _summary(rows: list[Row]) -> str:
-    """Says in sentences how much is gained over the saved rows of compare."""
+    """Returns sentences on the gain over the saved rows of compare."""
     before = {tuple(row[k] for k in KEY): row for row in _rows(BASELINE)}
     least = [float(row["gain"]) for row in rows]
     far = [
@@ -87,7 +87,7 @@ def _medians(rows: Iterable[Row]) -> tuple[str, ...]:
 
 
 def _case(rows: list[Row]) -> tuple[str, ...]:
-    """A mask on a machine in one pass; cells have a line per number of tokens."""
+    """Returns the row of a mask on a machine in one pass; cells have a line per length."""
     columns = (
         [f"{int(row['tokens_per_rank']) >> 10}k" for row in rows],
         [seconds(float(row["seconds"])) for row in rows],

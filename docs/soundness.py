@@ -29,14 +29,14 @@ CHECKS = {
 
 @dataclass(frozen=True)
 class Count:
-    """Runs of a check, and those that it failed."""
+    """Counts the runs of a check, and the failed ones."""
 
     runs: int
     failed: int
 
 
 def soundness(ranks: int = 4, seq: int = 2**13) -> dict[str, Count]:
-    """Check every schedule, both passes, on a machine with a switch and on one with a torus."""
+    """Checks every schedule in both passes, on a machine with a switch and one with a torus."""
     runs, failed = Counter[str](), Counter[str]()
     for one in _plans(ranks, seq):
         for machine in map(hardware, MACHINES):
@@ -57,7 +57,7 @@ def _plans(ranks: int, seq: int) -> Iterator[Plan]:
 
 
 def checks(one: Plan, machine: Hardware) -> Iterator[tuple[str, bool]]:
-    """Yield each of `CHECKS` that applies to a plan on some hardware, and whether it holds."""
+    """Yields each of `CHECKS` that applies to a plan on some hardware, and its result."""
     usual = simulate(one, machine, record=True)
     assert usual.timeline is not None
     yield "causality", _in_order(usual.timeline)
@@ -73,7 +73,7 @@ def checks(one: Plan, machine: Hardware) -> Iterator[tuple[str, bool]]:
 
 
 def _in_order(timeline: Timeline) -> bool:
-    """True if messages arrive after they left, and no rank computes two things at a time."""
+    """Returns True if messages arrive after they leave and no rank computes two things at once."""
     free = dict[int, float]()
     sent = [row for row in timeline.rows or () if row.kind == "message"]
     if not all(((row.start <= row.end) & (row.end <= row.arrival)).all() for row in sent):

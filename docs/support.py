@@ -33,7 +33,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 ROWS = [*MASKS, *SHAPES]
 FORMS = "forward", "backward", *TARGETS, *(f"{target} --dynamic" for target in TARGETS)
-# form: the only rows that it takes, and why no program can take the others
+# form: the only rows that it supports, and why
 HOLES = {
     "jax --dynamic": (
         {"full"},
@@ -69,7 +69,7 @@ IRREGULAR = {
 }
 
 
-# workloads of which programs are loops for some schedules only, and why
+# workloads whose programs are loops only for some schedules, and why
 PARTLY = {
     "causal window": (
         {"mask": "causal & window:10000"},
@@ -103,14 +103,14 @@ PARTLY = {
 
 
 def workload(row: str) -> rl.Workload:
-    """The workload of a row: a mask on 37 tokens, or another shape under a causal mask."""
+    """Returns the workload of a row: a mask on 37 tokens, or a shape with a causal mask."""
     fields = {name: getattr(SMALL, name) for name in ("seq", "heads", "kv_heads", "head_dim")}
     fields |= {"dtype": "float64", "mask": MASKS.get(row, rl.Causal())} | SHAPES.get(row, {})
     return rl.Workload(**fields)
 
 
 def refusals(schedule: str, row: str, ranks: int = 4) -> dict[str, str]:
-    """Returns the forms that are refused, with their messages.
+    """Returns the forms that raise an error, with their messages.
 
     Plans are verified and run against dense attention; programs are emitted. Raises AssertionError
     for a plan that is not exact.
@@ -134,7 +134,7 @@ def refusals(schedule: str, row: str, ranks: int = 4) -> dict[str, str]:
 
 
 def declared(row: str) -> set[str]:
-    """The forms that a row is not for, whatever the schedule."""
+    """Returns the forms that a row does not support, for any schedule."""
     return {form for form, (rows, _) in HOLES.items() if row not in rows}
 
 
@@ -161,16 +161,16 @@ def matrix(names: Iterable[str], rows: Iterable[str]) -> Lines:
 
 
 def lines(schedule: str, target: str, **fields: Any) -> int:
-    """Returns the lines of a program of loops on 8 ranks, 0 for one by tables."""
+    """Returns the number of lines of a program from loops on 8 ranks; 0 if it uses tables."""
     plans = rl.plan(schedule, rl.Workload(seq=2**16, **LARGE | fields), 8, pass_="both")
     source = rl.emit(plans, target)
     return 0 if "(as tables" in source.replace("\n", " ") else source.count("\n")
 
 
 def size(schedule: str, mask: str, target: str) -> int:
-    """Returns the lines of a program under a full or a causal mask, 0 for one by tables.
+    """Returns the number of lines under a full or a causal mask; 0 if the program uses tables.
 
-    Raises AssertionError for tables or loops that are not as declared.
+    Raises AssertionError if the program differs from what is declared.
     """
     count = lines(schedule, target, mask=mask)
     if (not count) != (schedule in IRREGULAR):
@@ -179,7 +179,7 @@ def size(schedule: str, mask: str, target: str) -> int:
 
 
 def programs(names: Iterable[str]) -> Lines:
-    """The lines of every schedule's programs, and why some are tables."""
+    """Lists the lines of every schedule's programs, and why some use tables."""
     yield from ("| causal, 8 ranks, both passes | torch | JAX |", "|---|---|---|")
     for name in names:
         counts = [size(name, "causal", target) for target in TARGETS]
@@ -207,7 +207,7 @@ def partly(names: Iterable[str]) -> Lines:
 
 
 def support() -> Lines:
-    """The matrix, the kinds of programs, and what cannot be a plan."""
+    """Writes the page: the matrix, the kinds of programs, and what plans cannot express."""
     yield from ("# Support matrix", "")
     yield from (
         "Every schedule was tried with every mask and every shape, with 37 tokens on 4 ranks.",
@@ -238,7 +238,7 @@ def support() -> Lines:
 
 
 def layouts() -> Lines:
-    """Lists schedules that take no layout, or none that reads the mask, each tried, and why."""
+    """Lists the schedules that accept no layout, or none by work, and why; tries each."""
     reasons = {
         "groups": "assigns each document to its own ranks",
         "cache-ring": "lays out the cache and new tokens separately",
@@ -261,7 +261,7 @@ def layouts() -> Lines:
 
 
 def refused_word(word: str) -> str:
-    """Returns the error for a mask that has no form."""
+    """Returns the error for a feature that is not a mask."""
     from ringloom.planner.masks import parse
 
     try:

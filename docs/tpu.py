@@ -10,13 +10,13 @@ SETTINGS = {  # ranks and tokens
     "allgather": ((8, 2**13), (8, 2**15), (8, 2**17), (64, 2**15), (64, 2**17)),
     "zigzag": ((8, 2**13), (8, 2**15), (8, 2**17)),
 }
-HIDDEN = 1e18  # bytes/s: as if nobody waited for what travels
+HIDDEN = 1e18  # bytes/s: nothing waits for messages
 CAUSES = "nothing waits for messages", "half the bytes", "kernels at the end of their range"
-ERROR = 0.35  # that is to be explained, at least
+ERROR = 0.35  # the smallest error to explain
 
 
 def causes(schedule: str, ranks: int, seq: int) -> list[float]:
-    """Return how much too slow a training step of attention is where each of CAUSES is true."""
+    """Returns how much too slow a prediction of attention is if each of CAUSES is true."""
     work = rl.Workload(seq=seq, heads=32, kv_heads=8, mask="causal")
     plans, machine = rl.plan(schedule, work, ranks, pass_="both"), hardware(MACHINE)
     rates = [f"attention.{pass_}" for pass_ in ("forward", "backward")]

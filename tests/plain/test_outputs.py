@@ -63,7 +63,7 @@ def test_a_page_shows_what_its_commands_print(
     assert f"fill: {outputs.INK}" in drawn  # on any page, be it light or dark
     assert "fill: #ffffff" not in drawn
     assert re.search(r"```text\nprogram.py: \d+ lines; .*\n```\n\n!\[Tiles .*-26.svg", shown)
-    assert re.search(r"```text\nas before\n```\n\n!\[How often .*-30.svg", shown)
+    assert re.search(r"```text\nas before\n```\n\n!\[Performance profile .*-30.svg", shown)
     assert shown.count("```text") == 3
     kept = [line for line in PAGE.splitlines() if line not in shown.splitlines()]
     assert kept == []
