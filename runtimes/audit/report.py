@@ -1,4 +1,4 @@
-"""The report of an audit: faults, matrices of multiplicities, errors, bytes, what stays unseen."""
+"""Defines the report of an audit: faults, matrices of multiplicities, errors and bytes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,11 +54,11 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: its kind, a word of `KINDS`, and where it shows first.
+    """One fault: its kind, a key of `KINDS`, and where it shows first.
 
     `tensor` is out, dq, dk or dv. Positions, ranks and local indices are those of the first wrong
-    pair, None where the fault is of no single pair; `computed` and `wanted` are its multiplicities,
-    and `pairs` counts the wrong ones of this batch row and head.
+    pair, or None if no single pair has the fault; `computed` and `wanted` are its multiplicities,
+    and `pairs` is the number of wrong pairs in this batch row and head.
     """
 
     kind: str
@@ -86,8 +86,8 @@ class Fault:
 class Computed:
     """Multiplicities that a tensor showed in one batch row and head: [queries, keys].
 
-    `lanes` counts the batch rows and heads that showed the same. Numbers are whole where the
-    weights of a row are multiples of one another. Sequences longer than `LARGEST` are pooled: a
+    `lanes` counts the batch rows and heads with the same matrix. Numbers are integers if the
+    weights of a row are multiples of one another. Sequences longer than `LARGEST` are pooled: each
     cell is the average of its pairs.
     """
 
@@ -102,10 +102,10 @@ class Computed:
 class Measured:
     """The error of a result on random inputs.
 
-    `error`: the largest absolute difference to dense attention in float64. `unit`: the same of
-    dense attention in the workload's dtype. `tolerance`: units that are allowed. `factor`: what all
-    numbers of `head` of batch row `batch` are times those of dense attention, by least squares, and
-    `slack` what it may be off 1; of the head where that is worst.
+    `error`: the largest absolute difference from dense attention in float64. `unit`: the same for
+    dense attention in the workload's dtype. `tolerance`: the allowed number of units. `factor`: the
+    ratio of the numbers of one head to those of dense attention, by least squares; `slack`: its
+    allowed difference from 1. `batch` and `head` are those with the worst factor.
     """
 
     error: float
@@ -137,9 +137,9 @@ class Report:
     """The verdict of an audit.
 
     `wanted`: the mask, [queries, keys], pooled like the matrices in `computed`. `errors`: by name.
-    `layout`: query positions of each rank where they were detected. `sent`: bytes from rank to rank
-    in a call by pass, [ranks, ranks] each, where they could be observed. `invisible`: sentences on
-    what probing cannot see here. `could_not_run` says why there is no verdict.
+    `layout`: query positions of each rank, if they were detected. `sent`: bytes between ranks in a
+    call by pass, [ranks, ranks] each, if they could be observed. `invisible`: sentences on what
+    probing cannot show here. `could_not_run`: why there is no verdict.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -155,7 +155,7 @@ class Report:
 
     @property
     def exact(self) -> bool:
-        """True if the audit ran and saw no fault."""
+        """True if the audit ran and showed no fault."""
         return self.could_not_run is None and not self.faults
 
     def __repr__(self) -> str:
@@ -166,7 +166,7 @@ class Report:
 
 
 def pooled(matrix: Matrix, largest: int = LARGEST) -> Matrix:
-    """Returns a matrix of at most `largest` rows and columns: averages of equal cells."""
+    """Returns a matrix of at most `largest` rows and columns, by averages of equal cells."""
     for axis in (0, 1):
         if (size := matrix.shape[axis]) > largest:
             starts = np.unique(np.arange(largest) * size // largest)

@@ -1,6 +1,6 @@
-"""Faults of what was seen: where they show first, and their kinds.
+"""Locates and classifies faults in what probing showed.
 
-suspects    masks that somebody may have meant
-shapes      kinds by the shape of wrong pairs
-verdicts    what is wrong with weights, and where it shows first
+suspects    lists masks that are often computed by mistake
+shapes      classifies a fault by the shape of its wrong pairs
+verdicts    turns wrong weights into faults
 """

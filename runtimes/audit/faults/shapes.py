@@ -1,4 +1,4 @@
-"""Names a fault of a matrix of multiplicities by the shape of its wrong pairs."""
+"""Classifies a fault of a matrix of multiplicities by the shape of its wrong pairs."""
 
 import numpy as np
 
@@ -7,15 +7,15 @@ from ringloom.runtimes.audit.case import Case
 from ringloom.runtimes.audit.faults.suspects import band, suspects
 from ringloom.runtimes.audit.place import Place
 
-BLOCK = 4  # pairs
-MISSED = 0.05  # of the wrong pairs: a suspect explains a matrix that it differs from in fewer
+BLOCK = 4  # minimum number of pairs of a block
+MISSED = 0.05  # share of the wrong pairs on which a matching suspect may differ
 
 
 def kind_of(case: Case, at: Place, times: Array, uneven: Array, whole: Array) -> str:
-    """Returns the kind of fault of multiplicities [rows, columns] that are not what is wanted.
+    """Returns the kind of fault of wrong multiplicities [rows, columns].
 
     `uneven`: rows whose weights are no multiples of one another; `whole`: rows whose weights sum to
-    1, or that have none.
+    1 or are all 0.
     """
     seen = times > 0
     wrong = times != at.wanted
@@ -38,7 +38,7 @@ def kind_of(case: Case, at: Place, times: Array, uneven: Array, whole: Array) ->
 
 
 def suspected(case: Case, at: Place, seen: Array, wrong: Array) -> str:
-    """Returns the kind of the suspect that the pairs seen are most like; "" for none."""
+    """Returns the kind of the suspect that best matches the pairs seen, or "" if none does."""
     real = ~at.padding
     limit, best = MISSED * wrong.sum(), ""
     for kind, pairs in suspects(case.work, at.queries, at.keys[real]):
@@ -49,7 +49,7 @@ def suspected(case: Case, at: Place, seen: Array, wrong: Array) -> str:
 
 
 def _of_extra(case: Case, at: Place, extra: Array, lost: Array) -> str:
-    """Returns the kind of pairs that are attended and must not be."""
+    """Returns the kind of fault for pairs that are masked but have weight."""
     if not at.wanted[extra.any(axis=1)].any():
         return "empty rows"
     if lost.sum() > MISSED * extra.sum():
@@ -71,7 +71,7 @@ def _of_extra(case: Case, at: Place, extra: Array, lost: Array) -> str:
 
 
 def _of_lost(at: Place, seen: Array, lost: Array) -> str:
-    """Returns the kind of pairs that are allowed and are not attended."""
+    """Returns the kind of fault for pairs that are allowed but have no weight."""
     rows = np.flatnonzero(lost.any(axis=1))
     ranks = np.unique(at.key_ranks)
     wanted, kept = (
@@ -92,7 +92,7 @@ def _of_lost(at: Place, seen: Array, lost: Array) -> str:
 
 
 def rectangular(lost: Array, wanted: Array) -> bool:
-    """Returns True where the pairs lost are all that are wanted of some rows and some columns.
+    """Returns True if the lost pairs are all the wanted pairs of some rows and some columns.
 
     Fewer than `BLOCK` pairs are no block, unless ranks hold no more.
     """

@@ -1,7 +1,7 @@
-"""Masks that are computed by mistake in place of another: each with the kind of the mistake.
+"""Lists masks that are often computed by mistake, each with the kind of the mistake.
 
-Of masks that are documents with a band in each (causal, windows, packed sequences); others have no
-suspects.
+Suspects exist for masks that consist of documents with a band in each (causal, windows, packed
+sequences).
 """
 
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ from ringloom.runtimes.audit.case import Ints
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """A mask as documents with a band in each, on the pairs of some queries and keys.
+    """A mask as documents with a band in each, for some queries and keys.
 
-    `i`, `j`: aligned queries and keys; `documents`: of each of them; `ahead`: what is subtracted
-    from j - i, by query. All int64.
+    `i`, `j`: aligned positions of queries and keys; `documents`: the document of each of them;
+    `ahead`: the offset subtracted from j - i, by query. All int64.
     """
 
     i: Ints
@@ -44,12 +44,12 @@ class Band:
 
     @property
     def divided(self) -> bool:
-        """True for more documents than one."""
+        """True for more than one document."""
         return bool(np.ptp(self.documents[1]) > 0)
 
 
 def band(work: Workload, queries: Ints, keys: Ints) -> Band | None:
-    """Returns the mask on these positions as a band; None for other masks."""
+    """Returns the mask on these positions as a band, or None if it is not one."""
     try:
         packed = work.mask.packed()
     except PlanError:
@@ -69,7 +69,7 @@ def band(work: Workload, queries: Ints, keys: Ints) -> Band | None:
 
 
 def suspects(work: Workload, queries: Ints, keys: Ints) -> Iterator[tuple[str, Array]]:
-    """Yields (kind, pairs) of the masks that the wanted one is most often mistaken for."""
+    """Yields (kind, pairs) of masks that are often computed instead of the wanted one."""
     right = band(work, queries, keys)
     if right is None:
         return
@@ -101,7 +101,7 @@ def suspects(work: Workload, queries: Ints, keys: Ints) -> Iterator[tuple[str, A
 
 
 def other_ends(work: Workload, right: Band) -> Iterator[tuple[str, Array]]:
-    """Yields the mask that counts from the first query and key, where it counts from the last."""
+    """Yields the mask aligned at the first query and key instead of the last, or vice versa."""
     packed: Packed = work.mask.packed()
     if right.left == right.right == FAR:
         return

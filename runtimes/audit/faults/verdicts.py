@@ -1,4 +1,4 @@
-"""Verdicts on matrices: what is wrong, where it shows first, and its kind."""
+"""Turns matrices of weights into faults: their kinds, and where they show first."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from ringloom.runtimes.audit.probes.probing import Seen
 from ringloom.runtimes.audit.probes.weights import Counts, count, tolerance_of
 from ringloom.runtimes.audit.report import KINDS, Computed, Fault, pooled
 
-SAME = 0.05  # spread of ratios that count as one factor
-GONE = 0.02  # of its weight: less of a gradient counts as lost
+SAME = 0.05  # maximum spread of ratios that count as one factor
+GONE = 0.02  # share of its weight below which a gradient counts as lost
 TIMES = {0: "not at all", 1: "once", 2: "twice"}
 
 
 def judge(case: Case, seen: Seen) -> tuple[list[Fault], list[Computed], Array]:
-    """Returns the faults of all tensors, what each of them showed, and what is wanted."""
+    """Returns the faults of all tensors, the multiplicities of each, and the wanted mask."""
     at = place(case)
     rough = tolerance_of(case.work.dtype)
     faults, shown = list[Fault](), list[Computed]()
@@ -41,7 +41,7 @@ def judge(case: Case, seen: Seen) -> tuple[list[Fault], list[Computed], Array]:
 def forward_faults(
     case: Case, at: Place, counts: Counts, lane: tuple[int, int], rough: float, weights: Array
 ) -> Iterator[Fault]:
-    """Yields the fault of the multiplicities of one lane, or none; `weights` they are of."""
+    """Yields the fault of one lane's weights and their multiplicities, if there is one."""
     wrong, sees = counts.times != at.wanted, at.wanted.any(axis=1)
     whole = (np.abs(counts.total - 1) <= rough) | ~(counts.times > 0).any(axis=1)
     if wrong.any():
@@ -76,7 +76,7 @@ def forward_faults(
 def gradient_faults(
     case: Case, at: Place, name: str, own: Array, ahead: Array, lane: tuple[int, int], blind: Array
 ) -> Iterator[Fault]:
-    """Yields the fault of a gradient of one lane that disagrees with the forward pass, or none."""
+    """Yields the fault of one lane's gradient if it disagrees with the forward pass."""
     rough, broken = 2 * tolerance_of(case.work.dtype), ~np.isfinite(own)
     if broken.any():
         kind = "not finite" if at.wanted.any(axis=1).all() else "empty rows"
@@ -113,7 +113,7 @@ def _gradient_times(own: Array, ahead: Array, at: Place) -> Array:
 
 
 def _forward_weights(case: Case, seen: Seen, lane: tuple[int, int], name: str) -> Array:
-    """Returns the weights of out that a gradient of a lane must agree with."""
+    """Returns the weights of out with which a lane's gradient must agree."""
     out = seen.weights["out"]
     head = lane[1] * (case.work.group if name in ("dk", "dv") else 1)
     return np.asarray(out.others.get((lane[0], head), out.first))
@@ -129,7 +129,7 @@ def _fault(
     factor: float | None = None,
     weights: tuple[Array, Array] | None = None,
 ) -> Fault:
-    """Returns the fault whose first wrong pair is the first in order of queries, then keys."""
+    """Returns the fault at the first wrong pair, by query and then key."""
     row = int(np.flatnonzero(wrong.any(axis=1))[0])
     column = int(np.flatnonzero(wrong[row])[0])
     padding = column >= at.tokens
@@ -172,7 +172,7 @@ def _fault(
 
 
 def _unmerged(case: Case) -> str:
-    """Returns the kind of weights that are no averages: one rank has no partials of others."""
+    """Returns the kind of fault of weights that are no averages."""
     return "unmerged partials" if case.ranks > 1 else "wrong weights"
 
 

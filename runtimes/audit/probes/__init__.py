@@ -1,15 +1,15 @@
-"""Questions and their answers: what a function attends, and how exact its results are.
+"""Asks a function questions that show its attention weights and the accuracy of its results.
 
-questions    inputs of a call, and answers
-slices       the questions of slices of queries and keys
-screening    slices whose weights are not as expected
-weights      weights of rows, and the multiplicities that they are in the ratio of
-probing      weights of all pairs, from outputs and gradients
-detecting    positions of local rows that are not given
-levels       heads, the scale, and merging, from scores of a few levels
-loud         scores beyond what exp can hold, and their gradients
-samples      random inputs against dense attention
-factors      what all numbers of a head have in common there
-history      calls that must not depend on each other
-variants     calls that differ from a sample, but not in their results
+questions    describes the inputs of a call, and answers
+slices       builds questions for slices of queries and keys
+screening    determines the slices with unexpected weights
+weights      stores weights, and counts multiplicities
+probing      determines the weights of all pairs from outputs and gradients
+detecting    determines the positions of local rows if they are not given
+levels       checks heads, the scale and merging with a few different scores
+loud         checks scores at which exp overflows, and their gradients
+samples      compares results on random inputs with dense attention
+factors      estimates a common factor of a head's results
+history      checks that calls do not depend on each other
+variants     checks calls that must give the same results as a sample
 """

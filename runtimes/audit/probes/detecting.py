@@ -1,9 +1,8 @@
-"""Detects which position each local row holds, from the pairs that are attended alone.
+"""Detects the position of each local row from the pairs with weight alone.
 
-Rows and keys of a mask differ in how many pairs they have, and in what those pairs are in turn, so
-that pairs between slots show which slot is which position. Layouts that have a name are tried
-first; others follow by refining what tells slots apart. Where masks see two layouts alike, so do
-we, and say so.
+Queries and keys differ in their number of pairs, and in the pairs of their partners, so pairs
+between slots identify positions. Named layouts are tried first; others follow by refining these
+differences round by round. If two layouts look the same under the mask, the report says so.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,24 +20,24 @@ from ringloom.runtimes.audit.probes.probing import Ask, probe
 from ringloom.runtimes.audit.probes.weights import count, tolerance_of
 from ringloom.runtimes.audit.running.asking import EndedError
 
-ROUNDS = 8  # of refining; each tells apart slots that are one pair further from a difference
+ROUNDS = 8  # of refining; each separates slots one pair further from a difference
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]  # tokens per rank, of queries and of keys
-DOUBT = 0.25  # of the wanted pairs: a layout explains what is seen if fewer are off
+DOUBT = 0.25  # share of the wanted pairs that may differ under a layout that explains them
 
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """A case with its positions; `alike`: sentences on layouts that look the same here."""
+    """A case with positions; `alike`: sentences on layouts that look the same under its mask."""
 
     case: Case
     alike: tuple[str, ...]
 
 
 def detect(case: Case, ask: Ask, change: Callable[[Case], None]) -> Detected:
-    """Asks which pairs of slots are attended, and returns the case with positions.
+    """Asks which pairs of slots have weight, and returns the case with positions.
 
-    Shards of nearly equal sizes are tried first, then the sizes of layouts that have a name. Raises
-    RingloomError where no layout explains what is seen.
+    Tries shards of nearly equal sizes first, then the sizes of named layouts. Raises RingloomError
+    if no layout explains the pairs.
     """
     best: tuple[int, Case, list[str]] | None = None
     refused: EndedError | None = None
@@ -74,7 +73,7 @@ def detect(case: Case, ask: Ask, change: Callable[[Case], None]) -> Detected:
 
 
 def shard_sizes(case: Case) -> list[Sizes]:
-    """Lists the numbers of tokens per rank, of queries and of keys, that may be."""
+    """Lists possible numbers of tokens per rank, of queries and of keys."""
     even = case.in_slots()
     sizes = [tuple(tuple(map(len, side or ())) for side in (even.q, even.kv))]
     sizes += [tuple(tuple(map(len, side)) for side in sides) for _, *sides in named(case)]
@@ -82,7 +81,7 @@ def shard_sizes(case: Case) -> list[Sizes]:
 
 
 def named(case: Case) -> Iterator[tuple[str, Positions, Positions]]:
-    """Yields (name, positions of queries, of keys) of every layout that has a name."""
+    """Yields (name, positions of queries, positions of keys) of every named layout."""
     for name in (*LAYOUTS, *BY_MASK):
         try:
             sides = by_tokens(case.work, case.ranks, name)
@@ -96,7 +95,7 @@ def named(case: Case) -> Iterator[tuple[str, Positions, Positions]]:
 
 
 def layouts(case: Case, sizes: Sizes, seen: Array) -> Iterator[tuple[str, Positions, Positions]]:
-    """Yields layouts with a name, and the one that slots seem to have, in shards of these sizes."""
+    """Yields the named layouts, and the one inferred from the pairs, in shards of these sizes."""
     yield from named(case)
     orders = refined(case.work, seen)
     q, kv = (
@@ -107,16 +106,16 @@ def layouts(case: Case, sizes: Sizes, seen: Array) -> Iterator[tuple[str, Positi
 
 
 def mismatch(work: Workload, q: Ints, kv: Ints, seen: Array) -> int:
-    """Returns the pairs of slots that are not as these positions would have them."""
+    """Returns the number of pairs of slots that contradict these positions."""
     return int((seen != work.allowed(q, kv)).sum())
 
 
 def refined(work: Workload, seen: Array) -> tuple[Ints, Ints]:
-    """Returns the position of each slot of queries and of keys, as their pairs tell them apart.
+    """Returns the position of each slot of queries and of keys, inferred from their pairs.
 
-    Slots and positions get a number that depends on the numbers of what they are paired with, round
-    by round; equal numbers are matched in their order. Where queries and keys are as many, a slot
-    holds the same position on both sides.
+    In each round, slots and positions get a number that depends on the numbers of their partners;
+    equal numbers are matched in order. If there are as many queries as keys, a slot has the same
+    position on both sides.
     """
     wanted = work.allowed(range(work.seq), range(work.kv_seq))
     together = work.seq == work.kv_seq
@@ -130,7 +129,7 @@ def refined(work: Workload, seen: Array) -> tuple[Ints, Ints]:
 
 
 def _numbers(pairs: Array, together: bool) -> tuple[Array, Array]:
-    """Returns what tells rows apart, and columns: uint64 each, equal for equal surroundings."""
+    """Returns a uint64 for each row and each column, equal if their surroundings are equal."""
     cells = pairs.astype(np.uint64)
     rows, columns = (np.ones(n, np.uint64) for n in pairs.shape)
     for _ in range(ROUNDS):
@@ -141,7 +140,7 @@ def _numbers(pairs: Array, together: bool) -> tuple[Array, Array]:
 
 
 def _mixed(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mixes two numbers into one, as hashes do; overflows are meant."""
+    """Hashes two numbers into one; overflows are intended."""
     with np.errstate(over="ignore"):
         x: NDArray[np.uint64] = one * np.uint64(0x9E3779B97F4A7C15) + other * np.uint64(
             0xC2B2AE3D27D4EB4F

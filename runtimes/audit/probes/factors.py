@@ -1,14 +1,14 @@
-"""The factor that all numbers of a head have in common on random inputs, and what it may be off 1.
+"""Estimates a common factor of a head's results on random inputs, and its allowed deviation.
 
-A result r of n tokens is f t + e, with t of dense attention in float64. Roundings of single numbers
-cancel in f, so that f shows what the largest error hides in 16 bits:
+A result r of n tokens is f t + e, where t is dense attention in float64. Rounding errors of single
+numbers cancel in f, so f shows in 16 bits what the largest error hides:
 
     f - 1 = sum of (r - t) t / sum of t^2
     |f - 1| <= 8 u + 6 |e| / (|t| sqrt(n))
 
-The first term holds where as many roundings as 8 are of one direction, by u at most each. The
-second is six standard errors of f: errors of a token may have one cause (its maximum, its sum), and
-those of different tokens have none in common. Errors of dense attention itself are added to e.
+The first term allows for eight roundings in the same direction, by at most u each. The second is
+six standard errors of f: errors within a token may have a common cause (its maximum, its sum),
+those of different tokens have none. Errors of dense attention itself are added to e.
 """
 
 from dataclasses import replace
@@ -25,9 +25,9 @@ DEVIATIONS = 6
 def with_factor(
     measured: Measured, result: Array, right: Array, own: Array, rounding: float
 ) -> Measured:
-    """Adds the factor of the head where it is worst; arrays are [batch, heads, tokens, dims].
+    """Adds the factor of the worst head; arrays are [batch, heads, tokens, dims].
 
-    `own`: of dense attention in the dtype. `rounding`: the largest relative error of a number.
+    `own`: dense attention in the workload's dtype. `rounding`: the largest relative rounding error.
     """
     t = right.astype(np.float64)
     size = np.maximum(np.sum(t * t, axis=(2, 3)), 1e-300)

@@ -1,9 +1,8 @@
-"""Calls that must not depend on each other: stale keys, changes between runs, memory.
+"""Checks that calls do not depend on earlier calls or on freed memory.
 
-    another sample, the sample, the sample again, once more, after memory was filled with NaN, and
-    when all other questions have been asked, the other sample again
-
-An answer that is another one the first time, and then stays, depends on the call before.
+It asks, in this order: another sample; the sample three times; the sample after memory was filled
+with NaN; and after all other questions, the other sample again. If only the first answer to the
+sample differs, it depends on the call before.
 """
 
 from collections.abc import Callable
@@ -20,15 +19,15 @@ from ringloom.runtimes.audit.probes.samples import same, sample
 from ringloom.runtimes.audit.report import KINDS, Fault
 
 Ask = Callable[[Question], Answer]
-MOVED = 0.01  # of a row's weight
+MOVED = 0.01  # minimum change of a row's weight
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Faults of calls in a row, and the answer to the sample that is to be judged.
+    """Faults of consecutive calls, and the answer to the sample that is to be judged.
 
-    `first`: the answer to the other sample. `stale`: answers depend on the call before, and a
-    second call of the same settles them.
+    `first`: the answer to the other sample. `stale`: answers depend on the call before, so only the
+    second of two equal calls counts.
     """
 
     faults: tuple[Fault, ...]
@@ -38,7 +37,7 @@ class History:
 
 
 def history(case: Case, ask: Ask, at: Place) -> History:
-    """Asks one sample several times, after others."""
+    """Asks one sample several times after another sample."""
     first = ask(sample(case, case.seed + 1))
     answers = [ask(sample(case, case.seed, watch=n == 1)) for n in range(3)]
     poisoned = ask(sample(case, case.seed, poison=True))
@@ -58,7 +57,7 @@ def history(case: Case, ask: Ask, at: Place) -> History:
 
 
 def later(case: Case, ask: Ask, at: Place, past: History) -> tuple[Fault, ...]:
-    """Returns the fault of an answer that calls before have changed, if no other fault has."""
+    """Returns the fault of an answer that earlier calls changed, if there is no other fault."""
     if past.faults or same(case, at, past.first, ask(sample(case, case.seed + 1))):
         return ()
     said = "the same inputs gave other results in the first call and in the last"
@@ -66,12 +65,12 @@ def later(case: Case, ask: Ask, at: Place, past: History) -> tuple[Fault, ...]:
 
 
 def finite(at: Place, answer: Answer) -> bool:
-    """Returns True for results without NaN and infinity, in rows that see a key."""
+    """Returns True if rows with keys have no NaN or infinity."""
     return bool(np.isfinite(answer.out[:, :, at.rows[at.wanted.any(axis=1)]]).all())
 
 
 def settled(ask: Ask, times: int) -> Ask:
-    """Returns an `ask` that asks everything several times and returns the last answer."""
+    """Returns an `ask` that repeats each question and returns the last answer."""
 
     def asking(question: Question) -> Answer:
         for _ in range(times - 1):
@@ -84,7 +83,7 @@ def settled(ask: Ask, times: int) -> Ask:
 def _stale(case: Case, ask: Ask, at: Place) -> Fault:
     """Returns the fault of results that depend on the call before.
 
-    Keys and values of an earlier call show where nothing of this one does.
+    Stale keys or values are in use where the second answer equals that of the call before.
     """
     bins = halves(at, case.work.v_head_dim)
     values = Question(v=(Bins(bins),))
@@ -105,7 +104,7 @@ def _shares(answer: Answer, at: Place) -> Array:
 
 
 def _halves(shares: Array) -> Array:
-    """Returns the share of each pair of columns in itself, in the first of them."""
+    """Returns, for each pair of columns, the share of the first; other entries are 0."""
     pairs = shares[..., : shares.shape[-1] // 2 * 2]
     one, other = pairs[..., ::2], pairs[..., 1::2]
     both = one + other

@@ -1,11 +1,11 @@
-"""Scores of a few levels: which head and batch row is read, the scale, and how partials merge.
+"""Checks which head and batch row is read, the scale, and how partial results merge.
 
-    heads     values that tell lanes apart, at equal scores
-    scale     keys at even and odd positions differ in their score by about 1
-    merges    the keys of every rank, in halves, have a score of their own
+    heads     values identify lanes, at equal scores
+    scale     scores of keys at even and odd positions differ by about 1
+    merges    each half of a rank's keys has its own score
 
-All of them compare shares of a row with what the wanted mask gives, so they say something only
-where probing at equal scores saw no fault.
+All of them compare weights with those of the wanted mask, so they are meaningful only if probing at
+equal scores showed no fault.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,14 +20,14 @@ from ringloom.runtimes.audit.probes.weights import ROUGH
 from ringloom.runtimes.audit.report import KINDS, Fault
 
 Ask = Callable[[Question], Answer]
-SPREAD = 2.0  # the highest level of scores, and minus the lowest
-HELD = 20  # two numbers of float16 have this product, 64 times, with room for levels
-FAINT = 0.5  # scores below this are no measure of a scale
-STEADY = 0.05  # relative spread of a scale that is the same in all rows
+SPREAD = 2.0  # levels of scores range from -SPREAD to SPREAD
+HELD = 20  # 2^HELD is a product of two float16 numbers, with room for LOUD and levels
+FAINT = 0.5  # scores below this cannot measure a scale
+STEADY = 0.05  # maximum relative spread of a scale that counts as equal in all rows
 
 
 def heads(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
-    """Yields the fault of heads, or batch rows, that read values of another one."""
+    """Yields the fault of a head or batch row that reads values of another one."""
     work, sees = case.work, at.wanted.any(axis=1)
     lanes = work.batch * work.kv_heads
     shares = np.concatenate(
@@ -57,7 +57,7 @@ def heads(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
 
 
 def scale(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
-    """Yields the fault of another factor on scores."""
+    """Yields the fault of scores with a wrong scale."""
     even = np.arange(at.wanted.shape[1]) % 2 == 0
     number = np.stack([at.wanted[:, even].sum(1), at.wanted[:, ~even].sum(1)], axis=1)
     both, dims = number.min(axis=1) > 0, case.work.v_head_dim
@@ -89,14 +89,14 @@ def scale(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
 
 
 def merges(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
-    """Yields the fault of partial results that are not merged by their sums."""
+    """Yields the fault of partial results that are merged with wrong weights."""
     yield from compared(case, ask, at, spread(parts(case, at)))
 
 
 def compared(case: Case, ask: Ask, at: Place, levels: Array, times: float = 1.0) -> Iterator[Fault]:
-    """Yields the fault of rows that do not weigh keys by the levels of their parts, `times` each.
+    """Yields the fault of rows whose weights do not follow the scores of parts, `times` `levels`.
 
-    Values show as many parts as they have dimensions.
+    Values can show one part per dimension.
     """
     bins, dims = parts(case, at), min(len(levels), case.work.v_head_dim)
     answer = ask(leveled(case, levels[bins], np.where(bins < dims, bins, -1), times))
@@ -123,7 +123,7 @@ def compared(case: Case, ask: Ask, at: Place, levels: Array, times: float = 1.0)
 
 
 def shares_of(at: Place, bins: Ints, scores: Array) -> Array:
-    """Returns the weight that parts of the keys have in each row: [rows, parts]."""
+    """Returns the weight of each part of the keys in each row: [rows, parts]."""
     number = np.stack([at.wanted[:, bins == n].sum(1) for n in range(len(scores))], axis=1)
     top = np.where(number > 0, scores, -np.inf).max(axis=1, keepdims=True)
     weight = number * np.exp(np.minimum(scores - np.where(np.isinf(top), 0, top), 0))
@@ -131,35 +131,35 @@ def shares_of(at: Place, bins: Ints, scores: Array) -> Array:
 
 
 def spread(bins: Ints) -> Array:
-    """Returns levels of parts from -`SPREAD` to `SPREAD`, in quarters and no order."""
+    """Returns unordered levels of parts from -`SPREAD` to `SPREAD`, multiples of 1/4."""
     wave = np.cos(2.0 + 2.4 * np.arange(max(2, bins.max() + 1)))
     level = 2 * (wave - wave.min()) / np.ptp(wave) - 1
     return np.asarray(np.round(4 * SPREAD * level) / 4)
 
 
 def leveled(case: Case, levels: Array, bins: Ints, times: float = 1.0) -> Question:
-    """Returns a question with these scores of columns, in units of about 1, and their bins."""
+    """Returns a question with these scores of columns, in units of about 1, and these bins."""
     one, other = powers(case, times)
     ones = np.full(case.side("q").width, one)
     return Question(q=(Level(ones, 0),), k=(Level(levels * other, 0),), v=(Bins(bins),))
 
 
 def powers(case: Case, times: float) -> tuple[float, float]:
-    """Returns what queries and keys are multiplied by, powers of two: `times` step in all.
+    """Returns powers of two by which to multiply queries and keys; their product is `times` step.
 
-    16 bits hold each of them, also where their product would be infinite.
+    Each of them fits into 16 bits even if their product does not.
     """
     power = round(np.log2(_step(case) * times))
     return 2.0 ** (power - power // 2), 2.0 ** (power // 2)
 
 
 def parts(case: Case, at: Place) -> Ints:
-    """Returns the part of each column: halves of ranks where values can show them, two at least."""
+    """Returns the part of each column: half a rank's keys if values can show as many parts."""
     return halves(at, max(2, case.work.v_head_dim))
 
 
 def halves(at: Place, most: int) -> Ints:
-    """Returns a number for each half of a rank's keys, [columns]; below `most`, or of ranks."""
+    """Returns numbers below `most` of half ranks, or of ranks if these are too many: [columns]."""
     count = np.bincount(at.key_ranks)
     later = at.key_indices * 2 >= count[at.key_ranks]
     bins = at.key_ranks * 2 + later if len(count) * 2 <= most else at.key_ranks
@@ -167,13 +167,13 @@ def halves(at: Place, most: int) -> Ints:
 
 
 def _step(case: Case) -> float:
-    """Returns the power of two that brings the scale closest to 1, as far as 16 bits hold it."""
+    """Returns the power of two that brings the scale closest to 1, within the range of 16 bits."""
     power = -round(np.log2(abs(case.work.softmax_scale) or 1.0))
     return float(2.0 ** (min(power, HELD) if case.work.dtype == "float16" else power))
 
 
 def rough(case: Case) -> float:
-    """Returns what a share of a row may be off by rounding."""
+    """Returns the allowed rounding error of a row's share."""
     return 0.03 if case.work.dtype in ROUGH else 0.005
 
 

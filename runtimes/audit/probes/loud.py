@@ -1,9 +1,9 @@
-"""Scores up to 128, beyond what exp can hold in float32, of both signs, and their gradients.
+"""Checks scores from -128 to 128, at which exp overflows in float32, and their gradients.
 
-    spread   parts of the keys from -128 to 128    softmax without its maximum, masks that are added
-    close    all of them at 128 or 124             scores that are clamped, or capped by tanh
+    spread   parts of the keys from -128 to 128    shows a softmax without maximum, additive masks
+    close    all parts at 128 or 124               shows scores that are clamped or capped by tanh
 
-Both are asked with either sign, so that every part has the highest score once.
+Each is asked with both signs, so that every part has the highest score once.
 """
 
 from collections.abc import Iterator
@@ -29,13 +29,13 @@ from ringloom.runtimes.audit.probes.questions import Level
 from ringloom.runtimes.audit.probes.slices import by_column, signs
 from ringloom.runtimes.audit.report import KINDS, Fault
 
-LOUD = 64.0  # times levels up to 2: past 88, where exp overflows in float32
-APART = 1 / 16  # 4 of 128: bfloat16 rounds such scores to a half, and tanh brings them together
-SOFT = 2.0**-4  # cotangents: float16 holds the sums of gradients then
+LOUD = 64.0  # times levels up to 2 is above 88, where exp overflows in float32
+APART = 1 / 16  # 4 of 128: more than bfloat16 rounds, and tanh would make such scores equal
+SOFT = 2.0**-4  # cotangent for which sums of gradients fit into float16
 
 
 def loud(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
-    """Yields the fault of large scores that are weighed wrongly."""
+    """Yields the fault of wrong weights at large scores."""
     bins = parts(case, at)
     far = spread(bins)
     close = SPREAD - APART * (np.arange(len(far)) % 2)

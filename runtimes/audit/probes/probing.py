@@ -1,8 +1,8 @@
-"""Recovers weights by probing: which key weighs how much in which query's row.
+"""Determines the weight of each key in each query's row by probing.
 
-    mask  -->  weights as wanted  -->  screened in packs  -->  slices that differ are read off
+    mask  -->  expected weights  -->  screened in packs  -->  slices that differ are measured
 
-Without a fault a few calls show all weights; every one that is wrong is read off by itself.
+Without a fault, a few calls confirm all weights; wrong weights are measured one by one.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,16 +20,16 @@ from ringloom.runtimes.audit.probes.slices import ahead, amount, both, by_column
 from ringloom.runtimes.audit.probes.weights import Lanes
 
 Ask = Callable[[Question], Answer]
-MOST = 1 << 28  # cells of the matrices that are held at a time, 4 bytes each
-UNSEEN = 0.125  # |sign - average| below which a gradient shows nothing of a pair
+MOST = 1 << 28  # maximum number of cells of all matrices, 4 bytes each
+UNSEEN = 0.125  # |sign - average| below which a gradient does not show a pair
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Weights that probing showed, by tensor ("out", "dq", "dk", "dv"), slots of q by columns.
+    """Weights that probing showed, by tensor ("out", "dq", "dk", "dv"), query slots by columns.
 
-    `blind`: pairs of which dq and dk show nothing, since their row attends one key, or keys of one
-    sign; bool, [slots, columns].
+    `blind`: pairs that dq and dk do not show, because their row has only one key or only keys of
+    one sign; bool [slots, columns].
     """
 
     weights: dict[str, Lanes]
@@ -37,19 +37,19 @@ class Seen:
 
 
 def probe(case: Case, ask: Ask, gradients: bool, screened: bool = True) -> Seen:
-    """Asks for all weights; raises RingloomError where heads are too narrow, or rows too many.
+    """Determines all weights; raises RingloomError for narrow heads and for too many rows.
 
-    Unless they are `screened`, all are read off, and no question depends on an answer.
+    Unless `screened`, it measures all weights, and no question depends on an answer.
     """
     work, q, kv = case.work, case.side("q"), case.side("kv")
     tensors = 4 if gradients else 1
     if (cells := tensors * len(q.ranks) * kv.width) > MOST:
         raise RingloomError(
             f"probing {len(q.ranks)} queries and {kv.width} keys takes {cells * 4 / 2**30:.3g} GiB,"
-            f" and at most {MOST * 4 / 2**30:.3g} GiB are held: audit a shorter sequence"
+            f" but the limit is {MOST * 4 / 2**30:.3g} GiB: audit a shorter sequence"
         )
     if gradients and half_of(work) < 1:
-        raise RingloomError("probing gradients takes head_dim 2 and v_head_dim 3 at least")
+        raise RingloomError("probing gradients needs head_dim >= 2 and v_head_dim >= 3")
     out = Lanes(expected(case), (work.batch, work.heads), work.dtype)
     blind = np.zeros((len(q.ranks), kv.width), bool)
     if screened or not gradients:
@@ -71,7 +71,7 @@ def probe(case: Case, ask: Ask, gradients: bool, screened: bool = True) -> Seen:
 
 
 def slices(wrong: Wrong, most: int) -> Iterator[tuple[int, int]]:
-    """Yields (start, columns) of slices, of `most` columns, that hold all columns that are wrong.
+    """Yields (start, width) of slices of at most `most` columns that cover all wrong columns.
 
     wrong 0 0 1 0 1 1 0, most 3  -->  (2, 3), (5, 2)
     """
@@ -128,19 +128,19 @@ def _both(
 
 
 def seen_apart(apart: Array) -> Array:
-    """Returns infinity for differences of which a gradient shows nothing."""
+    """Returns the differences, with infinity for those that a gradient does not show."""
     return np.where(np.abs(apart) < UNSEEN, np.inf, apart)
 
 
 def _copied(lanes: Lanes, dtype: str) -> Lanes:
-    """Returns lanes of their own that begin with the weights of others."""
+    """Returns a copy of lanes and their weights."""
     copied = Lanes(lanes.first.copy(), lanes.lanes, dtype)
     copied.others = {lane: weights.copy() for lane, weights in lanes.others.items()}
     return copied
 
 
 def _shared(case: Case, out: Lanes) -> Lanes:
-    """Returns the weights of KV heads: averages of those of their query heads."""
+    """Returns the weights of KV heads: averages over their query heads."""
     work = case.work
     lanes = (work.batch, work.kv_heads)
     shared = _copied(Lanes(out.first, lanes, work.dtype), work.dtype)

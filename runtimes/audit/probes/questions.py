@@ -1,11 +1,11 @@
-"""Questions: the inputs of one call, described in a few numbers that every rank can fill in.
+"""Describes the inputs of one call in a few numbers, from which every rank fills its arrays.
 
-    question ::= Question(q, k, v, dout)      each a sum of fills; dout None: the forward pass alone
+    question ::= Question(q, k, v, dout)      each a sum of fills; dout None: only a forward pass
     fill     ::= Indicators | Level | Codes | Noise
 
-An indicator writes a number at one dimension of one column, so that a slice of columns takes as
-many dimensions, or fewer where several columns share each. Padding gets the same numbers as tokens,
-in columns of its own.
+An indicator writes a number at one dimension of one column, so a slice of n columns takes n
+dimensions, or fewer if several columns share one. Padding has its own columns and is filled like
+tokens.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bins:
-    """Writes `amount` at the dimension that a column has in `bins`; none where that is negative."""
+    """Writes `amount` at dimension `bins[column]`, unless that is negative."""
 
     bins: NDArray[np.int64]
     amount: float = 1.0
@@ -63,7 +63,7 @@ class Bins:
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Writes `amount` at dimension n of lane `start` + n: batch rows times heads."""
+    """Writes `amount` at dimension n of lane `start` + n; a lane is a batch row and a head."""
 
     start: int
     amount: float = 1.0
@@ -105,9 +105,9 @@ FORMS = {
 class Question:
     """The inputs of one call; no fill means zeros.
 
-    `poison`: ranks fill memory with NaN and free it before the call. `watch`: messages are counted,
-    and inputs are compared with copies. `form`: how inputs lie in memory, a key of `FORMS`.
-    `between`: is asked after the forward pass and before the backward pass.
+    `poison`: fill memory with NaN and free it before the call. `watch`: count messages, and compare
+    inputs with copies. `form`: the strides of inputs, a key of `FORMS`. `between`: a question to
+    ask between the forward and the backward pass.
     """
 
     q: Fills = ()
@@ -124,9 +124,8 @@ class Question:
 class Answer:
     """Results of one call on all slots: float64 or float32 [batch, heads, slots, dimension].
 
-    `said` has, for each rank whose results are not what they should be, a sentence; `traffic` the
-    bytes that were sent by (pass, source, destination), None where nobody watched. `backward`: a
-    rank raised an error in its backward pass.
+    `said`: a sentence for each rank with wrong results. `traffic`: bytes sent by (pass, source,
+    destination), None if not counted. `backward`: a rank raised an error in its backward pass.
     """
 
     out: Array
@@ -138,7 +137,7 @@ class Answer:
     backward: bool = False
 
     def gradient(self, name: str) -> Array:
-        """Returns dq, dk or dv; raises AttributeError where there is none."""
+        """Returns dq, dk or dv; raises AttributeError if there is none."""
         array = getattr(self, name)
         if array is None:
             raise AttributeError(f"the question had no cotangent: no {name}")

@@ -1,7 +1,7 @@
-"""Random inputs: errors against dense attention in float64, in units of its own error.
+"""Compares results on random inputs with dense attention in float64.
 
-The unit is the error of dense attention in the workload's dtype on the same inputs, and at least
-what rounding the largest result costs.
+The unit of errors is the error of dense attention in the workload's dtype on the same inputs, and
+at least the rounding error of the largest result.
 """
 
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ from ringloom.runtimes.audit.report import KINDS, Fault, Measured
 from ringloom.runtimes.reference import dense
 
 NAMES = "out", "dq", "dk", "dv"
-# Units that are allowed. Merging over many ranks, and rounding partial results to 16 bit, as some
-# peers do, stays below both.
+# Allowed units. Merging over many ranks, and rounding partial results to 16 bit as some libraries
+# do, stay below both.
 TOLERANCE, TOLERANCE_16 = 64.0, 16.0
 ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-8, "float16": 2.0**-11}
-FAINT = 0.02  # of the largest result: smaller errors are of precision
+FAINT = 0.02  # share of the largest result below which an error counts as imprecision
 
 
 def sample(case: Case, seed: int, poison: bool = False, watch: bool = False) -> Question:
@@ -49,7 +49,7 @@ def measured(case: Case, at: Place, seed: int, answer: Answer) -> dict[str, Meas
 
 
 def truths(case: Case, seed: int, precision: str = "float64") -> list[Array]:
-    """Returns dense results on the inputs of a sample: out, and dq, dk, dv if both passes run."""
+    """Returns dense results on a sample's inputs: out, and dq, dk, dv if both passes run."""
     work, arrays = case.work, inputs(case, sample(case, seed))
     slots = {"q": case.side("q").first_slots(), "k": case.side("kv").first_slots()}
     sizes = {"q": work.seq, "k": work.kv_seq}
@@ -62,7 +62,7 @@ def truths(case: Case, seed: int, precision: str = "float64") -> list[Array]:
 
 
 def whole(case: Case, at: Place, answer: Answer) -> list[Array]:
-    """Returns the results of an answer in the order of positions; sums over replicated keys."""
+    """Returns the results of an answer in sequence order, summed over replicated keys."""
     results = [answer.out[:, :, at.rows]]
     if answer.dq is not None:
         keys = (by_column(case, answer.gradient(name)) for name in ("dk", "dv"))
@@ -71,13 +71,13 @@ def whole(case: Case, at: Place, answer: Answer) -> list[Array]:
 
 
 def farthest(result: Array, right: Array) -> float:
-    """Returns the largest absolute difference; infinity where a result is not finite."""
+    """Returns the largest absolute difference, or infinity if a result is not finite."""
     off = np.abs(result.astype(np.float64) - right.astype(np.float64))
     return float(np.max(np.where(np.isfinite(off), off, np.inf), initial=0.0))
 
 
 def same(case: Case, at: Place, one: Answer, other: Answer) -> bool:
-    """Returns True for answers that differ by less than errors that are allowed."""
+    """Returns True if answers differ by no more than allowed errors."""
     for a, b in zip(whole(case, at, one), whole(case, at, other), strict=True):
         a, b = np.nan_to_num(a, nan=np.inf), np.nan_to_num(b, nan=np.inf)
         largest = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
@@ -91,7 +91,7 @@ def same(case: Case, at: Place, one: Answer, other: Answer) -> bool:
 def sample_faults(
     case: Case, at: Place, seed: int, answer: Answer, errors: dict[str, Measured], known: bool
 ) -> Iterator[Fault]:
-    """Yields the faults of random inputs that are not `known` from probing."""
+    """Yields the faults on random inputs, unless `known`: probing already showed one."""
     results, truth = whole(case, at, answer), truths(case, seed)
     if not np.isfinite(answer.out[:, :, at.rows[~at.wanted.any(axis=1)]]).all():
         yield Fault("empty rows", f"rows without a key are not finite: {KINDS['empty rows']}")
@@ -127,7 +127,7 @@ def sample_faults(
 
 
 def _factor(name: str, error: Measured) -> Fault:
-    """Returns the fault of results that are a multiple of what they should be."""
+    """Returns the fault of results that are off by a common factor."""
     kind = "wrong values" if name == "out" else "gradient scaled"
     head = f"{'KV ' * (name in ('dk', 'dv'))}head {error.head}"
     said = f"{name} of {head} is {error.factor:.4g}x dense attention's on random inputs"
@@ -144,7 +144,7 @@ def _rank_of(at: Place, side: str, token: int) -> dict[str, int]:
 
 
 def said_faults(answer: Answer) -> tuple[Fault, ...]:
-    """Returns a fault for each kind of sentence that ranks said of their results."""
+    """Returns a fault for each kind of complaint in an answer."""
     said = {kind: (rank, text) for rank, kind, text in answer.said[::-1]}
     return tuple(
         Fault(

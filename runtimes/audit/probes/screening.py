@@ -1,11 +1,11 @@
-"""Screens slices of weights: packs of columns share a dimension, and are as expected, or not.
+"""Screens weights in packs of columns that share a dimension, to locate unexpected ones.
 
-    plain   one column per dimension          its weights are read off
-    pack    several columns per dimension     the sum of factor[column] weight[column] is compared
+    plain   one column per dimension          shows its weights
+    pack    several columns per dimension     shows the sum of factor[column] weight[column]
 
-Factors are drawn between 1 and 2, so that a weight that is missing and another that is too much
-hardly ever make up for each other; random inputs would show those. Columns of a pack that is not
-as expected are asked for one by one: what is wrong is read off, never taken from what is expected.
+Factors are random numbers between 1 and 2, so that a missing weight and an extra one hardly ever
+cancel; random inputs would show those. The columns of an unexpected pack are then measured one by
+one.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,19 +26,19 @@ from ringloom.runtimes.audit.probes.weights import ROUGH, Lanes
 
 Ask = Callable[[Question], Answer]
 Wrong = NDArray[np.bool_]  # of each column
-# Columns of a pack, and the part of a weight that a sum may be off. Results of 16 bits are rounded
-# by 2**-9 of the sum, which is a hundredth of a weight in packs of four.
+# Columns of a pack, and the allowed error of a sum as a share of a weight. In 16 bit, results are
+# rounded by 2**-9 of the sum, which is a hundredth of a weight in packs of four.
 SIZE, OFF = 16, 1e-3
 SIZE_16, OFF_16 = 4, 0.03
-ENOUGH = 3  # packs that agree on a factor
-STEPS = 64  # factors are multiples of 1/64, which 16 bits hold
+ENOUGH = 3  # minimum number of packs that agree on a factor
+STEPS = 64  # factors are multiples of 1/64, which are exact in 16 bit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packs:
-    """The packs of all columns of a side: a factor of each column, and columns of a pack.
+    """The packs of all columns of a side: a factor per column, and the columns of a pack.
 
-    `dims`: packs of a question.
+    `dims`: packs per question.
     """
 
     factors: NDArray[np.float64]
@@ -46,7 +46,7 @@ class Packs:
     dims: int
 
     def slices(self) -> Iterator[slice]:
-        """Yields the columns of each question; none where packs are of one column."""
+        """Yields the columns of each question; nothing if packs have one column."""
         if self.size > 1:
             step = self.size * self.dims
             for start in range(0, len(self.factors), step):
@@ -58,19 +58,19 @@ class Packs:
         return np.asarray(np.add.reduceat(weights * self.factors[part], starts, axis=-1))
 
     def of_columns(self, packs: Any, part: slice) -> Wrong:
-        """Returns what is true of packs, of their columns."""
+        """Expands an array of packs to an array of their columns."""
         return np.repeat(packs, self.size)[: part.stop - part.start]
 
 
 def packs_of(case: Case, columns: int, dims: int, stream: int) -> Packs:
-    """Returns packs for so many columns and dimensions, with factors of a stream of the seed."""
+    """Returns packs for `columns` and `dims`, with random factors from a stream of the seed."""
     size = min(SIZE_16 if case.work.dtype in ROUGH else SIZE, -(-columns // dims))
     drawn = np.random.default_rng([case.seed, stream]).integers(0, STEPS, columns)
     return Packs(1 + drawn / STEPS, size, dims)
 
 
 def expected(case: Case) -> Array:
-    """Returns the weights that the mask wants: float32, slots of queries by columns."""
+    """Returns the weights under the mask: float32, query slots by columns."""
     at = place(case)
     weights = np.zeros((len(case.side("q").ranks), at.wanted.shape[1]), np.float32)
     number = np.maximum(at.wanted.sum(axis=1, keepdims=True, dtype=np.float32), 1)
@@ -79,9 +79,9 @@ def expected(case: Case) -> Array:
 
 
 def screen_ahead(case: Case, ask: Ask, out: Lanes) -> Wrong:
-    """Returns the columns of keys whose packs are not as expected in the output.
+    """Returns the columns of keys whose packs are unexpected in the output.
 
-    Rows whose packs are all off by one factor get it, and are as expected then.
+    If all packs of a row differ by one factor, the row is multiplied by it and counts as expected.
     """
     packs, high = packs_of(case, out.first.shape[1], case.work.v_head_dim, 0), amount(case)
     wrong, rows = np.full(out.first.shape[1], packs.size == 1), case.side("q").positions >= 0
@@ -96,10 +96,11 @@ def screen_ahead(case: Case, ask: Ask, out: Lanes) -> Wrong:
 
 
 def screen_both(case: Case, ask: Ask, weights: dict[str, Lanes]) -> tuple[Wrong, Wrong]:
-    """Returns the columns of queries, and of keys, whose packs are not as expected.
+    """Returns the columns of queries, and of keys, whose packs are unexpected.
 
-    Keys show in out and dq, queries in dk and dv. Gradients are expected to agree with the output;
-    rows or columns whose packs are all off by one factor get it, and are as expected then.
+    Keys show in out and dq, queries in dk and dv. Gradients are expected to agree with the output.
+    If all packs of a row or column differ by one factor, it is multiplied by it and counts as
+    expected.
     """
     q, kv, half, high = case.side("q"), case.side("kv"), half_of(case.work), amount(case)
     queries, keys = packs_of(case, q.width, half, 1), packs_of(case, kv.width, half, 2)
@@ -122,7 +123,7 @@ def screen_both(case: Case, ask: Ask, weights: dict[str, Lanes]) -> tuple[Wrong,
 def _keys_off(
     case: Case, answer: Answer, weights: dict[str, Lanes], packs: Packs, part: slice, units: Array
 ) -> Wrong:
-    """Returns the columns of keys that are not as expected in the rows of all queries."""
+    """Returns the columns of keys that are unexpected in the row of any query."""
     sign, high, half = signs(case.side("kv").width), amount(case), half_of(case.work)
     out, rows = weights["out"], case.side("q").positions >= 0
     due = by_lane(out, lambda w: packs.sums(w[:, part], part))
@@ -149,9 +150,9 @@ def _queries_off(
     slots: Array,
     loud: Array,
 ) -> Wrong:
-    """Returns the columns of queries that are not as expected in the gradients of all keys.
+    """Returns the columns of queries that are unexpected in the gradients of any key.
 
-    Query heads of a group share those of their KV head.
+    Gradients of a KV head are sums over its query heads.
     """
     work, out, sign = case.work, weights["out"], signs(case.side("kv").width)
     dv = by_lane(out, lambda w: packs.sums(w[slots].T * loud, part))
@@ -170,9 +171,9 @@ def _queries_off(
 def explained(
     case: Case, sums: Array, due: Array, unit: Array | float
 ) -> tuple[Wrong, Array | None]:
-    """Returns the sums [.., lines, packs] that are no multiples of those due, and factors of lines.
+    """Returns which sums [.., lines, packs] are no multiples of those due, and factors of lines.
 
-    The factors are None where all are 1.
+    The factors are None if all are 1.
     """
     off = _off(case, sums, due, unit)
     lines = np.asarray(off.any(axis=-1))
@@ -186,10 +187,10 @@ def explained(
 
 
 def factors_of(case: Case, sums: Array, due: Array, unit: Array) -> Array:
-    """Returns the factor of sums over those due of each line, from [lines, packs].
+    """Returns the factor between sums and those due for each line, from [lines, packs].
 
-    It is that on which most packs of a line agree, and three at least; or else that of most such
-    lines, if all packs agree on that one; or else 1.
+    It is the factor on which most packs of the line agree, and at least three; otherwise the median
+    factor of such lines, if all packs of this line agree with it; otherwise 1.
     """
     known = np.isfinite(sums) & (np.abs(due) > unit / 2)
     ratio = np.where(known, sums / np.where(known, due, 1), np.nan)
@@ -216,7 +217,7 @@ def put_rows(lanes: Lanes, rows: Array, factors: Array | None) -> None:
 
 
 def by_lane(lanes: Lanes, of: Callable[[Array], Array]) -> Array:
-    """Returns what a function makes of the weights of each lane: [batch, heads, ...]."""
+    """Applies a function to the weights of each lane: [batch, heads, ...]."""
     first = of(lanes.first)
     result = np.empty((*lanes.lanes, *first.shape), first.dtype)
     result[:] = first
@@ -230,12 +231,12 @@ def _sums(packs: Packs, part: slice, weights: Array) -> Array:
 
 
 def _units(weights: Array) -> Array:
-    """Returns the largest weight of each row; one of equal weights where there is none."""
+    """Returns the largest weight of each row, or 1 / columns if it has none."""
     most = weights.max(axis=1, initial=0.0)
     return np.asarray(np.where(most > 0, most, 1 / weights.shape[1]))
 
 
 def _off(case: Case, sums: Array, due: Array, unit: Array | float) -> Wrong:
-    """Returns True for sums that differ from those that are due by part of a unit, and for NaN."""
+    """Returns True for sums that differ from those due by a share of a unit, and for NaN."""
     allowed = (OFF_16 if case.work.dtype in ROUGH else OFF) * unit
     return np.asarray(~(np.abs(sums - due) <= allowed))

@@ -1,8 +1,8 @@
-"""The questions of slices: which key weighs how much in which query's row.
+"""Builds questions that show the weights of slices of queries and keys.
 
-With q or k zero all scores of a row are equal, and a row of the output is the average of the values
-it attends. A question has two slices of as many columns, keys b and queries a, and with `half`
-dimensions each it shows four matrices at once:
+If q or k is zero, all scores of a row are equal, and a row of the output is the average of the
+values of its keys. A question has two slices of `half` columns each, keys b and queries a, and
+shows four matrices at once:
 
     dimension  0 .. half - 1     half .. 2 half - 1    last
     q          indicators of a                               q k = 0 for all pairs, so scores are 0
@@ -14,8 +14,8 @@ dimensions each it shows four matrices at once:
     dq[i, half + b]  = p[i, b] (sign[b] - mean[i])       dk[j, a] = p[a, j] (sign[j] - mean[a])
 
 times the scale in dq and dk, with mean[i] = out[i, last]. Signs alternate along the sequence, so
-that rows of more than one key have an average away from both. Without gradients all dimensions of
-v are indicators.
+the mean of rows with more than one key is near neither sign. Without gradients all dimensions of v
+are indicators.
 """
 
 import numpy as np
@@ -30,12 +30,12 @@ Numbers = NDArray[np.float64]
 
 
 def ahead(start: int, amounts: Numbers, size: int = 1) -> Question:
-    """Asks for a slice of keys in the output alone; `size`: columns of one dimension."""
+    """Returns a question for a slice of keys in the output; `size`: columns per dimension."""
     return Question(v=(Indicators(start, 0, amounts, size),))
 
 
 def both(case: Case, queries: Indicators, keys: Indicators) -> Question:
-    """Asks for a slice of queries, and one of keys behind them, in the output and gradients."""
+    """Returns a question for a slice of queries and one of keys, in the output and gradients."""
     last = case.work.v_head_dim - 1
     return Question(
         q=(queries,),
@@ -46,23 +46,23 @@ def both(case: Case, queries: Indicators, keys: Indicators) -> Question:
 
 
 def half_of(work: Workload) -> int:
-    """Returns the dimensions of a slice where a question has one of queries and one of keys."""
+    """Returns the dimensions per slice of a question with a slice of queries and one of keys."""
     return min(work.head_dim // 2, (work.v_head_dim - 1) // 2)
 
 
 def amount(case: Case) -> float:
-    """Returns the number that stands for 1: about the keys of a row, so that weights are near 1."""
+    """Returns the value that represents 1: about the keys of a row, so that results are near 1."""
     most = 12 if case.work.dtype == "float16" else 30
     return float(2 ** min(most, int(np.log2(max(1, case.work.kv_seq)))))
 
 
 def signs(columns: int) -> Numbers:
-    """Returns the sign of each key: 1 and -1 in turn."""
+    """Returns alternating signs of keys: 1, -1, 1, ..."""
     return np.where(np.arange(columns) % 2, -1.0, 1.0)
 
 
 def by_column(case: Case, array: Array) -> Array:
-    """Adds up what the slots of a column hold: [batch, heads, slots, n] to [.., columns, n]."""
+    """Sums over the slots of each column: [batch, heads, slots, n] to [.., columns, n]."""
     kv = case.side("kv")
     order = np.argsort(kv.columns, kind="stable")
     starts = np.searchsorted(kv.columns[order], np.arange(kv.width))

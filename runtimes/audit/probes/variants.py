@@ -1,8 +1,8 @@
-"""Variants of a sample that must not change its results.
+"""Checks variants of a sample that must not change its results.
 
-strides        inputs that lie in memory in other orders
-interleaved    another call between the passes, as pipelines make it
-ungraded       inputs that need no gradients, as in inference
+strides             inputs with other strides
+interleaved         another call between the passes, as in pipelines
+without_gradients   inputs that need no gradients, as in inference
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ Ask = Callable[[Question], Answer]
 
 def variants(case: Case, ask: Ask, at: Place, answer: Answer) -> list[Fault]:
     """Returns the fault of the first variant whose results differ from the sample's `answer`."""
-    for look in (strides, interleaved, ungraded):
+    for look in (strides, interleaved, without_gradients):
         if faults := [*look(case, ask, at, answer)]:
             return faults
     return []
@@ -50,7 +50,7 @@ def strides(case: Case, ask: Ask, at: Place, answer: Answer) -> Iterator[Fault]:
 
 
 def interleaved(case: Case, ask: Ask, at: Place, answer: Answer) -> Iterator[Fault]:
-    """Yields the fault of results that another call changes, before they are used."""
+    """Yields the fault of results that another call changes before they are used."""
     question = replace(sample(case, case.seed), between=sample(case, case.seed + 1))
     if name := differing(case, at, answer, ask(question)):
         when = "its result is used" if name == "out" else "its backward pass"
@@ -58,24 +58,24 @@ def interleaved(case: Case, ask: Ask, at: Place, answer: Answer) -> Iterator[Fau
         yield _fault("depends on calls", said, name)
 
 
-def ungraded(case: Case, ask: Ask, at: Place, answer: Answer) -> Iterator[Fault]:
-    """Yields the fault of results without gradients."""
-    if case.passes == "forward":  # no gradients were needed so far
+def without_gradients(case: Case, ask: Ask, at: Place, answer: Answer) -> Iterator[Fault]:
+    """Yields the fault of results for inputs that need no gradients."""
+    if case.passes == "forward":  # the sample itself needed no gradients
         return
-    ahead = replace(case, passes="forward")
-    question = replace(sample(ahead, case.seed), watch=True)
+    forward = replace(case, passes="forward")
+    question = replace(sample(forward, case.seed), watch=True)
     alone = ask(question)
     known = {kind for _, kind, _ in answer.said}
     yield from (fault for fault in said_faults(alone) if fault.kind not in known)
     right = replace(answer, dq=None, dk=None, dv=None)
-    if differing(ahead, at, right, alone):
+    if differing(forward, at, right, alone):
         yield _fault("wrong values", "out differs where inputs need no gradients", "out")
         return
-    yield from interleaved(ahead, ask, at, right)
+    yield from interleaved(forward, ask, at, right)
 
 
 def differing(case: Case, at: Place, one: Answer, other: Answer) -> str | None:
-    """Returns the first result that differs by more than precision explains; None of none."""
+    """Returns the name of the first result that differs by more than rounding, if any."""
     results = zip(NAMES, whole(case, at, one), whole(case, at, other), strict=False)
     for name, a, b in results:
         a, b = (np.nan_to_num(x.astype(np.float64), nan=np.inf) for x in (a, b))

@@ -1,8 +1,8 @@
-"""Weights of rows, and the multiplicities that they are in the ratio of.
+"""Stores the weights of rows, and counts multiplicities: integers in the ratio of the weights.
 
     weights [0.25, 0.5, 0, 0.25]  -->  multiplicities [1, 2, 0, 1], even
 
-Weights show multiplicities up to a factor common to their row, which no output shows either.
+Multiplicities are known up to a common factor of their row, which no output shows.
 """
 
 from dataclasses import dataclass
@@ -12,31 +12,31 @@ import numpy as np
 
 from ringloom.runtimes.arrays import Array
 
-KEPT = 4  # matrices of lanes that differ from the first one
-NOTHING = 1e-3  # of a fair weight: less counts as none
+KEPT = 4  # maximum number of stored matrices of lanes that differ from the first one
+NOTHING = 1e-3  # share of a fair weight below which a weight counts as 0
 ROUGH = "bfloat16", "float16"
-CLUSTER = 1.5  # weights up to this many times the least one are of the same multiplicity
+CLUSTER = 1.5  # weights up to this many times the least one have the same multiplicity
 
 
 class Lanes:
-    """Weights of every lane, a batch row and a head, in slices: [rows, columns] float32 each.
+    """Weights of every lane, a batch row and a head: [rows, columns] float32 each.
 
-    All begin with the weights of `first`, and lanes that show what the first one shows share its
-    matrix. Of lanes that differ, the first few are kept. `lanes`: batch rows, and heads.
+    All lanes start with the weights of `first`, and lanes with equal weights share its matrix. Of
+    lanes that differ, only the first few are stored. `lanes`: numbers of batch rows and heads.
     """
 
     def __init__(self, first: Array, lanes: tuple[int, int], dtype: str) -> None:
         self.close = tolerance_of(dtype) / (3 if dtype in ROUGH else 20)
         self.first, self.lanes = first, lanes
         self.others: dict[tuple[int, int], Array] = {}
-        self.lost = set[tuple[int, int]]()  # lanes that differ and are not kept
+        self.lost = set[tuple[int, int]]()  # lanes that differ and are not stored
 
     def put_columns(self, at: int, block: Array) -> None:
-        """Takes weights of some columns: [batch, heads, rows, n]."""
+        """Stores weights of columns from `at` on: [batch, heads, rows, n]."""
         self._put((slice(None), slice(at, at + block.shape[3])), block)
 
     def put_rows(self, rows: Array, block: Array) -> None:
-        """Takes weights of these rows: [batch, heads, n, columns]."""
+        """Stores weights of these rows: [batch, heads, n, columns]."""
         self._put((rows, slice(None)), block)
 
     def _put(self, place: Any, block: Array) -> None:
@@ -53,12 +53,12 @@ class Lanes:
         self.first[place] = base
 
     def _alike(self, one: Array, other: Array) -> bool:
-        """Returns True for weights that differ by rounding alone."""
+        """Returns True if weights differ only by rounding."""
         tiny = np.maximum(np.abs(one), np.abs(other)) * self.close
         return bool(np.all(np.abs(one - other) <= tiny + NOTHING / self.first.shape[1]))
 
     def items(self) -> list[tuple[tuple[int, int], int, Array]]:
-        """Lists (first lane, lanes that show the same, weights) of each matrix kept."""
+        """Lists (first lane, number of equal lanes, weights) of each stored matrix."""
         total = self.lanes[0] * self.lanes[1] - len(self.others) - len(self.lost)
         return [((0, 0), total, self.first), *((lane, 1, x) for lane, x in self.others.items())]
 
@@ -68,7 +68,7 @@ class Counts:
     """Multiplicities of rows: int32 [rows, columns].
 
     `uneven`: rows whose weights are no multiples of one another. `total`: the sum of each row's
-    weights, 1 where all of them are seen; both [rows].
+    weights, 1 if all of them are known; both [rows].
     """
 
     times: Array
@@ -91,5 +91,5 @@ def count(weights: Array, tolerance: float) -> Counts:
 
 
 def tolerance_of(dtype: str) -> float:
-    """Returns the relative error of a weight in a dtype that still counts as rounding."""
+    """Returns the largest relative error of a weight that counts as rounding in a dtype."""
     return 0.06 if dtype in ROUGH else 0.02

@@ -1,4 +1,4 @@
-"""The common part of asking in every framework: parameters of functions, shapes of results."""
+"""Checks parameters and results of an audited function, for all frameworks."""
 
 import inspect
 from collections.abc import Callable
@@ -10,7 +10,7 @@ Said = tuple[tuple[int, str, str], ...]  # rank, kind of fault, sentence
 
 
 class EndedError(Exception):
-    """A call had no results: the faults that it showed."""
+    """A call returned no results; `faults` are those that it showed."""
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         super().__init__(faults)
@@ -26,16 +26,16 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def nothing(text: str) -> None:
-    """Takes a note, and keeps it nowhere."""
+    """Discards a note."""
 
 
 def untensor(result: Any) -> str:
-    """Names what a function returned that holds no tensor in the first place."""
+    """Names a result whose first entry is no tensor."""
     return "None" if result is None else f"a {type(result).__name__}"
 
 
 def misfits(out: Any, q: Any, v: Any, rank: int, dtype: str) -> Said:
-    """Names a result of another shape or dtype than it should have."""
+    """Returns what is wrong with the shape or dtype of a result, if anything."""
     shape = *q.shape[:3], v.shape[3]
     if tuple(out.shape) != shape:
         sizes = f"{list(out.shape)} instead of {list(shape)}"

@@ -1,7 +1,7 @@
-"""Launches an audit: gloo processes, or one process with virtual devices, that end in any case.
+"""Launches an audit in gloo processes, or in one process with virtual devices; ends them always.
 
-Ranks that make no step for a stated time are ended; the report names those that did not arrive and
-where each of them was.
+Ranks without progress for the timeout are killed; the report names the ranks that did not arrive
+and where each of them was.
 """
 
 import faulthandler
@@ -29,17 +29,17 @@ from ringloom.runtimes.machine import end_with_parent, memory_bytes, serve
 from ringloom.runtimes.torch.faults import GUARD, UNGUARDED, error_file, stack_file, text_of, watch
 
 BACKENDS = "torch", "jax"
-PROCESS = 1 << 28  # bytes of memory that torch takes on a rank
-BEAT = 0.05  # seconds between looks at the notes of ranks
-SPARE = 60.0  # seconds that ranks wait longer than the process that watches them
+PROCESS = 1 << 28  # bytes of memory that a rank with torch takes
+BEAT = 0.05  # seconds between two polls of the notes of ranks
+SPARE = 60.0  # seconds by which ranks outwait the process that watches them
 
 
 def launch(target: str, case: Case, backend: str = "torch", timeout: float = 60.0) -> Report:
-    """Audits "module:function", or "file.py:function", on ranks that are started here.
+    """Starts ranks and audits "module:function" or "file.py:function" on them.
 
-    torch: one process per rank, exchanging over gloo; jax: one process with as many virtual
-    devices. `timeout`: seconds without a step after which ranks are ended. Never raises for faults
-    of the function; raises RingloomError for a target or a backend that cannot be.
+    torch: one process per rank, exchanging over gloo; jax: one process with a virtual device per
+    rank. `timeout`: seconds without progress after which ranks are killed. Never raises for faults
+    of the function; raises RingloomError for an invalid target or backend.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(UNGUARDED)
@@ -103,7 +103,7 @@ def load_function(target: str) -> Callable[..., Any]:
 
 
 def _watched(workers: Sequence[BaseProcess], folder: Path, timeout: float) -> Report:
-    """Returns the report that rank 0 leaves, or that of the fault that ended the ranks."""
+    """Returns the report of rank 0, or a report of the fault that ended the ranks."""
     moved, notes, raised = time.monotonic(), [""], 0.0
     while True:
         if (kept := folder / "report.pickle").exists():
@@ -145,9 +145,9 @@ def _worker(
     timeout: float,
     rank: int,
 ) -> None:
-    """One process: an error that is not the function's goes to a file."""
+    """Runs one rank; writes errors outside the audited function to a file."""
     end_with_parent()
-    os.dup2(2, 1)  # what the function prints is no part of the report
+    os.dup2(2, 1)  # keeps the function's output off stdout, where the report goes
     if not folder.exists():
         return
     note = watching.Notes(folder, rank)
@@ -162,7 +162,7 @@ def _worker(
             error_file(folder, rank).write_text(traceback.format_exc(), encoding="utf-8")
             os._exit(1)
     faulthandler.disable()
-    os._exit(0)  # the function may have left threads that wait
+    os._exit(0)  # the function may have left waiting threads
 
 
 def _torch_rank(

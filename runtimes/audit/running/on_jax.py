@@ -1,4 +1,4 @@
-"""Puts questions to a JAX function of global arrays in layout order, on a mesh of one axis."""
+"""Asks a JAX function of global arrays in layout order, on a mesh with one axis."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,8 +21,8 @@ AXIS = "sp"
 class Asker:
     """A function of q, k and v, [batch, heads, slots, head_dim], sharded along slots.
 
-    It is given `mesh` if it has such a parameter, with the axis "sp". It is traced once for each
-    kind of question, where it can be traced, and is called as it is otherwise.
+    The function gets `mesh`, with the axis "sp", if it has such a parameter. It is traced once for
+    each kind of question; if it cannot be traced, it is called directly.
     """
 
     def __init__(
@@ -35,29 +35,29 @@ class Asker:
         self.case, self.mesh, self.note, self.calls = case, mesh, note, 0
         given = {"mesh": mesh} if takes(attend, "mesh") else {}
 
-        def ahead(q: Any, k: Any, v: Any) -> Any:
+        def forward(q: Any, k: Any, v: Any) -> Any:
             out = attend(q, k, v, **given)
             return out[0] if isinstance(out, tuple | list) else out
 
         def both(q: Any, k: Any, v: Any, dout: Any) -> Any:
-            out, pull_back = jax.vjp(ahead, q, k, v)
+            out, pull_back = jax.vjp(forward, q, k, v)
             return out, *pull_back(dout.astype(out.dtype))
 
-        self.plain = ahead, both
-        self.traced = jax.jit(ahead), jax.jit(both)
+        self.plain = forward, both
+        self.traced = jax.jit(forward), jax.jit(both)
         self.can_trace = True
 
     @staticmethod
     def on_devices(
         attend: Callable[..., Any], case: Case, note: Callable[[str], None] = nothing
     ) -> "Asker":
-        """Returns an asker on as many devices of this process, virtual ones on a CPU."""
+        """Returns an asker on one device per rank, virtual ones on a CPU."""
         if len(chips := devices(case.ranks)) < case.ranks:
-            raise RingloomError(f"this process cannot have {case.ranks} devices of JAX")
+            raise RingloomError(f"this process cannot have {case.ranks} JAX devices")
         return Asker(attend, case, Mesh(np.array(chips), (AXIS,)), note)
 
     def change(self, case: Case) -> None:
-        """Goes on with another case, whose positions are known by now."""
+        """Replaces the case by one with known positions."""
         self.case = case
 
     def ask(self, question: Question) -> Answer:
@@ -89,7 +89,7 @@ class Asker:
             try:
                 results = self.traced[number](*arrays)
                 return list(results) if number else [results]
-            except Exception:  # as it is called otherwise, it fails again if that is not the cause
+            except Exception:  # a direct call fails again if tracing was not the cause
                 self.can_trace = False
         results = self.plain[number](*arrays)
         return list(results) if number else [results]

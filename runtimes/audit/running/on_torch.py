@@ -1,7 +1,7 @@
-"""Puts questions to a torch function on local shards, on every rank of a group.
+"""Asks a torch function of local shards, on every rank of a group.
 
 Rank 0 leads: it decides what to ask, and every rank asks its own function. Questions and answers
-travel over a gloo group of their own, so that they meet no message of the function.
+travel over a separate gloo group, apart from the function's messages.
 """
 
 import pickle
@@ -25,16 +25,16 @@ from ringloom.runtimes.audit.running.traffic import Key, Traffic
 from ringloom.runtimes.machine import RankError
 from ringloom.runtimes.torch.rank import to_numpy, to_torch
 
-POISON = 1 << 22  # bytes that are filled with NaN in each of several sizes down to 64
-Note = Callable[[str], None]  # told where a rank is
+POISON = 1 << 22  # bytes to fill with NaN, in blocks of several sizes down to 64
+Note = Callable[[str], None]  # takes a note on where a rank is
 NAMES = "out", "dq", "dk", "dv"
 
 
 class Asker:
-    """The rank's own function, and the way to the other ranks.
+    """The rank's own function, and the connection to the other ranks.
 
-    `note(text)` is called when a rank enters its function and when it has left it. `timeout`:
-    seconds that ranks wait for each other.
+    Calls `note(text)` when a rank enters and leaves its function. `timeout`: seconds that ranks
+    wait for each other.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Asker:
         self.attend, self.case, self.rank, self.group = attend, case, rank, group
         self.timeout, self.note, self.calls, self.pass_ = timeout, note, 0, "forward"
         self.given = {"group": group} if takes(attend, "group") else {}
-        self.agreed = case.ranks == 1  # ranks know that a forward pass of every rank succeeds
+        self.agreed = case.ranks == 1  # ranks know that the forward pass succeeds on every rank
         self.device = _device(group)
         self.control: Any = None
         self.ranks = _ranks(case, group)
@@ -65,7 +65,7 @@ class Asker:
         return self._ask(question)
 
     def follow(self) -> Any:
-        """Answers until the leader is done; returns what it ends with. Called on other ranks."""
+        """Answers until the leader ends; returns its result. Called on other ranks."""
         while isinstance(told := self._tell(None), Question | Case):
             if isinstance(told, Case):
                 self.case = told
@@ -74,12 +74,12 @@ class Asker:
         return told
 
     def change(self, case: Case) -> None:
-        """Goes on with another case, whose positions are known by now; called on rank 0."""
+        """Replaces the case by one with known positions; called on rank 0."""
         self.case = case
         self._tell(case)
 
     def end(self, result: Any) -> None:
-        """Ends what the other ranks follow."""
+        """Sends the result to the other ranks and ends their `follow`."""
         self._tell(result)
 
     def _tell(self, told: Any) -> Any:
@@ -105,7 +105,7 @@ class Asker:
         return joined(parts)
 
     def _one_ends(self, ends: bool) -> bool:
-        """Returns True if a rank's forward pass ends its call; in the first backward call alone.
+        """Returns True if the forward pass ends the call, on any rank in the first backward call.
 
         A backward pass that other ranks do not begin would wait for them.
         """
@@ -124,7 +124,7 @@ class Asker:
             raise RankError(f"ranks did not arrive within {self.timeout:g} s: {error}") from error
 
     def _answer(self, question: Question) -> Answer:
-        """Calls the rank's own function once; an error that it raises is an answer, too."""
+        """Calls the rank's own function once; an error is an answer, too."""
         try:
             return self._called(question)
         except RankError:
@@ -187,7 +187,7 @@ class Asker:
         return Answer(_wide(out), **results, said=said, traffic=sent)
 
     def _gradients(self, out: Any, leaves: list[Any], dout: Any) -> dict[str, Array]:
-        """Returns the gradients of this rank's inputs; zeros for inputs that got none."""
+        """Returns the gradients of this rank's inputs, zeros for inputs without one."""
         if not out.requires_grad:
             return {
                 f"d{name}": _wide(torch.zeros_like(x))
@@ -215,7 +215,7 @@ def joined(parts: list[Answer]) -> Answer:
 
 
 def formed(tensor: Any, name: str, form: str) -> Any:
-    """Returns equal values that lie in memory in another order, as `FORMS` says."""
+    """Returns equal values with other strides, see `FORMS`."""
     if form == "transposed":
         return tensor.transpose(1, 2).contiguous().transpose(1, 2)
     if name != "dout" or not tensor.numel() or not (tensor == (one := tensor.flatten()[0])).all():
@@ -224,9 +224,9 @@ def formed(tensor: Any, name: str, form: str) -> Any:
 
 
 def poison(device: Any, like: list[Any]) -> None:
-    """Fills memory with NaN and frees it, so that later buffers may begin with it.
+    """Fills memory with NaN and frees it, so that later buffers may contain NaN.
 
-    Blocks have many sizes, and those of tensors as given, in their dtype and in float32.
+    Blocks have many sizes, and those of the given tensors, in their dtype and in float32.
     """
     nan = float("nan")
     kinds = [(x, dtype) for x in like for dtype in (x.dtype, torch.float32)] * 4
@@ -239,7 +239,7 @@ def poison(device: Any, like: list[Any]) -> None:
 
 
 def _tensor(result: Any) -> Any:
-    """Returns out of a result that may be (out, lse, ...), or an array; None of anything else."""
+    """Returns out from a result such as (out, lse, ...) or an array; None for anything else."""
     if isinstance(result, tuple | list) and result:
         result = result[0]
     if isinstance(result, torch.Tensor):
@@ -253,9 +253,9 @@ def _wide(tensor: Any) -> Array:
 
 
 def _ranks(case: Case, group: Any) -> list[int]:
-    """Returns the ranks of a group in the world; raises RingloomError for another number of them.
+    """Returns the global ranks of a group; raises RingloomError if their number is not the case's.
 
-    One rank may be audited in a world of many, by itself.
+    A single rank of a larger world may be audited alone.
     """
     if not dist.is_initialized():
         ranks = [0]
@@ -276,7 +276,7 @@ def _device(group: Any) -> Any:
 
 
 def lead(asker: Asker, examine: Callable[[Asker], Any]) -> Any:
-    """Returns what `examine(asker)` returns on rank 0, on every rank."""
+    """Runs `examine(asker)` on rank 0; returns its result on every rank."""
     if asker.rank:
         return asker.follow()
     result = examine(asker)

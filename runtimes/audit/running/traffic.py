@@ -1,9 +1,8 @@
-"""Counts the bytes that a torch program sends: collectives and messages, of any group, observed.
+"""Counts the bytes that a torch program sends in collectives and messages of any group.
 
 Every call of torch.distributed passes the dispatcher as an operator of c10d or of its functional
-form, in the forward and the backward pass. What a collective sends to each peer is counted as if
-each rank sent what the peer needs of it straight there; a reduction counts as a reduce-scatter and
-an all-gather.
+form, in the forward and the backward pass. A collective counts as if each rank sent every peer
+directly what the peer needs from it; an all-reduce counts as a reduce-scatter and an all-gather.
 """
 
 from collections import Counter
@@ -18,7 +17,7 @@ Key = tuple[str, int, int]  # pass, source, destination
 
 
 class Traffic(TorchDispatchMode):  # type: ignore[misc]
-    """Notes bytes by (pass, peer) of this rank while it is entered; set `pass_` to change it."""
+    """Counts this rank's bytes by (pass, peer) inside a `with` block; `pass_` is the pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,17 +28,17 @@ class Traffic(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Runs an operator, and counts what it sends."""
+        """Runs an operator and counts what it sends."""
         namespace, _, name = str(func).partition(".")
         if "c10d" in namespace:
             self._note(name.partition(".")[0], args)
         elif namespace not in PLAIN and (own := python_of(func)):
-            with self:  # operators that are Python may send messages inside
+            with self:  # operators in Python may send messages
                 return own(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def bytes_from(self, rank: int, ranks: list[int]) -> dict[Key, int]:
-        """Returns the bytes by (pass, this rank, peer) to ranks of a group, numbered in it."""
+        """Returns the bytes by (pass, this rank, peer); peers are numbered within a group."""
         number = {peer: n for n, peer in enumerate(ranks)}
         return {
             (pass_, rank, number[peer]): size
@@ -48,7 +47,7 @@ class Traffic(TorchDispatchMode):  # type: ignore[misc]
         }
 
     def strangers(self, ranks: list[int]) -> list[int]:
-        """Lists the ranks outside a group to which something was sent."""
+        """Returns the ranks outside a group to which this rank sent something."""
         return sorted({peer for _, peer in self.sent} - {*ranks})
 
     def _note(self, name: str, args: tuple[Any, ...]) -> None:
@@ -96,7 +95,7 @@ def sends(name: str, args: tuple[Any, ...], ranks: list[int], rank: int) -> dict
 
 
 def python_of(func: Any) -> Any:
-    """Returns the Python function of an operator of `torch.library.custom_op`; None of others."""
+    """Returns the Python function of a `torch.library.custom_op` operator; None for others."""
     try:
         operators: Any = import_module("torch._library.custom_ops").OPDEFS
         return operators[func._schema.name]._init_fn

@@ -1,7 +1,7 @@
-"""Watches ranks that are processes: where each of them is, and what it waits for.
+"""Watches rank processes: where each of them is, and where it waits.
 
-A rank notes where it is before and after each call. A rank that is asked by a signal also writes
-its calls, as in `ringloom.runtimes.torch.faults`.
+A rank writes a note before and after each call. On a signal it also writes its call stack, as in
+`ringloom.runtimes.torch.faults`.
 """
 
 import linecache
@@ -30,19 +30,19 @@ RAISED = "raised "
 IMPORTS = "imports the function"
 BACKWARD = "in the function, backward"
 LEFT = "waits for the other ranks"
-GRACE = 3.0  # seconds that ranks have to end after one of them raised an error
+GRACE = 3.0  # seconds in which ranks must end after one of them raised an error
 FOREIGN = sysconfig.get_paths()["stdlib"], str(Path(__file__).parents[1]), "<frozen"
 PACKAGES = "site-packages"
-WAITING = "distributed"  # in the path of what waits for other ranks
+WAITING = "distributed"  # part of the path of code that waits for other ranks
 
 
 def note_file(folder: Path, rank: int) -> Path:
-    """Returns the file in which a rank notes where it is."""
+    """Returns the path of a rank's note."""
     return folder / f"note-{rank}.txt"
 
 
 class Notes:
-    """Notes where a rank is, in its file."""
+    """Writes a rank's notes to its file."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.path = note_file(folder, rank)
@@ -58,7 +58,7 @@ def notes_of(folder: Path, ranks: int) -> list[str]:
 
 
 def hang(workers: Sequence[BaseProcess], folder: Path, seconds: float) -> Fault:
-    """Returns the fault of ranks that have made no step for so many seconds."""
+    """Returns the fault of ranks without progress for `seconds`."""
     notes = notes_of(folder, len(workers))
     late = [n for n, note in enumerate(notes) if LEFT not in note and workers[n].is_alive()]
     late = late or [*range(len(workers))]
@@ -70,7 +70,7 @@ def hang(workers: Sequence[BaseProcess], folder: Path, seconds: float) -> Fault:
 
 
 def crash(workers: Sequence[BaseProcess], folder: Path) -> Fault | None:
-    """Returns the fault of a rank that raised an error in its function, or died; None of none."""
+    """Returns the fault of a rank whose function raised an error or that died, if any."""
     notes = notes_of(folder, len(workers))
     raised = [(n, note.partition(RAISED)[2]) for n, note in enumerate(notes) if RAISED in note]
     dead = [(n, w.exitcode) for n, w in enumerate(workers) if w.exitcode]
@@ -89,7 +89,7 @@ def crash(workers: Sequence[BaseProcess], folder: Path) -> Fault | None:
 
 
 def waits(workers: Sequence[BaseProcess], folder: Path) -> list[str]:
-    """Returns a line for each rank that is alive: where it is, and what it waits for."""
+    """Returns a line for each living rank: where it is, and where it waits."""
     alive = [n for n, worker in enumerate(workers) if worker.is_alive()]
     before = {n: len(text_of(stack_file(folder, n))) for n in alive}
     for n in alive:
@@ -113,15 +113,15 @@ def waits(workers: Sequence[BaseProcess], folder: Path) -> list[str]:
 
 
 def waiting(folder: Path, rank: int) -> bool:
-    """Returns True for a rank whose last stack is inside of a call that waits for others."""
+    """Returns True if a rank's last stack is inside a call that waits for others."""
     frames = FRAME.findall(text_of(stack_file(folder, rank)))
     return any(WAITING in path for path, _, _ in frames[:3])
 
 
 def place_of(stack: str) -> str:
-    """Returns the innermost line of a stack that is of the function's own code, and what it is in.
+    """Returns the innermost line of the function's own code in a stack.
 
-    Lines of Python's and installed libraries only say what that line waits in.
+    If that line calls a library, the innermost function of the library follows in parentheses.
     """
     frames = FRAME.findall(stack)
     own = [f for f in frames if not f[0].startswith(FOREIGN) and PACKAGES not in f[0]]
