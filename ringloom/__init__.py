@@ -17,7 +17,7 @@ __version__: str = import_module("ringloom.planner.version").VERSION
 
 
 def __getattr__(name: str) -> Any:
-    """Load all names of `rl.` when one is first asked for: `ringloom --help` need not wait."""
+    """Imports all public names on first use, so that `ringloom --help` stays fast."""
     if name == "__all__":
         return __dir__()
     api = vars(import_module("ringloom.api"))
@@ -31,6 +31,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The names that users need."""
+    """Returns the public names."""
     names = vars(import_module("ringloom.api"))
     return [*(name for name in names if not name.startswith("_")), "__version__"]

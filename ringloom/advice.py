@@ -1,4 +1,4 @@
-"""Advice on the schedules of a comparison: the one to use, and why others take longer."""
+"""Recommends a schedule of a comparison and explains why others take longer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from ringloom.rows import Row
 from ringloom.views.units import seconds, times
 
-SAME = 1.005  # times as long: schedules nearer than that take the same time
-CLOSE = 1.05  # times as long, where no interval is known: too close to tell schedules apart
+SAME = 1.005  # times whose ratio is below this count as equal
+CLOSE = 1.05  # without intervals, times whose ratio is below this are too close to call
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The schedule to use, those too close to it to call, and why: `reason` holds all three."""
+    """The schedule to use, those too close to call, and why; `reason` states all three."""
 
     schedule: str
     reason: str
@@ -67,7 +67,7 @@ def _close(row: Row, best: Row) -> bool:
 
 
 def why(rows: Sequence[Row]) -> str:
-    """One sentence that explains the spread of a comparison from its numbers."""
+    """Returns one sentence that explains the difference between fastest and slowest."""
     slow, fast = max(rows, key=lambda r: r.makespan_s), min(rows, key=lambda r: r.makespan_s)
     if not fast.makespan_s:
         return "The mask allows no query-key pair: there is nothing to compute."

@@ -1,6 +1,6 @@
-"""The names of `rl.`, loaded when one of them is first asked for.
+"""The public names of `rl.`, imported when one of them is first used.
 
-An import under its own name is how Python says that a name is for others to use.
+`import x as x` marks a name as re-exported.
 """
 
 from ringloom.adapters import from_block_mask as from_block_mask

@@ -1,7 +1,7 @@
-"""batch_planner(work, ranks, hardware)   plans of packed documents, batch after batch.
+"""batch_planner(work, ranks, hardware)   plans each batch of packed documents.
 
-settled   once: recipes are tried on sample batches, and ranked by what is predicted of them
-made      for each batch: lengths -> mask -> plans, verified -> tables of a dynamic torch program
+once        tries recipes on sample batches and ranks them by predicted time
+each batch  lengths -> mask -> verified plans -> tables of a dynamic torch program
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,17 +31,22 @@ from ringloom.simulator.scenario import Scenario
 Wanted = Literal["forward", "both"]
 Lengths = tuple[int, ...]
 ORDINARY = Scenario()
-NAMED = ("zigzag", "ring", "allgather", "ulysses")  # one of each way in which keys or heads travel
-KEEPS = (("Q", "KV", "OUT"), ())  # what a forward pass leaves in place: all its copies, or none
-DRAWN = 2  # sample batches where none are given: one to search on, one more to judge by
-SHORTEST = 64  # tokens of the shortest document drawn: a tile of kernels for short calls
-TRIED = 24  # found recipes: a minute of simulations on 64 ranks
-RANKED = 4  # of those, that are judged on all samples and in both passes
+NAMED = (
+    "zigzag",
+    "ring",
+    "allgather",
+    "ulysses",
+)  # one schedule for each way to send keys or heads
+KEEPS = (("Q", "KV", "OUT"), ())  # copies that a forward pass keeps: all or none
+DRAWN = 2  # random sample batches if none are given: one to search, one more to rank
+SHORTEST = 64  # tokens of the shortest random document: a tile of kernels for short calls
+TRIED = 24  # recipes of a search: a minute of simulations on 64 ranks
+RANKED = 4  # best recipes of the search, ranked on all samples and in both passes
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One batch: its documents, the recipe that was followed, verified plans, and their tables."""
+    """One batch: its document lengths, the recipe used, verified plans, and their tables."""
 
     lengths: Lengths
     recipe: str
@@ -54,10 +59,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Recipes of both passes, of the forward pass alone where no other is wanted."""
+    """Recipes of both passes, or of a forward pass only."""
 
     forward: Recipe
-    keep: tuple[str, ...] | None  # of a found recipe: what its forward pass leaves in place
+    keep: tuple[str, ...] | None  # of a searched recipe: copies that its forward pass keeps
 
     def __str__(self) -> str:
         schedule = self.forward.schedule
@@ -67,10 +72,10 @@ class Choice:
 
 
 class BatchPlanner:
-    """Makes the plan and the tables of a batch of packed documents from their lengths.
+    """Plans a batch of packed documents from their lengths, and makes the tables.
 
-    `ranked`: the recipes that were judged and their predicted seconds, summed over the sample
-    batches, the fastest first. A batch for which the first cannot be built takes the next.
+    `ranked`: recipes with their predicted seconds, summed over the sample batches, the fastest
+    first. If the first recipe cannot plan a batch, the next one is used.
     """
 
     def __init__(
@@ -87,19 +92,19 @@ class BatchPlanner:
 
     @property
     def recipe(self) -> str:
-        """The text of the recipe that is followed."""
+        """Returns the text of the fastest recipe."""
         return str(self.ranked[0][0])
 
     def __call__(self, lengths: Iterable[int]) -> Batch:
-        """Return the verified plans and the tables of a batch; the latest are kept by lengths.
+        """Returns the verified plans and the tables of a batch; recent batches are cached.
 
-        `tables` are what `Tables` of a program takes that was emitted with dynamic=True for as many
-        ranks and heads. Raises PlanError for lengths that are no whole numbers, below 0 or all 0.
+        Pass `tables` to `Tables` of a program that was emitted with dynamic=True for the same ranks
+        and heads. Raises PlanError for lengths that are not integers, are negative or all 0.
         """
         return self._made(as_lengths(lengths))
 
     def _make(self, lengths: Lengths) -> Batch:
-        work, failure = self.packed(lengths), PlanError("no recipe is settled")
+        work, failure = self.packed(lengths), PlanError("no recipe has been chosen")
         for choice, _ in self.ranked:
             try:
                 plans = self.plans(choice, work)
@@ -109,12 +114,12 @@ class BatchPlanner:
         raise failure
 
     def packed(self, lengths: Lengths) -> Workload:
-        """The workload of a batch: the mask within each of its documents."""
+        """Returns the workload of a batch, whose mask applies within each document."""
         tokens, mask = sum(lengths), within(self.work.mask, lengths)
         return replace(self.work, seq=tokens, kv_seq=tokens, mask=mask)
 
     def plans(self, choice: Choice, work: Workload) -> Plans:
-        """The verified plans of a choice."""
+        """Returns the verified plans of a choice."""
         forward = self.one(choice.forward, work, "forward")
         if self.pass_ == "forward":
             return Plans(forward)
@@ -125,11 +130,11 @@ class BatchPlanner:
         return Plans(forward, self.one(back, work, "backward"))
 
     def one(self, recipe: Recipe, work: Workload, pass_: Pass) -> Plan:
-        """The verified plan of a recipe."""
+        """Returns the verified plan of a recipe."""
         return build(recipe, work, self.ranks, pass_, self._prices)
 
     def settle(self, samples: Sequence[Lengths]) -> None:
-        """Rank recipes by sample batches."""
+        """Ranks recipes by their predicted time on sample batches."""
         works = [self.packed(lengths) for lengths in samples]
         judged = list[tuple[Choice, float]]()
         for choice in self.choices(works[0]):
@@ -142,7 +147,7 @@ class BatchPlanner:
         self.ranked = tuple(sorted(judged, key=lambda x: x[1]))
 
     def choices(self, work: Workload) -> Iterator[Choice]:
-        """Named schedules, and the recipes that were found best for a forward pass."""
+        """Yields named schedules, then the best recipes of a search for the forward pass."""
         node = self._hardware.ranks_per_node
         names = [*NAMED, *([f"usp:ulysses={node}"] if 1 < node < self.ranks else [])]
         named = [Recipe.parse(name) for name in names]
@@ -156,7 +161,7 @@ class BatchPlanner:
                 yield Choice(x.recipe, keep)
 
     def score(self, made: Plan) -> Score:
-        """The score of a plan: its predicted time, loads and memory."""
+        """Returns the predicted time, loads and memory of a plan."""
         run = simulate(made, self._hardware, record=False)
         return Score(run.makespan, tuple(run.busy.tolist()), run.peak_bytes)
 
@@ -171,20 +176,19 @@ def batch_planner(
     seed: int = 0,
     kept: int = 64,
 ) -> BatchPlanner:
-    """Settle how batches of packed documents are planned, and return what plans each of them.
+    """Chooses recipes for batches of packed documents and returns a planner for such batches.
 
-    `work`: the workload of a batch; its mask holds within each document, and its tokens are those
-    of sample batches that are drawn. `samples`: the lengths in tokens of typical batches; without
-    them `seed` draws lengths of which each order of magnitude is as frequent, up to half a batch.
-    `kept`: batches of the latest lengths whose tables are kept.
-    Raises PlanError for keys that are not those of the queries, and where no recipe can be built;
-    RingloomError for unknown hardware and another pass.
+    `work`: the workload of a batch; its mask applies within each document. `samples`: document
+    lengths in tokens of typical batches; without them, `seed` draws log-uniform lengths up to half
+    a batch. `kept`: number of recent batches whose tables are cached.
+    Raises PlanError if queries and keys differ in number or no recipe can be built, RingloomError
+    for unknown hardware and another pass.
     """
     check_request(work, ranks, "batch_planner(work, ranks, ...)")
     if pass_ not in ("forward", "both"):
-        raise RingloomError(f"batches are planned for the pass forward or both, not {pass_!r}")
+        raise RingloomError(f"pass_ must be 'forward' or 'both', not {pass_!r}")
     if work.seq != work.kv_seq:
-        raise PlanError("packed documents attend to themselves: as many keys as queries are needed")
+        raise PlanError("packed documents attend to themselves: seq and kv_seq must be equal")
     seed, kept = whole("seed", seed), whole("kept", kept)
     planner = BatchPlanner(work, ranks, hardware_named(hardware), pass_, kept)
     planner.settle([as_lengths(x) for x in samples] or drawn(work.seq, seed))
@@ -192,14 +196,14 @@ def batch_planner(
 
 
 def as_lengths(lengths: Iterable[int]) -> Lengths:
-    """The lengths of documents as plain numbers."""
+    """Returns document lengths as plain integers."""
     if not isinstance(lengths, Iterable):
-        raise PlanError(f"a batch is a list of lengths of documents, not {brief(lengths)}")
+        raise PlanError(f"a batch must be a list of document lengths, not {brief(lengths)}")
     return tuple(whole("the length of a document,", x) for x in lengths)
 
 
 def drawn(tokens: int, seed: int) -> list[Lengths]:
-    """Lengths of sample batches of so many tokens."""
+    """Draws document lengths of sample batches of `tokens` tokens."""
     random, batches = np.random.default_rng(seed), list[Lengths]()
     low, high = np.log(min(SHORTEST, tokens)), np.log(max(1, tokens // 2))
     for _ in range(DRAWN):

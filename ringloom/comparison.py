@@ -1,4 +1,4 @@
-"""compare(work, ranks, hardware)   schedules verified, predicted, and executed on request."""
+"""compare(work, ranks, hardware)   verifies, simulates and, on request, executes schedules."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,15 +40,15 @@ ORDINARY = Scenario()
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Schedules of one workload on one machine; printed, it is the table of `rows`.
+    """Schedules compared for one workload on one machine; it prints as the table of `rows`.
 
-    `cases`: the fastest first. `among`: the rows of all that were compared, where only the
-    `fastest` were kept. `tried`: settings of schedules beyond the usual ones, of which the best of
-    each schedule is a row; `pruned` of them were not simulated, as their kernels alone take longer
-    than the fastest. Of schedules with messages split block by block, `split_tried` were
-    simulated and `split_skipped` were not, as they could not have saved a tenth; `grouped_tried`
-    were tried with rows that see the same keys as one call. `unvalidated`: a sentence where no
-    measured times ever judged the order of schedules on such a machine.
+    `cases`: the fastest first. `among`: the rows of all compared schedules if `fastest` dropped
+    some. `tried`: number of settings beyond the standard ones; only the best setting of each
+    schedule has a row. `pruned`: how many of them were not simulated because their kernels alone
+    take longer than the fastest schedule. `split_tried` schedules were simulated with messages
+    split block by block; `split_skipped` could not save 10% that way. `grouped_tried` were tried
+    with one kernel call for rows that see the same keys. `unvalidated`: a sentence if no measured
+    times have validated the order of schedules on such a machine.
     """
 
     work: Workload
@@ -68,27 +68,27 @@ class Comparison:
 
     @property
     def rows(self) -> list[Row]:
-        """A row of numbers per schedule that can run, the fastest first."""
+        """Returns a row per schedule that can run, the fastest first."""
         return sorted((case.row for case in self.cases), key=lambda row: row.order)
 
     def as_rows(self) -> list[dict[str, Any]]:
-        """Rows for JSON: schedules that cannot run come last, with a `reason` and no numbers."""
+        """Returns rows for JSON; schedules that cannot run come last, with only a `reason`."""
         every: list[Row | Refusal] = [*self.rows, *self.refused]
         return [row.as_dict() for row in every]
 
     @property
     def recommendation(self) -> Recommendation:
-        """The schedule to use, why, and those that are too close to it to call, of all compared."""
+        """Returns the schedule to use, the reason, and the schedules too close to call."""
         return recommend(self.among or self.rows, self.unvalidated)
 
     @property
     def why(self) -> str:
-        """One sentence that explains the spread from the numbers."""
+        """Returns one sentence that explains the differences in time."""
         return why(self.rows)
 
     @property
     def title(self) -> str:
-        """The workload, the machine, what is not as usual, and which schedules were left out."""
+        """Returns the workload, the machine, non-default conditions and the number of rows."""
         said = asked(self.work, self.pass_, self.ranks, self.hardware, self.scenario)
         if self.among:
             said += f"; the fastest of {len(self.among)} schedules"
@@ -96,7 +96,7 @@ class Comparison:
         return said
 
     def fastest(self, most: int) -> "Comparison":
-        """Returns at most so many, for pictures: a plan that was given, ring, the fastest ones."""
+        """Returns at most `most` schedules for pictures: a given plan, ring, then the fastest."""
         if len(self.cases) <= most:
             return self
         first = sorted(self.rows, key=lambda row: not (row.added or row.schedule == "ring"))
@@ -112,7 +112,7 @@ class Comparison:
         )
 
     def _repr_html_(self) -> str:
-        """The table as HTML that takes its looks from the page around it."""
+        """Returns the table as HTML without styles of its own."""
         lines = ["".join(f"<th>{label}</th>" for label in ("schedule", *LABELS))]
         for row in self.rows:
             numbers = "".join(f"<td>{cell.text}</td>" for cell in cells(row))
@@ -137,18 +137,18 @@ class Comparison:
         try:
             return import_module(library).DataFrame(list(map(flat, self.as_rows())))
         except ModuleNotFoundError:
-            message = f"{library} is not installed: pip install {library}, or take as_rows()"
+            message = f"{library} is not installed: pip install {library}, or use as_rows()"
             raise RingloomError(message) from None
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw the time of each schedule in ms, busy and idle, on matplotlib axes; returns them."""
+        """Draws busy and idle time of each schedule in ms on matplotlib axes; returns the axes."""
         axes, rows = new_axes(axes), self.rows
         names, times = (
             [in_lines(row.schedule) for row in rows],
             [1e3 * row.makespan_s for row in rows],
         )
         busy = [1e3 * row.makespan_s * (1 - row.idle_fraction) for row in rows]
-        axes.barh(names, times, color="#b8c0c8", label="idle (mean of all ranks)")
+        axes.barh(names, times, color="#b8c0c8", label="idle (average over ranks)")
         axes.barh(names, busy, color=COMPUTE, label="busy")
         bound = 1e3 * max((row.bound_s for row in rows), default=0.0)
         axes.axvline(bound, color=axes.xaxis.label.get_color(), lw=1.5, label="lower bound")
@@ -170,7 +170,7 @@ class Comparison:
 def asked(
     work: Workload, pass_: Passes, ranks: int, where: str = "", scenario: Scenario = ORDINARY
 ) -> str:
-    """Returns a workload, its ranks, where and how they run: in words, all that is not as usual."""
+    """Returns a workload, its ranks, their machine and non-default conditions in words."""
     passes = "forward and backward" if pass_ == "both" else pass_
     batch = f"{work.batch} x " if work.batch > 1 else ""
     grouped = [counted(work.kv_heads, "KV head")] * (work.kv_heads != work.heads)
@@ -190,7 +190,7 @@ def asked(
 
 
 def lengths(work: Workload) -> str:
-    """Returns how many tokens there are, or queries and keys."""
+    """Returns the number of tokens, or the numbers of queries and keys, in words."""
     if work.kv_seq == work.seq:
         return counted(work.seq, "token", length)
     queries = counted(work.seq, "query token", length)
@@ -213,22 +213,22 @@ def compare(
     plans: AnyPlans | None = None,
     track: Track = iter,
 ) -> Comparison:
-    """Plan, verify and simulate schedules, by default those that matter on the machine.
+    """Plans, verifies and simulates schedules, by default those that suit workload and machine.
 
-    These are the usual ones, and every degree of Ulysses that divides the heads; collectives know
-    the machine's nodes unless a schedule says otherwise (`allgather:node=1`).
-    Ring is always simulated, for the speedup. `scenario` says what differs from the ordinary, and
-    `overlap=False` that transfers do not run beside compute. `variants`: where none is named,
-    further settings of schedules are tried, such as layouts, stages and gathers, and the fastest of
-    each schedule is listed; and a schedule is also listed with messages split block by block
-    ("usp --trim blocks"), or with rows that see the same keys as one call ("ulysses --by-rows"),
-    where that takes at least a tenth less time than the schedule does. With `checked`, each
-    schedule is also executed on `ranks` x 64 tokens in float64 and compared with dense attention.
-    `memory`: bytes that a rank has for attention, by default the chip's; schedules that need more,
-    or whose ranks or heads do not divide, are `refused`, and so are those that are not reached
-    within `time_limit` seconds. `plans`: verified plans of this workload, such as those of a
-    search, a row among the others. `track` may wrap the names, to show progress. Raises PlanError
-    for unknown schedules, for plans of something else, and where none can run.
+    The default set includes every degree of Ulysses that divides the heads; collectives follow the
+    machine's nodes unless a schedule sets them (`allgather:node=1`). Ring is always simulated as
+    the baseline for speedups. `scenario`: stragglers, slow links and other conditions.
+    `overlap=False`: transfers do not overlap compute. `variants`: if no schedule is named, also
+    try more settings, such as layouts, stages and gathers, and list the fastest setting of each
+    schedule; also list a schedule with messages split block by block ("usp --trim blocks"), or
+    with one kernel call for rows that see the same keys ("ulysses --by-rows"), where that saves at
+    least 10% of the schedule's time. `checked`: also execute each schedule on `ranks` x 64 tokens
+    in float64 and compare it with dense attention. `memory`: bytes per rank for attention, by
+    default the chip's. Schedules that need more, that do not fit the ranks or heads, or that were
+    not started within `time_limit` seconds, are `refused`. `plans`: verified plans of this
+    workload, such as those of a search, to compare as well. `track` may wrap the names to show
+    progress. Raises PlanError for unknown schedules, for plans of another workload, and if no
+    schedule can run.
     """
     check_request(work, ranks, "compare(work, ranks, hardware)")
     limit = amount(time_limit, "time_limit", "seconds", math.inf)

@@ -1,4 +1,4 @@
-"""compile(plans, target)   from a plan to `attention` in one line: emitted, kept, imported."""
+"""compile(plans, target)   emits a plan, caches the file, and imports it as a module."""
 
 import os
 import sys
@@ -15,21 +15,20 @@ from ringloom.runtimes.emitted import load
 
 
 def compile(plans: AnyPlans, target: str, **options: Unpack[Options]) -> ModuleType:
-    """The emitted program of a forward plan, or of a (forward, backward) pair, as a module.
+    """Returns the emitted program of a forward plan or a (forward, backward) pair as a module.
 
-    Its file, `module.__file__`, is kept in the user's cache, which no link leads out of; later
-    calls that emit the same text share it and, within a process, the module. Raises PlanError as
-    `emit` does, and RingloomError where the file cannot be written.
+    The file, `module.__file__`, is in the user's cache; links that lead out of the cache are
+    refused. Later calls that emit the same text share the file and, within a process, the module.
+    Raises PlanError as `emit` does, and RingloomError if the file cannot be written.
     """
     return load(emit(ensure_verified(plans), target, **options), cache())
 
 
 def cache() -> Path:
-    """The folder of kept programs: $XDG_CACHE_HOME/ringloom, or the system's folder of caches.
+    """Returns the folder of cached programs: $XDG_CACHE_HOME/ringloom or the system's default.
 
-    As the XDG specification says, a relative path counts for nothing.
-
-    Raises RingloomError for a user without a home, as containers may have.
+    Relative paths are ignored, as the XDG specification requires. Raises RingloomError for a user
+    without a home directory, as in some containers.
     """
     named = (os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"))
     if caches := next(filter(os.path.isabs, named), ""):
@@ -38,4 +37,4 @@ def cache() -> Path:
     try:
         return Path.home() / folder / "ringloom"
     except RuntimeError:
-        raise RingloomError("no home to keep programs in: set XDG_CACHE_HOME to a folder") from None
+        raise RingloomError("no cache directory: set XDG_CACHE_HOME") from None

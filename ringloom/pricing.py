@@ -1,6 +1,5 @@
-"""search_prices(work, hardware)   what a search is told of a machine.
-
-rebuild(recipe, work, ranks, hardware)    the plan that a recipe stands for there
+"""search_prices(work, hardware)         costs on a machine, for a search.
+rebuild(recipe, work, ranks, hardware)   the plan of a recipe on a machine.
 """
 
 from collections.abc import Mapping
@@ -20,10 +19,9 @@ from ringloom.simulator.scenario import Scenario, scenario_of
 
 
 def search_prices(work: Workload, hardware: Hardware) -> Prices:
-    """Returns the seconds of pairs, calls, merges and keys on a machine, as a search takes them.
+    """Returns the seconds that pairs, calls, merges and keys cost on a machine, for a search.
 
-    They are those of the forward pass: tokens are laid out by them in both passes, which go
-    together only where their tokens lie alike.
+    Both passes use the prices of the forward pass, because they must share one layout.
     """
     kernels = Kernels(hardware, work, "forward")
     out, kv = (TENSORS[name].bytes_per_token(work, finished=False) for name in ("OUT", "KV"))
@@ -57,16 +55,16 @@ def rebuild(
     pass_: Pass = "forward",
     scenario: Scenario | Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Build the verified plan that a recipe of a search stands for, which is also its name.
+    """Builds the verified plan of a search recipe, which is also the plan's name.
 
-    A recipe says how a plan is made, and prices of the machine what it is made of: where pieces
-    are cut and who gets them. So the same recipe, workload, hardware and scenario give the same
-    plan, on any machine. Raises PlanError for a text that is no recipe and for what cannot be
-    built, RingloomError for unknown hardware and a wrong scenario.
+    The recipe gives the construction; prices of the machine decide where pieces are cut and which
+    rank gets them. The same recipe, workload, hardware and scenario always give the same plan.
+    Raises PlanError for invalid recipes and for plans that cannot be built, RingloomError for
+    unknown hardware and invalid scenarios.
     """
     check_request(work, ranks, "rebuild(recipe, work, ranks, hardware)")
     if pass_ not in ("forward", "backward"):
-        raise PlanError(f"a recipe is of a forward or a backward plan, not of {brief(pass_)}")
+        raise PlanError(f"pass_ must be 'forward' or 'backward' for a recipe, not {brief(pass_)}")
     what_if = scenario_of(scenario or {})
     prices = prices_in(what_if, work, ranks, find_hardware(hardware))
     return build(Recipe.parse(recipe), work, ranks, pass_, prices)

@@ -1,7 +1,7 @@
-"""record(plan, q, k, v)   run a plan and return the timeline of the run.
+"""record(plan, q, k, v)   runs a plan and returns the timeline of the run.
 
-The timeline has the form of predicted ones, so it can be drawn, counted and written in the same
-way, and a report lays the one over the other.
+The timeline has the form of a predicted one, so the same code draws and writes it, and a report
+overlays the two.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ from ringloom.simulator.timeline import Floats, Rows, Run, Timeline, work
 
 
 class Recording(Run):
-    """A recorded run of one pass, or of a forward and a backward pass in turn, in seconds.
+    """A recorded run of one pass, or of a forward and then a backward pass, in seconds.
 
-    `hardware` is the backend. Of a pair, `passes` holds both recordings, and the `makespan` of the
-    first is the time after which the second began: some ranks may still have been in the first. A
-    single pass has its `timeline` instead.
+    `hardware` is the backend. A single pass has a `timeline`; a pair has both recordings in
+    `passes`, and the `makespan` of the first ends when the second starts, although some ranks may
+    still run the first.
     """
 
     def __repr__(self) -> str:
@@ -35,7 +35,7 @@ class Recording(Run):
         return f"<Recording {self.name}, {where}: {self.makespan:.4g} s, {self.messages} messages>"
 
     def save(self, path: str | Path) -> Path:
-        """Write it as a Chrome trace, .json or .json.gz; raises RingloomError where that fails."""
+        """Writes a Chrome trace, .json or .json.gz; raises RingloomError if that fails."""
         return save_trace(trace(self), path)
 
 
@@ -50,11 +50,11 @@ def record(
     backend: str = "torch",
     **limits: float,
 ) -> tuple[Any, Recording]:
-    """Run a plan and record it; returns the results of `run`, and the recording.
+    """Runs a plan and records it; returns the results of `run`, and the recording.
 
-    torch: the program runs twice in processes of its own, and the second run is recorded; numpy:
-    virtual ranks take turns on one processor. Its `timeout` in seconds may be given for torch.
-    Raises RingloomError for a backend whose runs cannot be recorded, and as `run` does.
+    torch: runs the program twice in separate processes and records the second run; takes `timeout`
+    in seconds. numpy: virtual ranks take turns on one processor. Raises RingloomError for a backend
+    whose runs cannot be recorded, and as `run` does.
     """
     given = (q, k, v) if dout is None else (q, k, v, dout)
     results, passes = backends.record(plan, *given, sinks=sinks, backend=backend, **limits)
@@ -88,7 +88,7 @@ def _one(plan: Plan, events: Events, backend: str) -> Recording:
 
 
 def timeline(plan: Plan, events: Events) -> Timeline:
-    """Returns the timeline of a run, row by row of the plan, from the first event on.
+    """Returns the timeline of a run, which starts with the first event, in the plan's row order.
 
     Raises RingloomError unless every attend and both ends of every message have an event.
     """
@@ -115,7 +115,7 @@ def _rows(plan: Plan, events: Events) -> Iterator[Rows]:
         first = 0
         for move in nodes.moves:
             sent, came = look("send", move.src, first), look("receive", move.dst, first)
-            # The wire is free once either end knows that all has come through.
+            # The link is free once either end knows that the transfer is complete.
             end = np.minimum(sent[:, 1], came[:, 1])
             start = np.minimum(np.maximum(sent[:, 0], came[:, 0]), end)
             size = message_bytes(plan, step, move)

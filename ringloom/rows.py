@@ -1,4 +1,4 @@
-"""The rows of a comparison, numbers of one schedule or why it cannot run, and their columns."""
+"""Rows of a comparison: the numbers of one schedule or why it cannot run; and the columns."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -9,7 +9,7 @@ from ringloom.views.units import seconds, size, times
 
 @dataclass(frozen=True)
 class Load:
-    """The work of one rank, as a share of the mean over ranks."""
+    """The work of one rank as a multiple of the average over ranks."""
 
     rank: int
     share: float
@@ -17,7 +17,7 @@ class Load:
 
 @dataclass(frozen=True, repr=False)
 class Row:
-    """One schedule of a comparison; seconds, bytes, ratios. `exact` is None where nothing ran."""
+    """One schedule of a comparison in seconds, bytes, ratios; `exact` is None if not executed."""
 
     schedule: str
     makespan_s: float
@@ -27,22 +27,22 @@ class Row:
     max_bytes_sent: int
     peak_bytes: int
     bound_s: float  # of the workload and machine, the same in every row
-    bound_ratio: float | None  # None for a plan of a kind for which the bound does not hold
-    own_limit_s: float  # of this plan: its busiest rank or link
+    bound_ratio: float | None  # None if the bound does not apply to this kind of plan
+    own_limit_s: float  # lower bound for this plan: its busiest rank or link
     imbalance: float
     busiest: Load
     lightest: Load
     verified_seq: int
     exact: bool | None = None
     exact_seq: int | None = None
-    bound_reason: str | None = None  # why there is no bound_ratio
-    # Of compute and memory alone, which no exact plan is below, whatever its kind.
+    bound_reason: str | None = None  # why bound_ratio is None
+    # Lower bound from compute and memory alone, which applies to every exact plan.
     compute_bound_s: float = 0.0
-    compute_bound_ratio: float | None = None  # None where the mask allows no pair
-    # Nine of ten times would be measured in it; of time over the fastest, None if far off.
+    compute_bound_ratio: float | None = None  # None if the mask allows no pair
+    # 90% prediction intervals of the time, and of its ratio to the fastest if that is close.
     interval_s: tuple[float, float] | None = field(default=None, compare=False)
     ratio_interval: tuple[float, float] | None = field(default=None, compare=False)
-    added: bool = False  # a plan that was given beside the schedules, such as that of a search
+    added: bool = False  # a given plan, such as the result of a search
 
     def __repr__(self) -> str:
         bound = f", {over(self.bound_ratio)} times the lower bound" * (self.bound_ratio is not None)
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def computing(self) -> bool:
-        """True where the lower bound does not hold, but that of compute and memory does."""
+        """Returns True if only the bound of compute and memory applies."""
         return self.bound_ratio is None and self.compute_bound_ratio is not None
 
     @property
@@ -67,13 +67,13 @@ class Row:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Returns plain values for JSON."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A schedule that cannot run, and the reason."""
+    """A schedule that cannot run, with the reason."""
 
     verdict: ClassVar[str] = "cannot run"
 
@@ -81,18 +81,18 @@ class Refusal:
     reason: str
 
     def as_dict(self) -> dict[str, Any]:
-        """A row for JSON whose numbers are null."""
+        """Returns a row for JSON whose numbers are null."""
         return {field.name: None for field in fields(Row)} | asdict(self)
 
 
 class Unreached(Refusal):
-    """A schedule that was not tried, and the reason."""
+    """A schedule that was not tried, with the reason."""
 
     verdict = "was not tried"
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row for tables: a dictionary in it makes a column of each entry."""
+    """Flattens a row for tables: each entry of a nested dictionary becomes a column."""
     return {
         f"{name}.{key}" if key else name: list(entry) if isinstance(entry, tuple) else entry
         for name, value in row.items()
@@ -101,7 +101,7 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def shortage(needed: float, room: float) -> str:
-    """Returns why a rank lacks memory [bytes]; nothing where it has enough."""
+    """Returns how much memory a rank lacks, in words; "" if it has enough."""
     return f"needs {size(needed)} on a rank, which has {size(int(room))}" if needed > room else ""
 
 
@@ -109,7 +109,7 @@ def shortage(needed: float, room: float) -> str:
 
 
 class Cell(NamedTuple):
-    """A number of a row: its heading, its field, the number itself and as people read it."""
+    """One cell of a row: its heading, its field, its value, and the text to print."""
 
     label: str
     field: str
@@ -118,7 +118,7 @@ class Cell(NamedTuple):
 
 
 def over(ratio: float | None) -> str:
-    """Writes a ratio to the lower bound; a dash where there is none."""
+    """Formats a ratio to the lower bound; a dash for None."""
     return "-" if ratio is None else times(ratio).removesuffix("x")
 
 
@@ -134,14 +134,14 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 LABELS = tuple(label for label, _, _ in COLUMNS)
 
 
-ADDED = "+"  # before the name of a row
-COMPUTING = "c"  # after a ratio to the bound of compute and memory alone
+ADDED = "+"  # marks a given plan
+COMPUTING = "c"  # marks a ratio to the bound of compute and memory alone
 
 
 def cells(row: Row) -> list[Cell]:
-    """Returns the cells of a row, in the order of the columns.
+    """Returns the cells of a row in the order of the columns.
 
-    The last is the ratio to the lower bound, or else to that of compute and memory, and says so.
+    The last cell is the ratio to the lower bound or, with a mark, to that of compute and memory.
     """
     numbers = [(label, field, getattr(row, field), text) for label, field, text in COLUMNS]
     *usual, bound = [
@@ -154,11 +154,11 @@ def cells(row: Row) -> list[Cell]:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Returns what the marks in cells, and before names, mean, where there are any."""
-    plus = [f"{ADDED}: a plan that was given, {row.schedule}" for row in rows if row.added]
+    """Returns the meanings of the marks that occur in the rows."""
+    plus = [f"{ADDED}: the given plan, {row.schedule}" for row in rows if row.added]
     marked = {row.bound_reason: row.schedule for row in reversed(rows) if row.computing}
     return plus + [
-        f"{COMPUTING}: time over the bound of compute and memory alone; the lower bound does not"
-        f" hold for {name}: {reason}"
+        f"{COMPUTING}: multiple of the bound of compute and memory alone; the lower bound does not"
+        f" apply to {name}: {reason}"
         for reason, name in [*marked.items()][-1:]
     ]

@@ -1,16 +1,16 @@
-"""Trials: each schedule of a comparison planned, verified and simulated, or why it was not.
+"""Trials: plans, verifies and simulates each schedule of a comparison, or records why it cannot.
 
-    named    the schedules that were asked for, or those that matter on the machine
-    further  where none was asked for, other settings of these and of other schedules
-    split    those to be shown with messages split block by block, where that may save a tenth
-    grouped  the same with rows that see the same keys as one call, for masks with such rows
+    named    the schedules that were named, or the default set for workload and machine
+    further  if none were named, other settings of these and of other schedules
+    split    schedules with messages split block by block, where that may save 10%
+    grouped  schedules with one kernel call for rows that see the same keys
 
-Of a further setting only the plan is made where the kernels of its busiest rank alone take longer
-than the fastest schedule so far: it cannot be the fastest. Of each schedule, the best is shown.
+A further setting is not simulated if the kernels of its busiest rank alone take longer than the
+fastest schedule so far. Only the best setting of each schedule is shown.
 
-Splitting changes no attend. So a split schedule takes as long as the kernels of its busiest rank at
-least, and is not even planned where that leaves no tenth to gain on the best of its family: the
-same schedule with other parameters.
+Splitting messages does not change attends, so a split schedule takes at least as long as the
+kernels of its busiest rank. It is not planned if that leaves less than 10% to gain on the best of
+its family, which is the same schedule with any parameters.
 """
 
 import math
@@ -47,11 +47,11 @@ from ringloom.simulator.prediction import Prediction, kernel_seconds, ratio, sim
 from ringloom.simulator.scenario import Scenario
 
 Track = Callable[[Iterable[str]], Iterable[str]]
-TOKENS_PER_RANK = 64  # of the smaller workload that is executed numerically
-RUNNABLE = 4096  # tokens up to which a workload runs at its own length
-WORTH = 0.9  # of the best of a family: a split schedule that takes less than that is listed, too
-NEAR = 1.3  # times the fastest: what takes longer is never too close to call
-NARROW = 16  # head_dim of the smaller workload: plans do not depend on it
+TOKENS_PER_RANK = 64  # of the smaller workload that --check executes
+RUNNABLE = 4096  # workloads of at most this many tokens are executed at full length
+WORTH = 0.9  # split schedules are listed below this fraction of the family's best time
+NEAR = 1.3  # schedules above this multiple of the fastest are never too close to call
+NARROW = 16  # head_dim of the executed workload; plans do not depend on it
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Case:
 
 
 class Split(NamedTuple):
-    """A schedule with messages split block by block: up to `worth` seconds it is worth a row."""
+    """A schedule with messages split block by block, listed if it takes at most `worth` seconds."""
 
     name: str
     whole: Case
@@ -75,7 +75,7 @@ class Split(NamedTuple):
 
 
 class Further(NamedTuple):
-    """Cases of further settings, how many were tried, and how many of these not simulated."""
+    """Cases of further settings, how many were tried, and how many of those were not simulated."""
 
     cases: list[Case]
     tried: int
@@ -84,9 +84,9 @@ class Further(NamedTuple):
 
 @dataclass(frozen=True)
 class Trials:
-    """The workload and machine of a comparison, on which schedules are tried; `room` in bytes.
+    """Tries schedules for one workload on one machine with `room` bytes per rank.
 
-    After `limit` seconds, no other trial begins.
+    No trial starts after `limit` seconds.
     """
 
     work: Workload
@@ -100,26 +100,26 @@ class Trials:
 
     @property
     def over(self) -> bool:
-        """True once the time limit has passed."""
+        """Returns True once the time limit has passed."""
         return monotonic() - self.start >= self.limit
 
     def case(self, name: str) -> Case:
-        """Plan, verify and simulate a schedule; raises PlanError where it cannot be planned."""
+        """Plans, verifies and simulates a schedule; raises PlanError if it cannot be planned."""
         return case(name, plans := self.plans(name), simulate(plans, self.machine, self.scenario))
 
     def plans(self, name: str, work: Workload | None = None) -> Plans:
-        """The verified plans of a schedule, which may name its trim."""
+        """Returns the verified plans of a schedule, whose name may include --trim or --by-rows."""
         recipe = recipe_of(name)
         schedule, trim, where = str(recipe.schedule), recipe.trim, work or self.work
         made = Plans.of(plan(schedule, where, self.ranks, pass_=self.pass_, trim=trim))
         return self.with_rows(made) if recipe.by_rows else made
 
     def with_rows(self, plans: Plans) -> Plans:
-        """Plans with rows that see the same keys as one call, where the machine gains by it."""
+        """Merges rows that see the same keys into one kernel call where that is faster."""
         return by_rows(plans, attend_price(self.scenario.machine(self.machine)))
 
     def improved(self, cases: Sequence[Case], names: Iterable[str]) -> Further:
-        """Try further settings, whose kernels may be faster than the fastest case so far."""
+        """Tries further settings; skips those whose kernels take longer than the fastest case."""
         fastest = min((one.row.makespan_s for one in cases), default=math.inf)
         settings, tried, pruned = list[Case](), 0, 0
         for name in names:
@@ -140,15 +140,15 @@ class Trials:
         return Further(settings, tried, pruned)
 
     def outcome(self, name: str, make: Callable[[str], Case] | None = None) -> Case | Refusal:
-        """Returns the case of a schedule, or why there is none."""
+        """Returns the case of a schedule, or the reason why it cannot run."""
         if self.over:
-            return Unreached(name, f"not reached within {self.limit:g} s")
+            return Unreached(name, f"not started within {self.limit:g} s")
         return feasible(name, make or self.case, self.room)
 
     def splits(self, cases: Sequence[Case]) -> list[Split]:
-        """Returns the schedules of cases with messages split block by block; none for full masks.
+        """Returns candidates with messages split block by block; none for full masks.
 
-        They are worth a row if they take a tenth less than the best of their family.
+        A candidate is listed if it takes 10% less time than the best of its family.
         """
         names, best = {one.row.schedule for one in cases}, dict[str, float]()
         for one in cases:
@@ -162,30 +162,30 @@ class Trials:
         return [one for one in splits if one.name not in names]
 
     def is_promising(self, split: Split) -> bool:
-        """Returns False where the kernels alone take more than is worth a row."""
+        """Returns False if the kernels alone take longer than the candidate may."""
         return kernel_seconds(split.whole.plans, self.machine, self.scenario) <= split.worth
 
     def added(self, plans: Plans, checked: bool) -> Case:
-        """Returns the case of plans that are given; executed where recipes say how to rebuild them.
+        """Returns the case of given plans, executed if their names are recipes for other lengths.
 
-        Raises PlanError for plans of another workload and for those that do not fit.
+        Raises PlanError for plans of another workload and for plans that need too much memory.
         """
         if (plans.workload, plans.ranks, plans.pass_) != (self.work, self.ranks, self.pass_):
             what = f"{plans.pass_} of {plans.workload} on {plans.ranks} ranks"
-            raise PlanError(f"the plans are {what}, not what is compared")
+            raise PlanError(f"the plans are for another workload: {what}")
         ensure_verified(plans)
         name = " / ".join(dict.fromkeys(plan.name for plan in plans))
         one = case(name, plans, simulate(plans, self.machine, self.scenario))
         if lack := shortage(one.row.peak_bytes, self.room):
-            raise PlanError(f"the plan that is given {lack}")
+            raise PlanError(f"the given plan {lack}")
         one = replace(one, row=replace(one.row, added=True))
-        with suppress(PlanError):  # no recipe, or one that does not go with so few tokens
+        with suppress(PlanError):  # the name is no recipe, or the recipe does not fit fewer tokens
             if checked and self.rebuilt(plans, self.work) == plans:
                 return self.executed(one, partial(self.rebuilt, plans))
         return one
 
     def rebuilt(self, plans: Plans, work: Workload) -> Plans:
-        """Returns the plans of some workload that the names of plans, as recipes, stand for."""
+        """Rebuilds plans for another workload, with their names as recipes."""
         where = self.ranks, self.machine
         made = [
             rebuild(one.name, work, *where, pass_=one.pass_, scenario=self.scenario)
@@ -194,7 +194,7 @@ class Trials:
         return Plans(**{one.pass_: one for one in made})
 
     def grouped(self, cases: Sequence[Case], track: Track) -> Further:
-        """Try cases with rows that see the same keys as one call; kept where that saves a tenth."""
+        """Tries one kernel call for rows that see the same keys; keeps cases that save 10%."""
         names, kept, tried, pruned = {one.row.schedule for one in cases}, list[Case](), 0, 0
         whole = {f"{one.row.schedule}{ROWS}": one for one in cases if ROWS not in one.row.schedule}
         for name in track([x for x in whole if x not in names] if shares_keys(self.work) else []):
@@ -202,7 +202,7 @@ class Trials:
                 break
             worth, tried = WORTH * whole[name].row.makespan_s, tried + 1
             plans, where = whole[name].plans, (self.machine, self.scenario)
-            if kernel_seconds(plans, *where, 0.0) <= worth:  # those of all its pairs
+            if kernel_seconds(plans, *where, 0.0) <= worth:  # counts all pairs
                 plans = self.with_rows(plans)
                 if kernel_seconds(plans, *where, worth) <= worth:
                     one = case(name, plans, simulate(plans, *where))
@@ -213,9 +213,9 @@ class Trials:
         return Further(kept, tried, pruned)
 
     def executed(self, one: Case, made: Callable[[Workload], Plans] | None = None) -> Case:
-        """Returns a case with what its execution on a smaller workload showed.
+        """Executes a case on a smaller workload and returns it with the result.
 
-        `made` returns the plans of that workload, by default those of the schedule.
+        `made` returns the plans for that workload, by default those of the schedule.
         """
         small = smaller(self.work, self.ranks)
         if small is None or self.over:
@@ -224,9 +224,10 @@ class Trials:
         return replace(one, row=replace(one.row, exact=exact, exact_seq=small.seq))
 
     def with_intervals(self, cases: Sequence[Case], track: Track) -> Iterator[Case]:
-        """Yields cases, the fastest first, with intervals of their times, and of those near its.
+        """Adds prediction intervals to cases, which come fastest first.
 
-        Once the time limit has passed, cases stay without.
+        Cases close to the fastest also get an interval of their ratio to it. Once the time limit
+        has passed, cases stay without intervals.
         """
         best, fastest, machine = cases[0], cases[0].row.makespan_s, self.machine
         least = spread(best.plans, machine, self.scenario, fastest)
@@ -247,7 +248,7 @@ class Trials:
 
 
 def best_of_each(cases: Iterable[Case]) -> list[Case]:
-    """Returns the fastest case of each schedule, whatever its settings."""
+    """Returns the fastest case of each schedule, over all its settings."""
     best = dict[str, Case]()
     for one in sorted(cases, key=lambda one: one.row.order):
         best.setdefault(_family(one), one)
@@ -259,9 +260,9 @@ def _family(one: Case) -> str:
 
 
 def recipe_of(name: str) -> Recipe:
-    """Returns a schedule with its trim and rows, as names of rows tell: "usp --trim blocks".
+    """Parses a schedule's name with its options, such as "usp --trim blocks".
 
-    Raises PlanError for an unknown schedule, parameter or trim, and for a plan that was found.
+    Raises PlanError for an unknown schedule, parameter or option, and for plans of a search.
     """
     recipe = Recipe.parse(name)
     if not isinstance(recipe.schedule, str):
@@ -276,9 +277,9 @@ def asked_for(
     machine: Hardware,
     variants: bool = True,
 ) -> list[str]:
-    """Returns each schedule once, as the machine runs it: those given, or those that matter.
+    """Returns the names of the given schedules, or of the default set, each once.
 
-    With `variants`, their further settings come after the usual ones, where none is given.
+    With `variants`, further settings follow the default set.
     """
     named: Any = schedules
     if schedules is None:
@@ -292,7 +293,7 @@ def asked_for(
 
 
 def on_machine(name: str, ranks: int, machine: Hardware) -> str:
-    """Returns a name, with node= where its schedule has nodes and says none, and the machine some.
+    """Adds the machine's node size to a name whose schedule has a parameter node= but no value.
 
     Raises PlanError for an unknown schedule, parameter or trim.
     """
@@ -305,7 +306,7 @@ def on_machine(name: str, ranks: int, machine: Hardware) -> str:
 
 
 def feasible(name: str, make: Callable[[str], Case], room: float) -> Case | Refusal:
-    """Returns the case of a schedule, or why it cannot run with so many bytes on a rank."""
+    """Returns the case of a schedule, or why it cannot run with `room` bytes per rank."""
     try:
         one = make(name)
     except PlanError as error:
@@ -315,13 +316,13 @@ def feasible(name: str, make: Callable[[str], Case], room: float) -> Case | Refu
 
 
 def against(ring: Case, one: Case) -> Case:
-    """Returns a case with its speedup over the ring."""
+    """Returns a case with its speedup over ring."""
     speedup = ratio(ring.row.makespan_s, one.row.makespan_s)
     return replace(one, row=replace(one.row, speedup_vs_ring=speedup))
 
 
 def case(name: str, plans: Plans, prediction: Prediction) -> Case:
-    """A schedule by itself: nothing is faster yet than its own lower bound, or than the ring."""
+    """Returns the case of one schedule; its speedup over ring is not known yet and set to 1."""
     first = plans.first
     total = work_of([first])
     numbers: dict[str, Any] = prediction.as_row()
@@ -342,7 +343,7 @@ def _load(total: NDArray[np.int64], rank: int) -> Load:
 
 
 def smaller(work: Workload, ranks: int) -> Workload | None:
-    """The same mask at a length that runs in a moment; None where the mask fixes the length."""
+    """Returns a short workload with the same mask; None if the mask fits only its own length."""
     dims = "head_dim", "v_head_dim"
     narrow = {dim: min(getattr(work, dim), NARROW) for dim in dims}
     if max(work.seq, work.kv_seq) <= RUNNABLE:
@@ -357,9 +358,9 @@ def smaller(work: Workload, ranks: int) -> Workload | None:
 
 
 def amount(value: object, name: str, unit: str, without: float) -> float:
-    """Returns the value of an argument, or what holds `without` one.
+    """Returns the value of an argument, or `without` if it is None.
 
-    Raises RingloomError for what is no number, NaN, and numbers below 0.
+    Raises RingloomError for NaN, negative numbers and anything that is not a number.
     """
     if value is None:
         return without
@@ -367,5 +368,5 @@ def amount(value: object, name: str, unit: str, without: float) -> float:
         with suppress(OverflowError):
             if (number := float(value)) >= 0:
                 return number
-            raise RingloomError(f"{name} must be from 0 {unit} up, not {brief(value)}")
+            raise RingloomError(f"{name} must be at least 0 {unit}, not {brief(value)}")
     raise RingloomError(f"{name} must be a number of {unit}, not {brief(value)}")

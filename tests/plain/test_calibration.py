@@ -384,8 +384,11 @@ def test_fit_tells_a_curve_from_sizes_and_rates(tmp_path: Path, ringloom: Comman
         ("bytes,seconds\n1\n2\n", "row 1: seconds must be a positive number, not ''"),
         ("bytes,seconds\n1,1\n", "two constants need two rows"),
         ("bytes,seconds\n1,1e-320\n2,1e-320\n", "numbers from 1e-30 to 1e+30"),
-        ("bytes,seconds,Seconds \n1,2,3\n2,3,4\n", "cannot be read: 'seconds' names two columns"),
-        ("bytes,seconds\n1,1\n2,1,5\n", "row 2 has more cells than the 2 columns"),
+        (
+            "bytes,seconds,Seconds \n1,2,3\n2,3,4\n",
+            "cannot be read: two columns are named 'seconds'",
+        ),
+        ("bytes,seconds\n1,1\n2,1,5\n", "row 2 has more cells than the header (2)"),
         ("size,tflops\n1,1\n2,-1\n", "row 2: tflops must be a positive number, not '-1'"),
     ],
 )

@@ -347,7 +347,9 @@ def test_a_plan_for_which_the_bound_does_not_hold_has_no_ratio_but_a_reason(
     printed = ringloom("compare", *work, "--schedules", "zigzag", "--schedules", "usp:ulysses=2")
     assert f" {over(uneven['compute_bound_ratio'])}c\n" in printed
     words = " ".join(printed.split())
-    assert "c: time over the bound of compute and memory alone; the lower bound does not " in words
+    assert (
+        "c: multiple of the bound of compute and memory alone; the lower bound does not " in words
+    )
     assert "hold for usp:ulysses=2: a rank owns 126 tokens of the query side" in words
 
 

@@ -73,8 +73,8 @@ def test_where_no_bound_holds_none_is_drawn() -> None:
     assert ['<i class="bound"' in one for one in marks] == [row.schedule == "ring" for row in rows]
     assert f"idle, {rows[0].bound_reason}; bound of compute and memory " in summary(rows)
     (note,) = notes(rows)
-    assert note.startswith("c: time over the bound of compute and memory alone;")
-    assert note.endswith(f" does not hold for groups: {rows[0].bound_reason}")
+    assert note.startswith("c: multiple of the bound of compute and memory alone;")
+    assert note.endswith(f" does not apply to groups: {rows[0].bound_reason}")
     last = [cells(row)[-1] for row in rows]
     ratios = [f"{over(row.makespan_s / row.compute_bound_s)}c" for row in rows]
     assert [cell.field for cell in last] == ["compute_bound_ratio", "bound_ratio"]
@@ -339,8 +339,8 @@ def test_schedules_that_are_not_reached_come_last_with_the_reason(ringloom: Comm
     assert (first["schedule"], first["makespan_s"] > 0) == ("ring", True)
     assert [one["schedule"] for one in others] == ["zigzag", "ulysses"]
     assert {one["makespan_s"] for one in others} == {None}
-    assert {one["reason"] for one in others} == {"not reached within 0 s"}
-    assert "zigzag was not tried: not reached within 0 s" in ringloom(*case, "--time-limit", "0")
+    assert {one["reason"] for one in others} == {"not started within 0 s"}
+    assert "zigzag was not tried: not started within 0 s" in ringloom(*case, "--time-limit", "0")
     assert len(ringloom.json(*case, "--time-limit", "100")["rows"]) == 3
 
 

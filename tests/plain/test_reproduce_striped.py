@@ -126,8 +126,8 @@ def test_rows_may_lack_what_was_published(tmp_path: Path, ringloom: CommandLine)
     [
         ("H100,1B,1,2,8192,,", "unknown hardware 'H100'"),
         ("A100,2B,1,2,8192,,", "unknown model '2B'"),
-        ("A100,1B,1,two,8192,,", "sequence_parallel must be a whole number"),
-        ("A100,1B,1,2,0,,", "n_seq must be a whole number"),
+        ("A100,1B,1,two,8192,,", "sequence_parallel must be a positive integer"),
+        ("A100,1B,1,2,0,,", "n_seq must be a positive integer"),
         ("A100,1B,1,2,8192,,fast", "measured_speedup must be a positive number"),
         ("A100,1B,1,100000,8192,,", "sequence_parallel is at most"),
     ],

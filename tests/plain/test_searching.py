@@ -117,8 +117,10 @@ def test_a_comparison_lists_what_a_search_found() -> None:
     assert (first.schedule, first.added, other.added) == (result.name, True, False)
     assert first.makespan_s == pytest.approx(result.makespan)
     assert first.speedup_vs_ring > 1
-    assert f"+: a plan that was given, {result.name}" in " ".join(str(compared).split())
-    with pytest.raises(rl.PlanError, match=r"the plans are forward of .*16384.* on 4 ranks"):
+    assert f"+: the given plan, {result.name}" in " ".join(str(compared).split())
+    with pytest.raises(
+        rl.PlanError, match=r"for another workload: forward of .*16384.* on 4 ranks"
+    ):
         rl.compare(work, 4, "h100", ["zigzag"], pass_="backward", plans=result.plans)
 
 
@@ -183,11 +185,11 @@ def test_a_refusal_for_lack_of_memory_names_the_smallest_plans(pass_: Passes) ->
     ("wrong", "complaint"),
     [
         ({"memory": "lots"}, "memory must be a number of bytes, not 'lots'"),
-        ({"memory": float("nan")}, "memory must be from 0 bytes up, not nan"),
-        ({"memory": -1}, "memory must be from 0 bytes up, not -1"),
+        ({"memory": float("nan")}, "memory must be at least 0 bytes, not nan"),
+        ({"memory": -1}, "memory must be at least 0 bytes, not -1"),
         ({"memory": True}, "memory must be a number of bytes, not True"),
         ({"time_limit": "soon"}, "time_limit must be a number of seconds, not 'soon'"),
-        ({"time_limit": -0.5}, "time_limit must be from 0 seconds up, not -0.5"),
+        ({"time_limit": -0.5}, "time_limit must be at least 0 seconds, not -0.5"),
         ({"budget": "x"}, "budget 'x' is not a whole number"),
         ({"seed": 0.5}, "seed 0.5 is not a whole number"),
         ({"layout": "spiral"}, "unknown layout 'spiral'"),
@@ -285,7 +287,7 @@ def test_a_comparison_adds_a_search_and_says_how_many_plans_it_tried(
     assert main([*words.split(), "--schedules", "zigzag"]) == 0
     shown = capsys.readouterr().out
     assert f"search: {document['search']['tried']} plans simulated" in shown
-    assert f"+: a plan that was given, {marked[0]}" in " ".join(shown.split())
+    assert f"+: the given plan, {marked[0]}" in " ".join(shown.split())
 
 
 def test_the_fastest_forward_plan_has_its_own_backward_pass_tried() -> None:
