@@ -1,12 +1,13 @@
 """Attention of one split: the fastest schedule for each mask of the model's layers, simulated."""
 
+import math
 from dataclasses import dataclass, replace
 
 from ringloom.advising.costs import Checkpoint, Split, forwards
 from ringloom.advising.model import Model
 from ringloom.planner.errors import PlanError
 from ringloom.planner.workload import Workload
-from ringloom.rows import Refusal
+from ringloom.rows import shortage
 from ringloom.simulator.hardware import Hardware
 from ringloom.simulator.scenario import Scenario
 from ringloom.trials import Case, Trials, asked_for
@@ -31,17 +32,19 @@ def attention_of(
     machine: Hardware,
     checkpoint: Checkpoint,
     room: float,
+    taken: int,
     *,
     every: bool = False,
 ) -> Attention:
-    """Returns the attention of a split in `room` bytes; raises PlanError where none fits.
+    """Returns the attention of a split on chips of `room` bytes, of which `taken` are not free.
 
     The schedules are those that compare lists; `every`: with the settings that it tries beyond.
+    Raises PlanError where none fits.
     """
     seconds, peak, names = 0.0, 0, list[str]()
     for count, mask in model.masks(work):
         one = replace(work, mask=mask).split(split.tensor)
-        best = _fastest(one, split, machine, room, every)
+        best = _fastest(one, split, machine, room, taken, every)
         forward, backward = best.prediction.passes
         seconds += count * (forwards(checkpoint) * forward.makespan + backward.makespan)
         peak = max(peak, best.row.peak_bytes)
@@ -49,9 +52,11 @@ def attention_of(
     return Attention(seconds, peak, tuple(names))
 
 
-def _fastest(work: Workload, split: Split, machine: Hardware, room: float, every: bool) -> Case:
+def _fastest(
+    work: Workload, split: Split, machine: Hardware, room: float, taken: int, every: bool
+) -> Case:
     scenario = Scenario(tensor_parallel=split.tensor)
-    trials = Trials(work, split.context, "both", machine, scenario, room)
+    trials = Trials(work, split.context, "both", machine, scenario, math.inf)
     nodes = scenario.nodes(machine, split.context)
     names = asked_for(None, work, split.context, nodes, variants=False)
     if split.context == 1:  # all schedules are alike: nothing travels
@@ -61,6 +66,8 @@ def _fastest(work: Workload, split: Split, machine: Hardware, room: float, every
     if every and split.context > 1:
         more = asked_for(None, work, split.context, nodes)[len(names) :]
         cases += trials.improved(cases, more).cases
-    if not cases:
-        raise PlanError(next(one.reason for one in outcomes if isinstance(one, Refusal)))
-    return min(cases, key=lambda one: one.row.makespan_s)
+    fitting = [one for one in cases if taken + one.row.peak_bytes <= room]
+    if not fitting:
+        least = min(one.row.peak_bytes for one in cases)
+        raise PlanError(shortage(taken + least, room))
+    return min(fitting, key=lambda one: one.row.order)

@@ -245,8 +245,8 @@ def _ranked(asked: Request, split: Split, *, every: bool = False) -> Ranked:
     layer, logits = memory.work_bytes(*case, asked.checkpoint), memory.logit_bytes(*case)
     if lack := shortage(kept + max(layer, logits), asked.room):
         raise PlanError(f"{lack}, without attention")
-    room = asked.room - kept - layer
-    attention = attention_of(model, asked.work, split, machine, asked.checkpoint, room, every=every)
+    chip = machine, asked.checkpoint, asked.room, kept + layer
+    attention = attention_of(model, asked.work, split, *chip, every=every)
     return _row(asked, split, attention, kept + max(logits, layer + attention.peak_bytes))
 
 
