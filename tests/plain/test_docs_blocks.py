@@ -30,7 +30,13 @@ KINDS = {"bash": "shown", "py": "shown", "text": "text"}
 KINDS |= dict.fromkeys(("{include}", "{literalinclude}"), "included")
 # Blocks of a page that are never run: they need a cluster, or do not end.
 SHOWN = {
-    **{"train": 1, "packed": 1, "start": 2, "cluster": 1, "nodes": 4, "see": 1, "sweep": 1},
+    "train": 1,
+    "packed": 1,
+    "start": 2,
+    "cluster": 1,
+    "nodes": 4,
+    "see": 1,
+    "sweep": 1,
     "whole_decision": 1,
 }
 REGISTRIES: list[dict[str, Any]] = [rl.SCHEDULES, MASKS, TOPOLOGIES, TERMS, OPTIONAL]
