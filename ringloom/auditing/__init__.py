@@ -1,8 +1,8 @@
-"""Audits of attention that somebody else wrote: what it computes, and what it sends.
+"""Audits attention of other authors: which pairs it attends and how many bytes it sends.
 
-cases      the layout that a user names        sent       bytes beside those of a plan
+cases      parses a user's layout              sent       compares bytes with those of a plan
 verdict    the result, as values and JSON      page       the result on a terminal
-pictures   matrices as images                  html       the result on a page of its own
+pictures   matrices as images                  html       the result as an HTML page
 adapters   functions of other libraries as `attend(q, k, v)`
 """
 
@@ -30,14 +30,14 @@ def audit(
     seed: int = 0,
     timeout: float = TIMEOUT,
 ) -> Audit:
-    """Finds out by probing which pairs an attention attends, and how exact its results are.
+    """Probes which pairs an attention function attends, and how exact its results are.
 
     Every rank of a torch process group calls this with its own `rank`, and gets the same verdict.
-    `attend(q, k, v)` takes local shards [batch, heads, tokens, head_dim] of the workload's dtype,
-    and returns out, or (out, ...); where it has a parameter `group`, it is given the group. layout:
-    its name here or elsewhere, the positions of each rank's tokens (-1 for padding), or "detect".
-    pass_: "both" probes gradients too. timeout: seconds that ranks wait for each other. Raises
-    RingloomError for a case that makes no sense, and RankError for ranks that do not arrive.
+    `attend(q, k, v)` takes local shards [batch, heads, tokens, head_dim] of the workload's dtype
+    and returns out or (out, ...); it receives the process group if it has a parameter `group`.
+    layout: a layout name, the positions of each rank's tokens (-1 for padding), or "detect".
+    pass_: "both" also probes gradients. timeout: seconds that ranks wait for each other. Raises
+    RingloomError for an invalid case, and RankError if a rank does not arrive.
     """
     if pass_ not in PASSES:
         raise RingloomError(f"pass_ must be {' or '.join(PASSES)}, not {pass_!r}")

@@ -1,10 +1,10 @@
-"""Attention of other libraries in one line each, to be audited.
+"""Wraps attention of other libraries for an audit, in one line each.
 
     # mine.py                                                ringloom audit mine.py:attend ...
     from ringloom.auditing.adapters import pytorch_ring
     attend = pytorch_ring()
 
-An emitted program needs none: `ringloom audit attention.py:attention`.
+Emitted programs need no adapter: `ringloom audit attention.py:attention`.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Attend = Callable[..., Any]
 
 
 def flash_shaped(function: Attend, **options: Any) -> Attend:
-    """Returns a function that is called as flash-attn's, on [batch, tokens, heads, head_dim].
+    """Wraps a function with flash-attn's call form, on [batch, tokens, heads, head_dim].
 
     options: passed to each call, such as causal=True. Raises RingloomError without torch.
     """
@@ -32,10 +32,10 @@ def pytorch_ring(
 ) -> Attend:
     """Returns PyTorch's ring template, forward and backward, on CPUs or GPUs.
 
-    `context_parallel` itself has no sharding strategy for CPU kernels in PyTorch 2.13: this calls
-    the template below it, with the flash attention of the device as its kernel. balanced: shards
-    are head-tail (zigzag), else contiguous. exchange: all-gather or all-to-all. Raises
-    RingloomError for any other, and without torch.
+    `context_parallel` has no sharding strategy for CPU kernels in PyTorch 2.13, so this calls the
+    template it is built on, with the flash attention of the device as kernel. balanced: head-tail
+    (zigzag) shards instead of contiguous ones. exchange: all-gather or all-to-all. Raises
+    RingloomError for any other exchange, and without torch.
     """
     peers = needing("torch", "ringloom.runtimes.peers.of_torch")
     attend: Attend = peers.pytorch_ring(balanced, causal, exchange)
@@ -45,7 +45,7 @@ def pytorch_ring(
 def ring_attention_pytorch(
     *, striped: bool = False, causal: bool = True, bucket: int = 16
 ) -> Attend:
-    """Returns the ring of the package ring-attention-pytorch; bucket: tokens of a kernel call.
+    """Returns the ring of the package ring-attention-pytorch; bucket: tokens per kernel call.
 
     Raises RingloomError without it: pip install 'ringloom[peers]'.
     """
@@ -56,9 +56,9 @@ def ring_attention_pytorch(
 
 
 def transformers_attention(program: ModuleType, name: str = "ringloom-audit") -> Attend:
-    """Returns an emitted program as a model of transformers calls it, under a name of its own.
+    """Returns an emitted program in the form in which transformers calls it, registered as `name`.
 
-    Raises RingloomError without transformers, and for a name that is taken.
+    Raises RingloomError without transformers, and for a name that is in use.
     """
     attend: Attend = needing("hf", "ringloom.runtimes.peers.of_torch").transformers(program, name)
     return attend
@@ -67,8 +67,8 @@ def transformers_attention(program: ModuleType, name: str = "ringloom-audit") ->
 def jax_ring(checkout: str, *, block: int | None = 1, chunk: int = 8) -> Attend:
     """Returns the ring of a checkout of https://github.com/haoliuhl/ringattention, in JAX.
 
-    block: tokens that see each other, 1 for causal, None for full; chunk: tokens of a kernel call.
-    Raises RingloomError where there is no such checkout, and without JAX.
+    block: tokens that see each other, 1 for causal, None for full; chunk: tokens per kernel call.
+    Raises RingloomError if there is no such checkout, and without JAX.
     """
     attend: Attend = needing("jax", "ringloom.runtimes.peers.of_jax").ringattention(
         checkout, block, chunk

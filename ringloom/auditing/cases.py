@@ -1,4 +1,4 @@
-"""The case of an audit, from what people say of their layout: a name, arrays, or to detect it."""
+"""Builds the case of an audit from a layout: a name, arrays of positions, or "detect"."""
 
 import json
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ def case_of(
 ) -> Case:
     """Returns the case of a layout.
 
-    layout: a name, here or of a peer; "detect"; a partition; the positions of all tokens in layout
-    order, cut into equal shards; or the positions of each rank, -1 for padding. A dictionary has
-    `q` and `kv` apart. `equal`: shards of a named layout are padded to the same length. Raises
+    layout: a layout name; "detect"; a partition; the positions of all tokens in layout order, to
+    be cut into equal shards; or the positions of each rank, -1 for padding; or a dictionary of two
+    layouts, `q` and `kv`. `equal`: pad shards of a named layout to the same length. Raises
     RingloomError for anything else.
     """
     check_request(work, ranks, "audit(attend, work, ranks=ranks)")
@@ -43,20 +43,22 @@ def case_of(
         q, kv = (_padded(q), _padded(kv)) if equal else (q, kv)
     elif isinstance(layout, dict):
         if {*layout} != {"q", "kv"}:
-            raise RingloomError(f"a layout of two sides has q and kv, not {brief([*layout])}")
+            raise RingloomError(
+                f"a layout of two sides needs the keys q and kv, not {brief([*layout])}"
+            )
         q, kv = (_given(layout[side], ranks) for side in ("q", "kv"))
     else:
         if work.seq != work.kv_seq:
-            raise RingloomError("queries and keys differ in number: give a layout for q and for kv")
+            raise RingloomError("queries and keys differ in number: give layouts for q and kv")
         q = kv = _given(layout, ranks)
     return Case(work, ranks, q, kv, passes=passes, seed=seed)
 
 
 def layout_of(text: str) -> Any:
-    """Returns the layout that a command names: the text itself, or what a file of it holds.
+    """Returns the layout that a command names: a layout name, or the content of a file.
 
-    A .npy file holds one array; a .json file a list of positions, a list for each rank, or q and
-    kv. Raises RingloomError for what is neither a layout nor a file.
+    A .npy file contains one array; a .json file contains a list of positions, a list per rank, or
+    q and kv. Raises RingloomError for anything else.
     """
     path = Path(text)
     if path.suffix == ".npy":
@@ -66,14 +68,14 @@ def layout_of(text: str) -> Any:
     if text != DETECT and own_name(text) not in {*LAYOUTS, *BY_MASK}:
         peers = ", ".join(sorted({*ALIASES} - {*PEER_NAMES}))
         raise RingloomError(
-            f"no layout {brief(text)}: {', '.join(PEER_NAMES)}, detect, a .npy or .json file, or a"
-            f" name elsewhere: {peers}"
+            f"unknown layout {brief(text)}: use {', '.join(PEER_NAMES)}, detect, a .npy or .json"
+            f" file, or a name used elsewhere: {peers}"
         )
     return text
 
 
 def partition_of(case: Case) -> Partition | None:
-    """Returns the positions of a case as a partition; None where keys are on several ranks."""
+    """Returns the positions of a case as a partition; None if several ranks have the same keys."""
     sides = []
     for shards, heads in ((case.q, case.work.heads), (case.kv, case.work.kv_heads)):
         held = [shard[shard >= 0] for shard in shards or ()]
@@ -87,7 +89,7 @@ def partition_of(case: Case) -> Partition | None:
 
 
 def _ranges(positions: Ints) -> tuple[range, ...]:
-    """Returns ascending positions as few ranges: one of a stride, or runs."""
+    """Returns ascending positions as a few ranges: one with a stride, or runs."""
     steps = np.diff(positions)
     if len(positions) > 1 and (steps == steps[0]).all():
         return (range(int(positions[0]), int(positions[-1]) + 1, int(steps[0])),)
@@ -107,27 +109,27 @@ def _padded(shards: Positions) -> Positions:
 
 
 def _given(layout: Any, ranks: int) -> Positions:
-    """Returns the positions of each rank, from those of all tokens or of ranks one by one."""
+    """Returns the positions of each rank, given for all tokens together or for each rank."""
     nested = isinstance(layout, Sequence) and bool(layout) and np.ndim(layout[0]) > 0
     try:
         shards = [np.asarray(one) for one in layout] if nested else [np.asarray(layout)]
         shards = [one.reshape(-1) if nested else np.squeeze(one) for one in shards]
     except (TypeError, ValueError):
-        raise RingloomError(f"a layout is a name or positions, not {brief(layout)}") from None
+        raise RingloomError(f"a layout must be a name or positions, not {brief(layout)}") from None
     if any(one.dtype.kind not in "iu" for one in shards):
-        raise RingloomError(f"positions are whole numbers, not {brief(layout)}")
+        raise RingloomError(f"positions must be integers, not {brief(layout)}")
     whole = shards[0]
     if not nested and whole.ndim == 1:
         if len(whole) % ranks:
             raise RingloomError(
-                f"{len(whole)} positions do not make equal shards for {ranks} ranks: give a list of"
-                " positions for each rank"
+                f"{len(whole)} positions cannot be cut into equal shards for {ranks} ranks: give a"
+                " list of positions for each rank"
             )
         shards = np.split(whole, ranks)
     elif not nested:
         shards = list(whole)
     if len(shards) != ranks or any(one.ndim != 1 for one in shards):
-        raise RingloomError(f"a layout has the positions of each of {ranks} ranks")
+        raise RingloomError(f"a layout must list the positions of each of {ranks} ranks")
     return tuple(one.astype(np.int64) for one in shards)
 
 

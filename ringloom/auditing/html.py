@@ -1,4 +1,4 @@
-"""The verdict of an audit on one HTML page that needs neither a network nor scripts."""
+"""The verdict of an audit as one HTML page that needs neither network nor scripts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,24 +29,24 @@ from ringloom.runtimes.audit.report import Computed
 from ringloom.views.units import counted
 
 EACH = "rank", "head"
-MOST = 16  # ranks with pictures, or in the legend
+MOST = 16  # maximum number of ranks with pictures or in the legend
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Pictures of a matrix: what each of them is, and a mark in percent from the left and top."""
+    """Pictures of a matrix, each with a title and a mark in percent from the left and top."""
 
     title: str
     pictures: tuple[tuple[str, Image, tuple[float, float] | None], ...]
 
 
 def page(audit: Audit, each: str = "", command: str = "") -> str:
-    """The page of a verdict; `each`: pictures of each rank's rows, or of each head.
+    """Returns the page of a verdict; `each`: draw every rank's rows or every head.
 
     Raises RingloomError for any other `each`.
     """
     if each and each not in EACH:
-        raise RingloomError(f"pictures are drawn for each {' or '.join(EACH)}, not {each!r}")
+        raise RingloomError(f"each must be {' or '.join(EACH)}, not {each!r}")
     ranks = audit.case.ranks
     html: str = TEMPLATES.get_template("audit.html").render(
         title=asked(audit),
@@ -72,9 +72,9 @@ def page(audit: Audit, each: str = "", command: str = "") -> str:
 
 
 def panels(audit: Audit, each: str) -> Iterator[Panel]:
-    """Yields the three pictures of every matrix that is drawn, with its title.
+    """Yields three pictures per matrix, with its title.
 
-    Without `each`, those of the output and of gradients that differ from it.
+    Without `each`, draws the output and those gradients that differ from it.
     """
     if audit.report.wanted is None:
         return
@@ -113,16 +113,16 @@ def _panel(
 
 
 def _title(audit: Audit, computed: Computed) -> str:
-    """Names a matrix: its tensor, its head, and how many heads show the same."""
+    """Returns the tensor and head of a matrix, and how many other heads are equal."""
     work = audit.case.work
     side = "KV head" if computed.tensor in ("dk", "dv") else "head"
     row = f" of batch row {computed.batch}" if work.batch > 1 else ""
-    alike = f", and {computed.lanes - 1} more that show the same" if computed.lanes > 1 else ""
+    alike = f", equal to {computed.lanes - 1} more" if computed.lanes > 1 else ""
     return f"{computed.tensor} of {side} {computed.head}{row}{alike}"
 
 
 def _first(audit: Audit, computed: Computed) -> Cell | None:
-    """Returns the cell of the first wrong pair of a matrix, where a fault names it."""
+    """Returns the cell of the first wrong pair of a matrix, if a fault names one."""
     rows, columns = computed.matrix.shape
     work, lane = audit.case.work, (computed.tensor, computed.batch, computed.head)
     for fault in audit.faults:
@@ -133,7 +133,7 @@ def _first(audit: Audit, computed: Computed) -> Cell | None:
 
 
 def _pooling(audit: Audit) -> str:
-    """Says what a cell stands for where there are more pairs than cells."""
+    """Returns how many pairs a cell averages, in words; "" if each pair has a cell."""
     work, wanted = audit.case.work, audit.report.wanted
     if wanted is None or wanted.shape == (work.seq, work.kv_seq):
         return ""

@@ -1,4 +1,4 @@
-"""The verdict of an audit as one page of a terminal."""
+"""The verdict of an audit for the terminal."""
 
 from collections.abc import Iterator
 from io import StringIO
@@ -10,13 +10,13 @@ from ringloom.auditing.verdict import Audit
 from ringloom.views.tables import faint, mark, plain_table
 from ringloom.views.units import counted, seconds
 
-LONGEST = 48  # characters of a mask
-SHOWN = 8  # faults
+LONGEST = 48  # maximum characters of a mask
+SHOWN = 8  # maximum number of faults
 COLUMNS = 80
 
 
 def page(audit: Audit) -> Group:
-    """The verdict, what was audited, faults, errors, work and bytes."""
+    """Returns the verdict, the audited case, faults, errors, work and bytes."""
     report = audit.report
     colour = "green" if audit.exact else "red"
     parts: list[RenderableType] = [Text(audit.said, f"bold {colour}"), Text(asked(audit)), Text()]
@@ -35,11 +35,13 @@ def page(audit: Audit) -> Group:
             table.add_row(name, f"{one.error:.2g}", f"{one.unit:.2g}", allowed, mark(one.exact))
         parts += [Text()] * bool(audit.faults) + [table]
     facts = plain_table("", "", rows=facts_of(audit))
-    return Group(*parts, Text(), facts, *(faint(f"not seen: {line}") for line in report.invisible))
+    return Group(
+        *parts, Text(), facts, *(faint(f"not covered: {line}") for line in report.invisible)
+    )
 
 
 def asked(audit: Audit) -> str:
-    """The function, the attention and the ranks in a line."""
+    """Returns the function, the attention and the ranks in one line."""
     work, mask = audit.case.work, str(audit.case.work.mask)
     mask = mask if len(mask) <= LONGEST else f"{mask[:LONGEST]}..."
     ranks = counted(audit.case.ranks, "rank")
@@ -49,7 +51,7 @@ def asked(audit: Audit) -> str:
 
 
 def facts_of(audit: Audit) -> Iterator[tuple[str, str]]:
-    """Yields what is known beside faults: the layout, the work of ranks, and what they send."""
+    """Yields further facts: the layout, the work of ranks, and the bytes they send."""
     if audit.layout:
         known = "detected" if audit.report.layout is not None else "given"
         yield f"layout ({known})", audit.layout
@@ -61,7 +63,7 @@ def facts_of(audit: Audit) -> Iterator[tuple[str, str]]:
 
 
 def text(audit: Audit) -> str:
-    """The page as plain text, 80 columns wide."""
+    """Returns the page as plain text, 80 columns wide."""
     console = Console(file=StringIO(), width=COLUMNS, highlight=False, markup=False, emoji=False)
     with console.capture() as drawn:
         console.print(page(audit))

@@ -1,7 +1,7 @@
-"""Matrices of multiplicities as images: what was wanted, what was computed, and the difference.
+"""Draws how often each pair is wanted and computed, and the difference, as images.
 
-Each row has a strip in the colour of its rank before it. Colours are those of the report, which
-colour-blind eyes tell apart; every colour stands in the legend with its words.
+A strip to the left of each row has the colour of its rank. Colours are those of the report, which
+colour-blind readers can tell apart; the legend names each of them.
 """
 
 import base64
@@ -20,11 +20,11 @@ Cell = tuple[int, int]  # row and column
 Ints = NDArray[np.int64]
 NONE, ONCE, MORE = "#eef1f4", "#0072B2", "#E69F00"
 LOST, EXTRA = "#CC79A7", "#D55E00"
-SHADES = 16  # between two colours of a ramp
-FAINTEST = 4  # of these shades: a few pairs of a pooled cell that differ show too
-RANKS, FREE = 64, 255  # entries of the palette: the first rank's colour, and the gap's
-STRIP = 40  # columns of a matrix for one of the strip
-SEEN = 128  # cells across that a picture shows in any size: a wrong pair is at least one of them
+SHADES = 16  # shades between two colours of a ramp
+FAINTEST = 4  # lightest shade of a difference, so that a few wrong pairs in a cell show
+RANKS, FREE = 64, 255  # palette entries of the first rank and of the gap
+STRIP = 40  # columns of a matrix per column of the strip
+SEEN = 128  # differences are drawn at least as large as 1 / SEEN of the picture
 LEGEND = (
     (ONCE, "attended once"),
     (MORE, "attended more often"),
@@ -35,15 +35,15 @@ LEGEND = (
 
 
 def counts(matrix: Cells, owners: Ints | None = None) -> Image:
-    """Draws multiplicities, and the strip of ranks before them."""
+    """Draws how often pairs are attended, with the strip of ranks."""
     shades = np.rint(np.clip(matrix.astype(np.float32), 0, 2) * SHADES)
     return _drawn(shades, (NONE, ONCE, MORE), owners)
 
 
 def difference(computed: Cells, wanted: Cells, owners: Ints | None = None) -> Image:
-    """Draws where more, and where less was attended than wanted.
+    """Draws which pairs are attended more often and less often than wanted.
 
-    Of a large matrix, cells that differ are drawn larger than they are, so that one of them shows.
+    In a large matrix, cells that differ are enlarged so that a single one is visible.
     """
     apart = computed.astype(np.float32) - wanted.astype(np.float32)
     less, more = (_grown(_shades_apart(x)) for x in (-apart, apart))
@@ -52,14 +52,14 @@ def difference(computed: Cells, wanted: Cells, owners: Ints | None = None) -> Im
 
 
 def address(image: Image) -> str:
-    """Returns an image as the address of its data."""
+    """Returns an image as a data URL."""
     file = BytesIO()
     image.save(file, "png")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def owners_of(queries: int, shards: Any) -> Ints | None:
-    """Returns the rank of each row of a picture; of pooled rows, that of their first query."""
+    """Returns the rank of each row of a picture; for pooled rows, the rank of the first query."""
     if not shards:
         return None
     owner = np.zeros(sum(int((shard >= 0).sum()) for shard in shards), np.int64)
@@ -69,20 +69,20 @@ def owners_of(queries: int, shards: Any) -> Ints | None:
 
 
 def place_of(cell: Cell, shape: tuple[int, ...], strip: bool) -> tuple[float, float]:
-    """Returns where the middle of a cell is in its picture: percent from the left, and the top."""
+    """Returns the centre of a cell in percent from the left and top of its picture."""
     before = sum(_strip(shape[1])) if strip else 0
     left = (before + cell[1] + 0.5) / (before + shape[1])
     return round(100 * left, 2), round(100 * (cell[0] + 0.5) / shape[0], 2)
 
 
 def _shades_apart(apart: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Returns the shades of differences that are above zero; zero of others."""
+    """Returns the shades of positive differences; zero elsewhere."""
     shades = np.rint(np.clip(apart, 0, 1) * SHADES)
     return np.where(apart > 0, np.maximum(shades, FAINTEST), 0).astype(np.uint8)
 
 
 def _grown(shades: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Gives each cell the darkest shade of the block of cells around it."""
+    """Gives each cell the darkest shade of its block of cells."""
     for axis, size in enumerate(shades.shape):
         block = -(-size // SEEN)
         most = np.maximum.reduceat(shades, np.arange(0, size, block), axis)
@@ -91,13 +91,13 @@ def _grown(shades: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _strip(columns: int) -> tuple[int, int]:
-    """Returns the columns of the strip of ranks, and of the gap behind it."""
+    """Returns the widths of the strip of ranks and of the gap next to it, in columns."""
     wide = max(1, columns // STRIP)
     return wide, max(1, wide // 2)
 
 
 def _drawn(shades: Cells, ramp: tuple[str, ...], owners: Ints | None) -> Image:
-    """Draws shades on a ramp of colours, and the strip, in a palette: a byte per cell."""
+    """Draws shades of a colour ramp and the strip as a palette image, one byte per cell."""
     cells, palette = shades.astype(np.uint8), np.full((256, 3), 255.0)
     at = np.linspace(0, len(ramp) - 1, (len(ramp) - 1) * SHADES + 1)
     colours = np.array([_rgb(colour) for colour in ramp])

@@ -1,4 +1,4 @@
-"""Bytes that a call sends, beside those of ring attention with its layout and the lower bound."""
+"""Compares the bytes that a call sends with ring attention and with the lower bound."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -16,18 +16,18 @@ from ringloom.simulator.facts import traffic_of
 from ringloom.views.units import size, times
 
 Bytes = NDArray[np.int64]
-SCHEDULE = "ring"  # whose bytes others are measured by, with the layout of the case
-EVEN = 0.02  # share by which messages of one size may differ
-FEW = 0.001  # of the largest message: smaller ones, such as checks of shapes, shape no pattern
+SCHEDULE = "ring"  # schedule to compare with, in the layout of the case
+EVEN = 0.02  # relative difference up to which messages count as equal in size
+FEW = 0.001  # messages below this fraction of the largest, such as shape checks, are ignored
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sent:
     """Bytes of one call in one pass, from rank to rank: [ranks, ranks].
 
-    `planned`: bytes of ring attention with the same layout, all messages together, and `bound`:
-    those that every plan sends at least; None where there is no such plan, and where the layout is
-    none that the bound holds for. `shape`: what the messages look like.
+    `planned`: total bytes of ring attention with the same layout, None if it has no plan. `bound`:
+    bytes that every plan must send, None if the bound does not apply to the layout. `shape`: the
+    communication pattern in words.
     """
 
     pass_: str
@@ -38,27 +38,27 @@ class Sent:
 
     @property
     def total(self) -> int:
-        """Bytes of all messages."""
+        """Returns the bytes of all messages."""
         return int(self.table.sum())
 
     @property
     def busiest(self) -> int:
-        """Bytes that the busiest rank sends."""
+        """Returns the bytes that the busiest rank sends."""
         return int(self.table.sum(axis=1).max(initial=0))
 
     @property
     def ratio(self) -> float | None:
-        """Bytes over those of ring attention with the same layout; None without any."""
+        """Returns bytes relative to ring attention with the same layout; None if unknown."""
         return self.total / self.planned if self.planned else None
 
     @property
     def over_bound(self) -> float | None:
-        """Bytes over those of the lower bound; None without any."""
+        """Returns bytes relative to the lower bound; None if unknown."""
         return self.total / self.bound if self.bound else None
 
     @property
     def sentence(self) -> str:
-        """The finding in words: 2.00x the bytes of ring; all-gather by shape."""
+        """Returns the finding in words: 2.00x the bytes of ring; all-gather by shape."""
         beside = [f"{times(self.ratio)} the bytes of {SCHEDULE}"] if self.ratio else []
         if self.over_bound:
             beside.append(f"{times(self.over_bound)} the lower bound")
@@ -66,7 +66,7 @@ class Sent:
         return "; ".join([f"{size(self.total)}, {busiest}", *beside, self.shape])
 
     def as_dict(self) -> dict[str, object]:
-        """The numbers for JSON."""
+        """Returns the numbers for JSON."""
         return {
             "pass": self.pass_,
             "bytes": self.total,
@@ -82,7 +82,7 @@ class Sent:
 
 
 def sent(case: Case, tables: dict[str, NDArray[np.generic]]) -> tuple[Sent, ...]:
-    """Returns what was counted, by pass, beside the plan of ring attention and the lower bound."""
+    """Compares counted bytes of each pass with ring attention and the lower bound."""
     counted = {name: np.asarray(table, np.int64) for name, table in tables.items()}
     return tuple(
         Sent(name, table, *planned(case, cast(Pass, name)), shape(table, shard_bytes(case, name)))
@@ -92,9 +92,9 @@ def sent(case: Case, tables: dict[str, NDArray[np.generic]]) -> tuple[Sent, ...]
 
 
 def planned(case: Case, pass_: Pass) -> tuple[int | None, int | None]:
-    """Returns the bytes of ring attention with a case's layout, and of the lower bound.
+    """Returns the bytes of ring attention with a case's layout, and the lower bound.
 
-    Each is None where there is no such plan, or where the bound does not hold for its layout.
+    Each is None if there is no such plan, or if the bound does not apply to the layout.
     """
     partition = partition_of(case)
     if partition is None:
@@ -108,14 +108,14 @@ def planned(case: Case, pass_: Pass) -> tuple[int | None, int | None]:
 
 
 def shard_bytes(case: Case, pass_: str) -> Bytes:
-    """Returns the bytes of each rank's keys and values: what an all-gather sends to each rank."""
+    """Returns the bytes of each rank's keys and values, which an all-gather sends to each rank."""
     row = TENSORS["KV"].bytes_per_token(case.work, finished=True) * case.work.kv_heads
     tokens = np.array([len(shard) for shard in case.in_slots().kv or ()])
     return tokens * row * (pass_ == "forward")
 
 
 def shape(table: Bytes, shards: Bytes) -> str:
-    """Names the pattern of messages from rank to rank; `shards`: bytes of each rank's keys."""
+    """Names the communication pattern; `shards`: bytes of each rank's keys and values."""
     ranks, table = len(table), np.where(table < FEW * table.max(initial=0), 0, table)
     src, dst = np.nonzero(table)
     if not len(src):

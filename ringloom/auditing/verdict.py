@@ -16,14 +16,14 @@ from ringloom.runtimes.audit.case import Case
 from ringloom.runtimes.audit.report import Fault, Report
 from ringloom.views.units import times
 
-ROWS = 1024  # queries whose pairs are counted at a time
+ROWS = 1024  # number of queries whose pairs are counted at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The verdict on one attention; printed, it is a page. `name` is what was audited.
+    """The verdict on one attention function, `name`; it prints as a page.
 
-    `report` has all that probing showed; `case` the attention that was wanted.
+    `report`: the findings of the probes. `case`: the attention that was wanted.
     """
 
     case: Case
@@ -32,17 +32,17 @@ class Audit:
 
     @property
     def exact(self) -> bool:
-        """True if the audit ran and found no fault."""
+        """Returns True if the audit ran and found no fault."""
         return self.report.exact
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """The faults that were found, the first wrong pair of each with it."""
+        """Returns the faults, each with its first wrong pair."""
         return self.report.faults
 
     @cached_property
     def placed(self) -> Case:
-        """The case with the positions that were given, or else detected."""
+        """Returns the case with the given or detected positions."""
         if self.case.known or self.report.layout is None:
             return self.case
         work, q = self.case.work, self.report.layout
@@ -50,7 +50,7 @@ class Audit:
 
     @cached_property
     def layout(self) -> str:
-        """The layout of queries, under its names here and elsewhere; "" where nobody knows it."""
+        """Returns all names of the layout of queries; "" if it is unknown."""
         partition = partition_of(self.placed)
         if partition is None:
             return ""
@@ -61,7 +61,7 @@ class Audit:
 
     @cached_property
     def work(self) -> NDArray[np.int64]:
-        """Pairs of one query head that the mask allows, of each rank's queries: [ranks]."""
+        """Returns the allowed pairs of one query head for each rank's queries: [ranks]."""
         work, keys = self.case.work, np.arange(self.case.work.kv_seq)
         totals = [0] * self.case.ranks
         for rank, shard in enumerate(self.placed.q or ()):
@@ -72,7 +72,7 @@ class Audit:
 
     @property
     def balance(self) -> str:
-        """The work of ranks in words; "" where positions are not known."""
+        """Returns the work of ranks in words; "" if positions are unknown."""
         low, high = int(self.work.min()), int(self.work.max())
         if not high or self.case.ranks == 1:
             return ""
@@ -83,11 +83,11 @@ class Audit:
 
     @cached_property
     def sent(self) -> tuple[Sent, ...]:
-        """The bytes of a call by pass, beside ring attention; empty where nobody could count."""
+        """Returns the bytes of a call by pass; empty if they could not be counted."""
         return sent(self.placed, self.report.sent)
 
     def as_dict(self) -> dict[str, Any]:
-        """The verdict for JSON; numbers that are not finite are null."""
+        """Returns the verdict for JSON; numbers that are not finite are null."""
         work, report = self.case.work, self.report
         return {
             "audited": self.name,
@@ -120,7 +120,7 @@ class Audit:
         }
 
     def html(self, each: str = "") -> str:
-        """One HTML page with pictures of the matrices; `each`: one per "rank", or per "head".
+        """Returns an HTML page with pictures; `each`: one per "rank" or per "head".
 
         Raises RingloomError without bokeh's libraries: pip install 'ringloom[report]'.
         """
@@ -139,7 +139,7 @@ class Audit:
 
     @property
     def said(self) -> str:
-        """The verdict in a few words."""
+        """Returns the verdict in a few words."""
         if self.report.could_not_run is not None:
             return "could not run"
         if self.exact:

@@ -1,11 +1,11 @@
-"""search(work, ranks, hardware)   the best plan that is found, and how far it is from the bound.
+"""search(work, ranks, hardware)   finds the fastest plan and compares it with the lower bound.
 
-seeds      what compare tries: so a search is never slower than compare
-found      plans of `ringloom.planner.search`, whose estimates or kernels may beat the best so far
-both       a forward and a backward plan that fit together, of the least sum
+seeds      schedules of compare: a search never returns a slower plan than compare
+found      plans of `ringloom.planner.search` that may beat the best so far
+both       the forward and backward plan that fit together with the least total time
 
-trying     the candidates of each pass            result     what a search returns
-pairs      those of two passes that fit           gaps       why a plan is not at the bound
+trying     tries the candidates of each pass      result     the result of a search
+pairs      pairs candidates of both passes        gaps       splits the time above the bound
 """
 
 import math
@@ -35,8 +35,8 @@ from ringloom.simulator.scenario import Scenario, scenario_of
 from ringloom.trials import amount
 from ringloom.views.units import size
 
-SHOWN = 6  # runner-ups
-REASONS = 3  # for which no plan can run, that an error lists
+SHOWN = 6  # number of runner-ups
+REASONS = 3  # number of reasons that an error lists
 
 
 def search(
@@ -53,23 +53,22 @@ def search(
     budget: int = BUDGET,
     told: Told = lambda *_: None,
 ) -> SearchResult:
-    """Search the fastest plan of a workload on a machine: compare's schedules, then found plans.
+    """Searches for the fastest plan of a workload on a machine: schedules, then built plans.
 
-    `memory`: bytes that a rank has for attention, by default the chip's. `time_limit`: seconds
-    after which no other candidate of a pass is tried, but its first one; without it the result
-    depends on counts alone, and is the same on any machine. `layout`: the layout that tokens
-    already have, by its name; without it the search chooses. `seed`: a whole number; as nothing is
-    drawn at random, all seeds give the same plan. `budget`: found candidates per pass. `told` is
-    called with each candidate, the best seconds so far, and their gap to the bound, to show
-    progress. Raises RingloomError for unknown hardware, a wrong scenario and wrong limits,
-    PlanError where no plan fits.
+    `memory`: bytes per rank for attention, by default the chip's. `time_limit`: seconds after which
+    a pass tries no further candidate, except its first; without it the result is the same on any
+    machine. `layout`: name of the layout that the tokens already have; without it the search
+    chooses. `seed`: an integer without effect, as the search uses no random numbers. `budget`:
+    number of built candidates per pass. `told(candidate, best_seconds, gap_to_bound)` is called to
+    show progress. Raises RingloomError for unknown hardware and invalid scenarios or limits,
+    PlanError if no plan fits.
     """
     check_request(work, ranks, "search(work, ranks, hardware)")
     if pass_ not in (*PASSES,):
         raise RingloomError(f"a pass is forward, backward or both, not {brief(pass_)}")
     if not isinstance(layout, str | None):
         raise RingloomError(
-            f"layout is the name of a layout, such as 'zigzag', not {brief(layout)}"
+            f"layout must be the name of a layout, such as 'zigzag', not {brief(layout)}"
         )
     whole("seed", seed)
     budget = whole("budget", budget)
@@ -100,20 +99,20 @@ def search(
 
 
 def _fitting(every: Sequence[list[Tried]], search: Search) -> list[Tried]:
-    """Returns the fastest candidate, or of two passes the two of the least sum that fit together.
+    """Returns the fastest candidate, or the fitting pair of two passes with the least total time.
 
-    Raises PlanError where there is none.
+    Raises PlanError if there is none.
     """
     if not all(any(x.score for x in tried) for tried in every):
         raise Reasons("\n".join(_refusals(every, search)))
     for pair in by_sum(every):
         if fit(pair):
             return pair
-    raise PlanError("no backward plan that was tried fits a forward plan: leave out the time limit")
+    raise PlanError("no backward plan tried fits a forward plan: remove the time limit")
 
 
 def _refusals(every: Sequence[list[Tried]], search: Search) -> Iterator[str]:
-    """Yields why no candidate of a pass can run, and the reasons of the best ones."""
+    """Yields why no candidate of a pass can run, with reasons for a few candidates."""
     early = f" within {search.limit:g} s" * search.stop()
     failing = next(tried for tried in every if not any(x.score for x in tried))
     pass_ = PASSES["both"][every.index(failing)] if len(every) > 1 else None
@@ -123,12 +122,12 @@ def _refusals(every: Sequence[list[Tried]], search: Search) -> Iterator[str]:
         least = sorted(lacking, key=lambda lack: lack.bytes)[:REASONS]
         room = size(int(search.room))
         yield (
-            f"no {plan} that was tried{early} fits: a rank has {room}, and the smallest plan needs"
+            f"no {plan} tried{early} fits: a rank has {room}, and the smallest plan needs"
             f" {size(least[0].bytes)}"
         )
         yield from map(str, least)
     else:
-        yield f"no {plan} that was tried{early} can run"
+        yield f"no {plan} tried{early} can run"
         refused = (x for x in failing if x.refused)
         yield from islice((f"{x.recipe}: {x.refused}" for x in refused), REASONS)
 
@@ -136,7 +135,7 @@ def _refusals(every: Sequence[list[Tried]], search: Search) -> Iterator[str]:
 def _runner_ups(
     every: Sequence[list[Tried]], winner: list[Tried], machine: Hardware, scenario: Scenario
 ) -> tuple[RunnerUp, ...]:
-    """Returns the best of other families, the fastest first; of two passes those that fit."""
+    """Returns the best plans of other families, the fastest first; pairs for two passes."""
     best = {winner[0].family: winner}
     for pair in by_sum(every):
         if len(best) > SHOWN:
@@ -152,7 +151,7 @@ def _runner_ups(
 
 
 def _name(chosen: Sequence[Tried]) -> str:
-    """The recipe of a candidate, or those of two where they differ."""
+    """Returns the recipe of a candidate, or both recipes of a pair if they differ."""
     return " / ".join(dict.fromkeys(str(x.recipe) for x in chosen))
 
 

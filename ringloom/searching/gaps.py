@@ -1,13 +1,13 @@
-"""gaps_of(runs, ...)   what the time over the lower bound goes to, in parts that add up.
+"""gaps_of(runs, ...)   splits the time above the lower bound into parts that add up to it.
 
-The parts are those of the critical rank, the one whose work ends last:
+The parts are those of the critical rank, whose work ends last:
 
-waiting      it has no work: the time of the run, less its attends and merges
-merges       partial results are merged, by attends and as they arrive
-launches     kernels are launched, one after the other
-kernels      the kernels compute half-empty tiles, or below their full rate
-imbalance    it has more pairs to compute than the mean, over its speed
-other bound  the bound is one of memory or links: the mean time of all pairs, less the bound
+waiting      the rank has no work: run time minus its attends and merges
+merges       it merges partial results, in attends and when they arrive
+launches     it launches kernels
+kernels      its kernels compute half-empty tiles or run below full rate
+imbalance    it computes more pairs than the average rank, relative to its speed
+other bound  memory or links set the bound: average compute time minus the bound
 """
 
 from collections.abc import Sequence
@@ -27,17 +27,17 @@ WORDS = {
     "merges": "merging partial results",
     "launches": "launching kernels",
     "kernels": "half-empty tiles and kernels below full rate",
-    "imbalance": "more work than the mean of all ranks",
+    "imbalance": "more work than the average rank",
     "other_bound": "a bound of links or memory, above compute",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The time of one pass over its bound [seconds], and the parts of the critical rank.
+    """The time of one pass above its bound [seconds], split into parts on the critical rank.
 
-    `parts` add up to `seconds`. A part below 0 is time that the bound counts and this rank does not
-    take: it has fewer pairs than the mean, or the bound is that of links.
+    `parts` add up to `seconds`. A negative part is time that the bound includes but this rank does
+    not need: it has fewer pairs than average, or links set the bound.
     """
 
     pass_: str
@@ -47,11 +47,11 @@ class Gap:
 
     @property
     def largest(self) -> str:
-        """The name of the largest part."""
+        """Returns the name of the largest part."""
         return max(self.parts, key=self.parts.__getitem__)
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
+        """Returns plain values for JSON."""
         parts = {f"{name}_s": seconds for name, seconds in self.parts.items()}
         return {"pass": self.pass_, "rank": self.rank, "gap_s": self.seconds, **parts}
 
@@ -59,9 +59,9 @@ class Gap:
 def gaps_of(
     runs: Sequence[tuple[Plan, Prediction]], machine: Hardware, scenario: Scenario
 ) -> list[Gap]:
-    """Splits the time of one plan, or of both of a pair, over the bound that holds for all.
+    """Splits the time of each plan above the bound that applies to all of them.
 
-    Each is given with its prediction in that scenario.
+    `runs`: one plan or a pair, each with its prediction in that scenario.
     """
     outside = any(run.bound_inapplicable_reason for _, run in runs)
     bounds = [run.compute_bound if outside else run.bound for _, run in runs]
@@ -92,7 +92,7 @@ def _gap(plan: Plan, run: Prediction, bound: float, machine: Hardware, scenario:
 
 
 def _kernel_time(costs: Costs, rank: int) -> tuple[float, float]:
-    """Returns how many kernel calls a rank makes, and their seconds at speed 1."""
+    """Returns the number of kernel calls of a rank, and their seconds at speed 1."""
     calls, seconds = 0.0, 0.0
     for _, attend in costs.plan.attends():
         node = attend.only(attend.rank == rank)
@@ -105,7 +105,7 @@ def _kernel_time(costs: Costs, rank: int) -> tuple[float, float]:
 
 
 def lost_by(loser: Sequence[Gap], winner: Sequence[Gap]) -> str:
-    """Returns in words the part by which a plan, or both of a pair, loses most to another one."""
+    """Returns in words the part in which a plan or pair loses most time to another one."""
     more = {
         name: sum(gap.parts[name] for gap in loser) - sum(gap.parts[name] for gap in winner)
         for name in WORDS

@@ -1,4 +1,4 @@
-"""Candidates of one pass, or of two that fit together, those of the least sum first."""
+"""Candidates of one pass, or fitting pairs of two passes, in order of total time."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,11 +10,11 @@ from ringloom.planner.ir import Plan
 from ringloom.planner.search import Tried
 from ringloom.planner.verify import verify_pair
 
-PAIRED = 5  # of the best plans of a pass, whose other passes are tried as well
+PAIRED = 5  # number of best plans of a pass whose other pass is tried too
 
 
 def fit(pair: Sequence[Tried]) -> bool:
-    """True for one candidate, and for two of which the backward plan takes what is left to it."""
+    """Returns True for one candidate, and for a pair whose backward plan fits the forward plan."""
     if len(pair) == 1:
         return True
     forward, backward = map(plan_of, pair)
@@ -28,9 +28,9 @@ def fit(pair: Sequence[Tried]) -> bool:
 
 
 def by_sum(every: Sequence[list[Tried]]) -> Iterator[list[Tried]]:
-    """Yields the scored candidates of one pass, or all pairs of two, those of the least sum first.
+    """Yields the scored candidates of one pass, or all pairs of two, in order of total time.
 
-    They are sorted by sums that are made as a table: [forward, backward].
+    Total times form a table [forward, backward], which is sorted.
     """
     scored = [fastest(tried, None) for tried in every]
     sums = np.zeros(())
@@ -42,7 +42,7 @@ def by_sum(every: Sequence[list[Tried]]) -> Iterator[list[Tried]]:
 
 
 def fastest(tried: Sequence[Tried], most: int | None = PAIRED) -> list[Tried]:
-    """Returns the scored candidates, the fastest first, at most so many."""
+    """Returns at most `most` scored candidates, the fastest first."""
     return sorted((x for x in tried if x.score), key=time_of)[:most]
 
 

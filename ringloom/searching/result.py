@@ -1,4 +1,4 @@
-"""SearchResult   the plans that a search found, and what it tried."""
+"""SearchResult   the plans of a search, and what it tried."""
 
 import math
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from ringloom.views.units import seconds
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """The best plan of another family: its recipe, its seconds, and what made it lose.
+    """The best plan of another family: its recipe, its seconds, and where it loses most time.
 
-    Of both passes these are two recipes that fit together, and the sum of their seconds.
+    For both passes: two recipes that fit together, and their total seconds.
     """
 
     family: str
@@ -26,12 +26,12 @@ class RunnerUp:
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """The fastest plans that were found for a workload on a machine, and what was tried.
+    """The fastest plans found for a workload on a machine, and what was tried.
 
     `recipes`: the text that rebuilds each plan on this machine, which is also its name. `why`: the
-    gap to the bound in parts that add up to it, one `Gap` per pass. `tried` candidates were scored,
-    `pruned` ones could not be the best, `refused` ones could not be built or did not fit.
-    `complete`: the time limit did not end the search.
+    time above the bound, split into parts; one `Gap` per pass. `tried`: number of simulated
+    candidates; `pruned`: those that could not be the best; `refused`: those that could not be built
+    or did not fit. `complete`: False if the time limit ended the search.
     """
 
     plans: Plans
@@ -46,17 +46,17 @@ class SearchResult:
 
     @property
     def name(self) -> str:
-        """The recipe, or those of the forward and the backward plan where they differ."""
+        """Returns the recipe, or both recipes if forward and backward differ."""
         return " / ".join(dict.fromkeys(self.recipes))
 
     @property
     def makespan(self) -> float:
-        """The predicted seconds, summed over passes."""
+        """Returns the predicted seconds, summed over passes."""
         return self.prediction.makespan
 
     @property
     def least(self) -> Bounds:
-        """The bound that holds for the plans, whatever their class, and why."""
+        """Returns the lower bound that applies to these plans, with the reason."""
         return (
             self.prediction.compute_bound
             if self.prediction.bound_inapplicable_reason
@@ -65,12 +65,12 @@ class SearchResult:
 
     @property
     def bound(self) -> float:
-        """Seconds that no such plan is below: of its class, or of compute and memory alone."""
+        """Returns the lower bound in seconds, from compute and memory alone if no other applies."""
         return self.least.seconds
 
     @property
     def gap(self) -> float:
-        """The time over the bound, as a share of the bound: 0.1 is a tenth."""
+        """Returns the time above the bound relative to the bound: 0.1 is 10%."""
         return self.makespan / self.bound - 1 if self.bound else math.inf
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class SearchResult:
         return f"<SearchResult {self.name}: {time}, {over}, {self.tried} tried>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Returns plain values for JSON."""
         return {
             "recipes": list(self.recipes),
             "makespan_s": self.makespan,

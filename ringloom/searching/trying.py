@@ -1,4 +1,4 @@
-"""Search(...)   tries the candidates of a pass, then what the other pass lacks beside the best."""
+"""Search(...)   tries the candidates of a pass, then missing other passes of the best ones."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,9 @@ from ringloom.simulator.scenario import Scenario
 from ringloom.trials import asked_for
 from ringloom.views.units import size
 
-Told = Callable[[str, float, float], None]  # what is tried, the best seconds so far, and their gap
+Told = Callable[
+    [str, float, float], None
+]  # candidate, best seconds so far, and their gap to the bound
 PASSES: dict[Passes, tuple[Pass, ...]] = {
     "forward": ("forward",),
     "backward": ("backward",),
@@ -32,7 +34,7 @@ PASSES: dict[Passes, tuple[Pass, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """The bytes that a plan needs on a rank, where that is more than there are."""
+    """A plan that needs more memory per rank than there is, and how many bytes."""
 
     bytes: int
     recipe: str
@@ -44,14 +46,14 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class Predicted(Score):
-    """A score, with the prediction that it comes from."""
+    """A score with its prediction."""
 
     prediction: Prediction
 
 
 @dataclass(frozen=True)
 class Search:
-    """The workload and the machine of a search; `room` in bytes, `limit` in seconds."""
+    """A search for one workload and machine; `room` in bytes, `limit` in seconds."""
 
     work: Workload
     ranks: int
@@ -63,14 +65,14 @@ class Search:
     start: float
     told: Told
     prices: Prices
-    lacking: list["Lack"] = field(default_factory=list)  # of plans that need more than `room`
+    lacking: list["Lack"] = field(default_factory=list)  # plans that need more than `room`
 
     def stop(self) -> bool:
-        """True once the time limit has passed."""
+        """Returns True once the time limit has passed."""
         return monotonic() - self.start >= self.limit
 
     def score(self, made: Plan) -> Predicted:
-        """Predicts a plan; raises PlanError where a rank has too little memory for it."""
+        """Simulates a plan; raises PlanError if a rank has too little memory for it."""
         run = simulate(made, self.machine, self.scenario, record=False)
         if lack := shortage(run.peak_bytes, self.room):
             self.lacking.append(Lack(run.peak_bytes, made.name, made.pass_))
@@ -78,11 +80,11 @@ class Search:
         return Predicted(run.makespan, tuple(run.busy.tolist()), run.peak_bytes, run)
 
     def floor(self, made: Plan, enough: float) -> float:
-        """Returns seconds that a plan is not below, from its kernels alone; `enough` end it."""
+        """Returns a lower bound in seconds from the kernels alone; may stop early at `enough`."""
         return kernel_seconds(made, self.machine, self.scenario, enough)
 
     def seeds(self) -> list[Recipe]:
-        """Returns what compare tries: its schedules, then the same block by block."""
+        """Returns the schedules of compare, then the same with messages split block by block."""
         machine = self.scenario.nodes(self.machine, self.ranks)
         names = asked_for(None, self.work, self.ranks, machine)
         whole = [] if self.work.mask == Full() else [n for n in names if TRIM not in n]
@@ -90,7 +92,7 @@ class Search:
         return [Recipe.parse(name) for name in dict.fromkeys(["ring", *names, *split])]
 
     def tried(self, pass_: Pass, budget: int) -> list[Tried]:
-        """Tries seeds and found plans of one pass."""
+        """Tries the seeds and the built plans of one pass."""
         every, best = list[Tried](), math.inf
         where = self.work, self.ranks, pass_, self.prices
         kernels = Kernels(self.scenario.machine(self.machine), self.work, pass_)
@@ -114,9 +116,9 @@ class Search:
         return every
 
     def completed(self, forward: Sequence[Tried], backward: Sequence[Tried]) -> list[list[Tried]]:
-        """Tries the other pass of the best plans of each, where it was too slow to be tried alone.
+        """Tries the other pass of the best plans of each pass, where it was pruned before.
 
-        Of found plans these are backward passes only.
+        For built plans, only backward passes are added.
         """
         named = (x for x in fastest(backward) if isinstance(x.recipe.schedule, str))
         missing = [
@@ -131,7 +133,7 @@ class Search:
         return every
 
     def _alone(self, recipe: Recipe, pass_: Pass) -> Iterator[Tried]:
-        """Tries one plan, whatever is faster."""
+        """Tries one plan without pruning."""
         yield from explore(
             self.work,
             self.ranks,

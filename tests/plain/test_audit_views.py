@@ -80,7 +80,7 @@ def test_the_verdict_comes_first_then_the_first_wrong_pair_then_counts_then_byte
 @pytest.mark.parametrize("tokens", [64, 300])
 def test_pictures_show_one_pair_that_is_attended_twice(tokens: int) -> None:
     (shown, other) = panels(audit(tokens), "")
-    assert "1 more that show the same" in shown.title
+    assert "equal to 1 more" in shown.title
     assert other.title == "dv of KV head 0"
     (_, wanted, _), (_, computed, _), (said, difference, mark) = shown.pictures
     assert said == "difference: 1 cell, the first in the ring"
@@ -101,7 +101,7 @@ def test_pictures_of_each_rank_have_its_rows_and_the_ring_on_one() -> None:
     drawn = [*panels(audit(), "rank")]
     assert len(drawn) == 2 * RANKS
     marked = [panel.title for panel in drawn if panel.pictures[2][2]]
-    assert marked == ["out of head 0, and 1 more that show the same: queries of rank 2"]
+    assert marked == ["out of head 0, equal to 1 more: queries of rank 2"]
     assert pixels(drawn[0].pictures[0][1]).shape[0] == 64 // RANKS
 
 

@@ -173,7 +173,7 @@ def test_a_refusal_for_lack_of_memory_names_the_smallest_plans(pass_: Passes) ->
     least = [rl.simulate(rl.rebuild(plans[0].partition(": ")[0], work, 4, "h100"), "h100")]
     needed = size(least[0].peak_bytes)
     kind = "forward plan" if pass_ == "both" else "plan"
-    said = f"no {kind} that was tried fits: a rank has 1000 B, and the smallest plan needs"
+    said = f"no {kind} tried fits: a rank has 1000 B, and the smallest plan needs"
     assert first == f"{said} {needed}"
     assert plans[0].endswith(needed)
     assert len(plans) == 3
@@ -193,7 +193,7 @@ def test_a_refusal_for_lack_of_memory_names_the_smallest_plans(pass_: Passes) ->
         ({"budget": "x"}, "budget 'x' is not a whole number"),
         ({"seed": 0.5}, "seed 0.5 is not a whole number"),
         ({"layout": "spiral"}, "unknown layout 'spiral'"),
-        ({"layout": 5}, "layout is the name of a layout, such as 'zigzag', not 5"),
+        ({"layout": 5}, "layout must be the name of a layout, such as 'zigzag', not 5"),
         ({"pass_": ["both"]}, r"a pass is forward, backward or both, not \['both'\]"),
         ({"pass_": "sideways"}, "a pass is forward, backward or both, not 'sideways'"),
     ],
@@ -312,7 +312,7 @@ def test_the_fastest_backward_plan_has_its_own_forward_pass_tried() -> None:
 
 def test_the_smallest_plan_is_of_the_pass_that_does_not_fit() -> None:
     work = rl.Workload(seq=512, heads=4, head_dim=64, mask=rl.Causal() & rl.Documents((300, 212)))
-    said = "no backward plan that was tried fits: a rank has 439 KiB, and the smallest plan needs"
+    said = "no backward plan tried fits: a rank has 439 KiB, and the smallest plan needs"
     with pytest.raises(rl.PlanError) as told:
         rl.search(work, 4, "h100", pass_="both", memory=450_000)
     assert str(told.value).startswith(f"{said} 1 MiB")
