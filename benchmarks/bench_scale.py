@@ -34,7 +34,7 @@ from rich.table import Table
 
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import Pass
-from ringloom.planner.planning import PASSES, find_schedule
+from ringloom.planner.planning import DEFAULT_PASSES, find_schedule
 from ringloom.planner.verify import verify
 from ringloom.planner.workload import Workload
 from ringloom.simulator.prediction import simulate
@@ -119,7 +119,7 @@ def measure(case: Case) -> Measured:
         built = recipe.build(work, case.ranks, case.pass_, **parameters)
     except PlanError as error:
         return Measured(refused=str(error))
-    planned = reduce(lambda done, rewrite: rewrite(done), PASSES, built)
+    planned = reduce(lambda done, rewrite: rewrite(done), DEFAULT_PASSES, built)
     times.append(process_time())
     verify(planned)
     times.append(process_time())

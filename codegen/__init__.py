@@ -51,7 +51,7 @@ def emit(plans: AnyPlans, target: str, **options: Unpack[Options]) -> str:
     return source
 
 
-def tables(
+def mask_tables(
     plans: AnyPlans, target: str, *, mask: Mask | None = None, max_calls: int | None = None
 ) -> Tables:
     """The tables of plans for `target`'s dynamic program of their ranks and heads: name -> array.

@@ -18,7 +18,7 @@ from ringloom.codegen.passes import optimized
 from ringloom.codegen.tracing import traced
 from ringloom.planner.errors import PlanError, unknown
 from ringloom.planner.ir import Plan
-from ringloom.planner.loops import recovered
+from ringloom.planner.loops import recover_expansion
 from ringloom.planner.loops.expand import Expansion
 from ringloom.planner.loops.form import Ints, Loops
 from ringloom.planner.plans import AnyPlans, Plans
@@ -224,7 +224,7 @@ def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Prog
     passes, ops, reason = None, None, "its tables are an argument"
     try:
         if not dynamic:
-            passes = tuple(recovered(plan) for plan in plans)
+            passes = tuple(recover_expansion(plan) for plan in plans)
             ops = lowered(passes, target, target == "jax" and layout.pads_pieces(forward))
     except ProgramError:
         raise

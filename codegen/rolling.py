@@ -23,19 +23,7 @@ from ringloom.codegen.conditions import (
     holds,
     steps_of,
 )
-from ringloom.codegen.ir import (
-    At,
-    Choose,
-    For,
-    Hop,
-    Message,
-    Op,
-    Post,
-    Program,
-    Wait,
-    slices,
-    walk,
-)
+from ringloom.codegen.ir import At, Choose, For, Hop, Message, Op, Post, Program, Wait, slices, walk
 from ringloom.codegen.passes import asked_in, chosen, coordinates_of
 from ringloom.planner.errors import PlanError
 from ringloom.planner.loops.form import Ints

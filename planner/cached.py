@@ -1,6 +1,6 @@
-"""Results cached on the plan: a plan never changes, and several analyses need the same ones.
+"""Analyses cached on the plan: plans never change, and several analyses need the same results.
 
-The recurrence asks for the bytes of every message (benchmarks/bench_scale.py).
+The recurrence engine asks for the bytes of every message (benchmarks/bench_scale.py).
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from ringloom.planner.ir import Plan
 Answer = TypeVar("Answer")
 
 
-def cached_on_plan(ask: Callable[[Plan], Answer]) -> Callable[[Plan], Answer]:
-    """Decorator: caches the result of a function of a plan on the plan; do not modify results."""
-    name = f"{ask.__module__}.{ask.__qualname__}"
+def cached_on_plan(analysis: Callable[[Plan], Answer]) -> Callable[[Plan], Answer]:
+    """Memoises a plan analysis on the plan object; callers must not modify the result."""
+    name = f"{analysis.__module__}.{analysis.__qualname__}"
 
-    @wraps(ask)
-    def kept(plan: Plan) -> Answer:
-        known = vars(plan)
-        if name not in known:
-            known[name] = ask(plan)
-        answer: Answer = known[name]
+    @wraps(analysis)
+    def cached(plan: Plan) -> Answer:
+        results = vars(plan)
+        if name not in results:
+            results[name] = analysis(plan)
+        answer: Answer = results[name]
         return answer
 
-    return kept
+    return cached

@@ -1,4 +1,4 @@
-"""Columns of numbers and bits: laid flat, searched for equal keys."""
+"""Helpers for columns of integers and bits: indexing, stacking, flattening, duplicates."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,36 +10,36 @@ Index = NDArray[np.intp]
 
 
 def index(numbers: NDArray[Any]) -> Index:
-    """Whole numbers to index with: numpy takes three to ten times as long for 32-bit ones."""
+    """Returns integers as intp: numpy indexes 3 to 10 times slower with 32-bit integers."""
     return numbers.astype(np.intp)
 
 
-def present(blocks: NDArray[Any]) -> int:
-    """The number of blocks in a table [n, w] with -1 for none; a single column has no such."""
+def count_present(blocks: NDArray[Any]) -> int:
+    """Returns the number of blocks in a table [n, w] padded with -1; one column has no padding."""
     return int(blocks.size if blocks.shape[1] == 1 else np.count_nonzero(blocks >= 0))
 
 
-def chosen(rows: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
-    """An index for the marked rows; where they are one stretch a slice, which copies nothing."""
+def row_index(rows: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
+    """Returns an index for the marked rows: a slice, which copies nothing, if contiguous."""
     first, count = int(rows.argmax()) if rows.size else 0, int(np.count_nonzero(rows))
     return slice(first, first + count) if rows[first : first + count].all() else rows
 
 
-def taken(table: NDArray[Any], rows: Index) -> NDArray[Any]:
-    """Rows of a table by their numbers: a view, which copies nothing, of those in a row."""
+def take_rows(table: NDArray[Any], rows: Index) -> NDArray[Any]:
+    """Returns rows of a table by number: a view, which copies nothing, if contiguous."""
     first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, -1)
     if last - first == len(rows) - 1 and (rows[1:] > rows[:-1]).all():
         return table[first : last + 1]
     return table.take(rows, axis=0)
 
 
-def beside(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Tables [n, w] of the same rows, one beside the other."""
+def hstack(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Returns tables [n, w] of the same rows side by side."""
     return tables[0] if len(tables) == 1 else np.hstack(tables)
 
 
 def flat(rank: NDArray[Any], blocks: NDArray[Any]) -> tuple[Index, Index]:
-    """Each block of a table [n, w] beside the rank [n] of its row, absent blocks left out."""
+    """Returns the rank of its row, and the number, of each block of a table [n, w]."""
     if (blocks >= 0).all():
         return rank.astype(np.intp).repeat(blocks.shape[1]), blocks.reshape(-1).astype(np.intp)
     row, column = np.nonzero(blocks >= 0)
@@ -47,7 +47,7 @@ def flat(rank: NDArray[Any], blocks: NDArray[Any]) -> tuple[Index, Index]:
 
 
 def distinct(numbers: NDArray[Any]) -> Index:
-    """The different ones of whole numbers, ascending; of ranks or steps faster than np.unique."""
+    """Returns the distinct integers, ascending; faster than np.unique for ranks and steps."""
     if not numbers.size:
         return np.zeros(0, np.intp)
     low = int(numbers.min())
@@ -55,43 +55,43 @@ def distinct(numbers: NDArray[Any]) -> Index:
 
 
 def ragged(counts: NDArray[np.integer]) -> tuple[Index, Index]:
-    """(which, place): 0 to counts[which] - 1 for each entry, one after the other."""
+    """Returns (which, place), with place from 0 to counts[which] - 1 for each entry in turn."""
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def by_group(group: NDArray[np.integer], count: int) -> NDArray[np.int32]:
-    """The entries of each group in turn: [count, widest], -1 beyond them; by columns in memory."""
+    """Returns the entries of each group: [count, widest], padded with -1, column-major."""
     order, counts = np.argsort(group, kind="stable"), np.bincount(group, minlength=count)
     table = np.full((int(counts.max(initial=0)), count), -1, np.int32).T
     table[ragged(counts)] = order
     return table
 
 
-def stacked(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Columns [n], or tables [n, w] of any widths filled with -1, one below the other."""
+def vstack_padded(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Concatenates columns [n], or tables [n, w] of any width padded with -1."""
     if len(tables) == 1:
         return tables[0]
     if tables[0].ndim == 2:
         width = max(table.shape[1] for table in tables)
-        tables = [widened(table, width) for table in tables]
+        tables = [pad_columns(table, width) for table in tables]
     return np.concatenate(tables)
 
 
-def widened(table: NDArray[Any], width: int) -> NDArray[Any]:
-    """A table [n, w] with columns of -1 up to a width."""
-    behind = np.full((len(table), width - table.shape[1]), -1, table.dtype)
-    return np.hstack([table, behind]) if behind.shape[1] else table
+def pad_columns(table: NDArray[Any], width: int) -> NDArray[Any]:
+    """Pads a table [n, w] with columns of -1 up to a width."""
+    padding = np.full((len(table), width - table.shape[1]), -1, table.dtype)
+    return np.hstack([table, padding]) if padding.shape[1] else table
 
 
-def again(keys: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Returns which keys occurred before: bool [n]."""
+def is_repeat(keys: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Returns which keys occurred earlier in the column: bool [n]."""
     repeated = np.ones(len(keys), np.bool_)
     repeated[np.unique(keys, return_index=True)[1]] = False
     return repeated
 
 
-def twice(keys: NDArray[np.intp]) -> bool:
-    """True if a key occurs more than once; fast where keys are a few ascending stretches."""
+def has_duplicates(keys: NDArray[np.intp]) -> bool:
+    """Returns True if a key occurs more than once; fast for a few ascending runs of keys."""
     ordered = np.sort(keys, kind="stable")
     return bool((ordered[1:] == ordered[:-1]).any())

@@ -1,8 +1,8 @@
-"""read(path, parse, what)   what a parser makes of a file, or an error of one line.
-from_json(text)           the value of a JSON text that names each key of an object once.
-largest()                 bytes of a large file, such as a plan: 64 MiB unless told otherwise.
-write(path, content)      a file that holds its content whole, or what it held before.
-writing(path)             around what writes a file: an error of one line where that fails.
+"""read(path, parse, what)   reads and parses a file, or raises a one-line error.
+from_json(text)           the value of a JSON text without duplicate keys.
+largest()                 size limit in bytes of large files, such as plans: 64 MiB by default.
+write(path, content)      replaces a file atomically.
+writing(path)             context manager: turns failures to write into one-line errors.
 """
 
 import csv
@@ -35,9 +35,9 @@ BYTES_PER_VALUE = 16  # of a file: in memory a value of JSON or TOML takes six t
 
 
 def largest() -> int:
-    """Returns the most bytes of a plan, a trace or a program, packed or not.
+    """Returns the size limit in bytes of a plan, trace or program, compressed or not.
 
-    Raises RingloomError where the environment tells something else than a size.
+    Raises RingloomError if the environment variable is not a size.
     """
     text = os.environ.get(TOLD, "")
     try:
@@ -49,10 +49,10 @@ def largest() -> int:
 def read(
     path: str | Path, parse: Callable[[bytes], Content], what: str, largest: int = SMALL
 ) -> Content:
-    """Returns what `parse` makes of a file of at most `largest` bytes; .gz is unpacked.
+    """Reads a file of at most `largest` bytes, unpacking .gz, and returns `parse(content)`.
 
-    Raises RingloomError, one line that begins with `what`, for whatever reading or parsing raises;
-    an error of a kind of its own where parsing raised it.
+    Raises a one-line RingloomError that starts with `what` if reading or parsing fails; an error
+    from parsing that is a RingloomError keeps its class.
     """
     try:
         path = Path(path)
@@ -68,17 +68,17 @@ def read(
 
 
 def _advice(limit: int) -> str:
-    """Returns how to raise a limit that can be raised."""
-    return f": set {TOLD}, where the file is trusted" if limit == largest() else ""
+    """Returns how to raise the limit, if it can be raised."""
+    return f": set {TOLD} if you trust the file" if limit == largest() else ""
 
 
 def parse_table(path: Path, content: bytes) -> Any:
-    """Returns the values of a file: of JSON where its name ends in .json, else of TOML."""
+    """Returns the values of a file: JSON if its name ends in .json, else TOML."""
     return (from_json if path.suffix == ".json" else from_toml)(content.decode(), SMALL)
 
 
 def from_toml(text: str, largest: int = SMALL) -> dict[str, Any]:
-    """Returns the values of a TOML text; raises ValueError for others, and for too many values."""
+    """Returns the values of a TOML text; raises ValueError if it is invalid or too large."""
     _check_values(text, ".,[{=", largest)
     return tomllib.loads(text)
 
@@ -86,8 +86,8 @@ def from_toml(text: str, largest: int = SMALL) -> dict[str, Any]:
 def from_json(text: str | bytes, largest: int = SMALL) -> Any:
     """Returns the value of a JSON text.
 
-    Raises ValueError for other texts, for a key named twice, and for more values than texts of at
-    most `largest` bytes may hold, one for 16 bytes, before any is made.
+    Raises ValueError for invalid JSON and duplicate keys, and, before any value is built, for more
+    than one value per 16 bytes of `largest`.
     """
     if isinstance(text, bytes):
         text = text.decode()
@@ -96,77 +96,77 @@ def from_json(text: str | bytes, largest: int = SMALL) -> Any:
 
 
 def _constant(text: str) -> float:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _check_values(text: str, signs: str, largest: int) -> None:
-    """Raises ValueError where the signs that stand before values are too many."""
+    """Raises ValueError if the text has too many of the signs that precede values."""
     if (values := sum(map(text.count, signs))) > (most := largest // BYTES_PER_VALUE):
-        raise ValueError(f"{values} values are more than {most}{_advice(largest)}")
+        raise ValueError(f"{values} values exceed the limit of {most}{_advice(largest)}")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) < len(pairs):
-        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"{twice[:40]!r} is named twice in an object")
+        ((duplicate, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"duplicate key {duplicate[:40]!r} in an object")
     return entries
 
 
 def write(path: str | Path, content: bytes) -> None:
-    """Writes a file, of which nobody ever sees a part; raises RingloomError where that fails.
+    """Writes a file atomically; raises RingloomError if that fails.
 
-    What no new file can stand for is written in place: a pipe, a mount, a file of another owner,
-    or one in a folder that cannot be changed.
+    Targets that a new file cannot replace are written in place: pipes, mounts, files of another
+    owner, and files in read-only folders.
     """
     with writing(path):
-        if not _replaced(Path(path), content):
+        if not _replace_file(Path(path), content):
             Path(path).write_bytes(content)
 
 
-def _replaced(path: Path, content: bytes) -> bool:
-    """Returns True if a new file has taken the place of what was there, if anything."""
-    place = Path(os.path.realpath(path))  # a link stays one
+def _replace_file(path: Path, content: bytes) -> bool:
+    """Returns True if a new file has replaced the old one, if any."""
+    place = Path(os.path.realpath(path))  # keeps symbolic links
     old = path.stat() if path.exists() else None
     own = old is None or (S_ISREG(old.st_mode) and os.access(path, os.W_OK))
     if not (own and os.access(place.parent, os.W_OK)):
         return False
-    beside = place.with_name(f".{uuid4().hex}")
+    draft = place.with_name(f".{uuid4().hex}")
     try:
-        beside.write_bytes(content)
+        draft.write_bytes(content)
         if old:
-            new = beside.stat()
+            new = draft.stat()
             if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
                 return False
-            beside.chmod(S_IMODE(old.st_mode))
-        with suppress(OSError):  # as for a mount
-            os.replace(beside, place)
+            draft.chmod(S_IMODE(old.st_mode))
+        with suppress(OSError):  # for example on a mount
+            os.replace(draft, place)
             return True
         return False
     finally:
-        beside.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
 
 
 def is_file(path: str | Path) -> bool:
-    """Returns True for a file, False for everything else, names that no file can have included."""
+    """Returns True for a file, False for everything else, including invalid names."""
     return os.path.isfile(path)
 
 
 def make_folder(path: str | Path) -> None:
-    """Makes a folder where there is none; raises RingloomError where that fails."""
+    """Makes a folder unless it exists; raises RingloomError if that fails."""
     with writing(path):
         Path(path).mkdir(parents=True, exist_ok=True)
 
 
 def with_folder(path: str) -> str:
-    """Returns the path of a file to write; raises RingloomError where its folder does not exist."""
+    """Returns the path of a file to write; raises RingloomError if its folder does not exist."""
     with writing(path):
         os.stat(f"{os.path.dirname(os.path.realpath(path))}/")
     return path
 
 
 def can_name(text: str) -> bool:
-    """Returns True for what the system can take for the name of a file."""
+    """Returns True if the operating system accepts the text as a file name."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -175,13 +175,13 @@ def can_name(text: str) -> bool:
 
 @contextmanager
 def writing(path: str | Path) -> Iterator[None]:
-    """Raises RingloomError where what is done inside cannot write a file or folder."""
+    """Turns failures to write a file or folder inside the block into RingloomErrors."""
     name = str(path) if isinstance(path, Path) else path
     if not isinstance(name, str) or name in ("", "-") or not can_name(name):
-        raise RingloomError(f"cannot write {brief(name)}: give the name of a file")
+        raise RingloomError(f"cannot write {brief(name)}: it is not a file name")
     try:
         yield
-    except BrokenPipeError:  # who reads has enough
+    except BrokenPipeError:  # the reader has stopped reading
         raise
     except OSError as error:
         raise RingloomError(f"cannot write {path}: {error.strerror or error}") from None

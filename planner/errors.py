@@ -6,56 +6,56 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
-LONGEST_WORD = 200  # characters of what was given that a message repeats
+LONGEST_WORD = 200  # characters of an input that a message repeats
 
 
 class RingloomError(ValueError):
     """Bad input of any kind: a plan, a file, a table of numbers, hardware, an address.
 
-    Its text can be shown on any terminal, whatever was given.
+    Its text is safe to show on any terminal, whatever the input.
     """
 
     def __init__(self, text: object = "") -> None:
-        super().__init__(shown(str(text)))
+        super().__init__(safe_text(str(text)))
 
 
 class PlanError(RingloomError):
-    """A plan, mask, partition or workload that cannot mean anything."""
+    """An invalid plan, mask, partition or workload."""
 
 
-class Reasons(PlanError):
-    """A PlanError for several reasons, each on a line of its own."""
+class MultiPlanError(PlanError):
+    """A PlanError that gives several reasons, one per line."""
 
 
-def shown(text: str) -> str:
-    """Returns a text that a message may show: endless words cut, control characters escaped."""
+def safe_text(text: str) -> str:
+    """Returns the text with overlong words shortened and control characters escaped."""
     endless = rf"\S{{{LONGEST_WORD + 1},}}"
     return printable(re.sub(endless, lambda word: f"{word[0][:120]}...{word[0][-40:]}", text))
 
 
 def printable(text: str) -> str:
-    """Returns a text whose control characters, but line ends and tabs, are escape sequences."""
+    """Returns the text with control characters other than newlines and tabs escaped."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in "\n\t" else escaped(c) for c in text)
+    return "".join(c if c.isprintable() or c in "\n\t" else escape(c) for c in text)
 
 
-def escaped(character: str) -> str:
-    """Returns the escape sequence that stands for a character in Python."""
+def escape(character: str) -> str:
+    """Returns the Python escape sequence of a character."""
     return character.encode("unicode_escape").decode()
 
 
 def brief(value: object) -> str:
-    """Returns the Python of a value on one line, its middle left out when long."""
+    """Returns the repr of a value on one line, shortened in the middle if long."""
     try:
         text = " ".join(repr(value).split())
-    except ValueError:  # Python prints no number of more than 4,300 digits
+    except ValueError:  # Python refuses to print a number of more than 4,300 digits
         text = "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:42]}...{text[-15:]}"
 
 
-def each(kind: type[Value], given: Any, what: str) -> tuple[Value, ...]:
-    """Returns the values that are given, one or several; raises PlanError for other types."""
+def as_tuple_of(kind: type[Value], given: Any, what: str) -> tuple[Value, ...]:
+    """Returns one or several values as a tuple; raises PlanError for values of another type."""
     one = isinstance(given, kind) or not isinstance(given, Iterable)
     values = (given,) if one else tuple(given)
     for value in values:
@@ -65,13 +65,13 @@ def each(kind: type[Value], given: Any, what: str) -> tuple[Value, ...]:
 
 
 def unknown(what: str, value: object, known: Iterable[str], how: str = "choose one of") -> str:
-    """Returns what to say of a name that is not known: the one most like it, and all there are."""
+    """Returns the message for an unknown name: the closest known name, and all known names."""
     written = str(value)[:200]
     return f"unknown {what} {brief(value)}: {choices(written, known, how)}"
 
 
 def choices(written: str, known: Iterable[str], how: str = "choose one of") -> str:
-    """Returns the name most like what is written, as a question, and all names that there are."""
+    """Returns the known name closest to the input, as a question, and all known names."""
     names = list(known)
     near = nearest(written, names)
     like = f"did you mean {near!r}? " if near else ""
@@ -79,7 +79,7 @@ def choices(written: str, known: Iterable[str], how: str = "choose one of") -> s
 
 
 def nearest(written: str, names: Iterable[str]) -> str:
-    """Returns the name that begins as what is written, or is most like it, or "" for none."""
+    """Returns a name that starts with the input, else the closest name, or "" for none."""
     asked, small = written.lower(), {name.lower(): name for name in names}
     begun = [name for name in small if asked and name.startswith(asked)]
     near = begun or get_close_matches(asked, small, 1)

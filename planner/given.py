@@ -1,11 +1,11 @@
-"""Numbers and names that files, commands and callers give: read here, whoever asks.
+"""Checks numbers and names from files, commands and callers.
 
-whole(what, value)    a whole number within bounds
+whole(what, value)    an integer within bounds
 number(what, value)   a finite number within bounds
-tokens(text)          a whole number as people write it: 4096, 256k, 1M
-integer(text)         a whole number in digits: 3, -1
-decimal(text)         a number as people write it: 0.5, -3, 2e-6
-name(what, value)     a text of one line that a terminal, a file and a page can show
+tokens(text)          an integer, perhaps with a suffix: 4096, 256k, 1M
+integer(text)         an integer in digits: 3, -1
+decimal(text)         a decimal number: 0.5, -3, 2e-6
+name(what, value)     one printable line of text
 """
 
 import math
@@ -17,13 +17,13 @@ from typing import Any
 from ringloom.planner.errors import PlanError, RingloomError, brief
 
 LONGEST_NAME = 200  # characters
-LARGEST_NUMBER = 1e300  # what is beyond overflows in the first sum
+LARGEST_NUMBER = 1e300  # anything larger overflows in the first sum
 SUFFIX = {"": 1, "k": 2**10, "K": 2**10, "M": 2**20}
 DECIMAL = re.compile(r"\s*[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?\s*")
 
 
 def whole(what: str, value: Any, least: int = 0, most: int | None = None) -> int:
-    """Returns the value as a plain int; raises PlanError unless it is whole and within bounds."""
+    """Returns the value as an int; raises PlanError unless it is an integer within bounds."""
     try:
         integer = index(value)
     except TypeError:
@@ -50,7 +50,7 @@ def number(
 
 
 def tokens(text: str) -> int:
-    """Returns the number of `4096`, `256k` or `1M`; k and M are powers of two."""
+    """Returns the integer that `4096`, `256k` or `1M` stands for; k and M are powers of two."""
     digits = re.fullmatch(r"([0-9]{1,18})([kKM]?)", text.strip())
     if not digits:
         raise PlanError(f"{brief(text)} is not a number of tokens, such as 4096, 256k or 1M")
@@ -58,14 +58,14 @@ def tokens(text: str) -> int:
 
 
 def integer(text: str) -> int:
-    """Returns the whole number of a text; raises RingloomError for any other text."""
+    """Returns the integer that a text stands for; raises RingloomError for any other text."""
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
         raise RingloomError(f"{brief(text)} is not a whole number")
     return int(text)
 
 
 def decimal(text: str) -> float:
-    """Returns the finite number of a text; raises RingloomError for any other text."""
+    """Returns the finite number that a text stands for; raises RingloomError for any other text."""
     value = float(text) if DECIMAL.fullmatch(text) else math.inf
     if not abs(value) <= LARGEST_NUMBER:
         raise RingloomError(f"{brief(text)} is not a number")
@@ -73,10 +73,10 @@ def decimal(text: str) -> float:
 
 
 def name(what: str, value: Any, longest: int = LONGEST_NAME) -> str:
-    """Returns the text; raises RingloomError unless it is one line of at most so many characters.
+    """Returns the text; raises RingloomError unless it is one line of at most `longest` characters.
 
-    Control characters, which move a terminal's cursor, and halves of characters, which no file
-    holds, are refused.
+    Control characters, which can move a terminal's cursor, and lone surrogates, which files cannot
+    store, are refused.
     """
     if not isinstance(value, str):
         raise RingloomError(f"{what} must be a text, not {brief(value)}")

@@ -1,14 +1,14 @@
 """plan    ::= Plan(name, workload, ranks, partition, pass_, start, buffers, steps)
-step    ::= Step(attends, moves)         moves read what attends of this step do not yet change
+step    ::= Step(attends, moves)         moves read the state before this step's attends
 attend  ::= Attend(rank, q, kv)          a rectangle: q blocks x kv blocks, on one rank
 move    ::= Move(tensors, blocks, src, dst)   one message per row
-held    ::= InitialCopy(tensors, blocks, rank)  copies that are already elsewhere before step 0
+copy    ::= InitialCopy(tensors, blocks, rank)   copies on other ranks before step 0
 tensor  ::= Q DOUT STATS OUT DQ (query side) | KV DKV (KV side)
 
-By columns: a node holds small-integer arrays over its rows, -1 for "no block"; never an object
-per device. In a step: (1) every move reads its source as it was at the step's start: an input is
-copied, an accumulator is transferred (removed); (2) attends read inputs as they were at the step's
-start; (3) what attends produce, then what arrives, is added, in node order.
+Nodes are stored by columns: small-integer arrays over rows, -1 for "no block", never an object per
+device. Within a step: (1) every move reads its source as of the start of the step: an input is
+copied, an accumulator is transferred (removed); (2) attends read inputs as of the start of the
+step; (3) the results of attends, then the arrivals, are added, in node order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,10 +18,10 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ringloom.planner.columns import chosen, flat, stacked
-from ringloom.planner.errors import PlanError, brief, each
+from ringloom.planner.columns import flat, row_index, vstack_padded
+from ringloom.planner.errors import PlanError, as_tuple_of, brief
 from ringloom.planner.masks.mask import SideName
-from ringloom.planner.partitions import SMALL, Ints, Partition, Side, check_places, printed
+from ringloom.planner.partitions import SMALL, Ints, Partition, Side, check_places, describe
 from ringloom.planner.workload import DTYPES, Workload, check_request
 
 Pass = Literal["forward", "backward"]
@@ -41,14 +41,11 @@ class Tensor:
     wide: bool = False  # kept in 32 bit (64 for float64 inputs), whatever the inputs' dtype
 
     def elements(self, work: Workload) -> int:
-        """Elements of the vectors of one token and head."""
+        """Returns the number of vector elements per token and head."""
         return sum(getattr(work, dim) for dim in self.vectors)
 
     def bytes_per_token(self, work: Workload, finished: bool = False) -> int:
-        """Bytes per token and head of the tensor's own head count, all batch rows together.
-
-        The vectors of a finished sum are rounded to the inputs' dtype.
-        """
+        """Returns the bytes per token and head, over the whole batch; `finished`: input dtype."""
         size = DTYPES[work.dtype]
         wide = max(4, size) if self.wide else size
         vectors = self.elements(work) * (size if finished else wide)
@@ -77,7 +74,7 @@ QUERY_SIDE: dict[Pass, tuple[str, ...]] = {"forward": ("Q",), "backward": ("Q", 
 
 
 def result(pass_: Pass) -> str:
-    """The accumulator of the query side."""
+    """Returns the accumulator of the query side."""
     return ACCUMULATORS[pass_][0]
 
 
@@ -97,7 +94,7 @@ def _column(values: ArrayLike, what: str) -> Ints:
 
 
 def _bundle(values: ArrayLike, rows: int, what: str) -> tuple[Ints, Rows]:
-    """Blocks per row as [rows, width], and which rows hold one: True where every place does."""
+    """Returns blocks as [rows, width], and which rows hold one; True if no place is empty."""
     table = _column(values, what)
     if table.ndim == 1:
         table = table[:, None]
@@ -123,10 +120,10 @@ def _value(field: Any) -> Any:
 
 
 class Node:
-    """Columns over rows, which compare by value and print as Python.
+    """Columns over rows; nodes compare by value and print as Python.
 
-    Columns of ranks are [n], tables of blocks [n, w] with -1 for none. A row that lacks a block in
-    one of the tables is dropped, then a place of a table that is empty in all rows that are left.
+    Columns of ranks are [n], tables of blocks [n, w], padded with -1. Rows without a block in one
+    of the tables are dropped, then table columns that are empty in all remaining rows.
     """
 
     __slots__: tuple[str, ...] = ()
@@ -143,7 +140,7 @@ class Node:
         for name, values in tables.items():
             columns[name], present = _bundle(values, len(first), f"{kind}: {name}")
             kept = kept & present
-        rows = chosen(kept) if isinstance(kept, np.ndarray) and not kept.all() else None
+        rows = row_index(kept) if isinstance(kept, np.ndarray) and not kept.all() else None
         for name, column in columns.items():
             object.__setattr__(self, name, _part(column, rows))
 
@@ -151,20 +148,20 @@ class Node:
         return tuple(getattr(self, name) for name in self.__slots__)
 
     def only(self, rows: NDArray[Any] | slice) -> Self:
-        """Returns some of the rows, by their numbers or marked: bool [n]."""
+        """Returns a subset of the rows, by index or by a bool mask [n]."""
         if isinstance(rows, np.ndarray) and rows.dtype == np.bool_:
             if rows.all():
                 return self
-            rows = chosen(rows)
+            rows = row_index(rows)
         return type(self)(*(f[rows] if isinstance(f, np.ndarray) else f for f in self._fields()))
 
     @classmethod
     def joined(cls, nodes: Sequence[Self]) -> Self:
-        """Returns the rows of several nodes, of the same tensors, as one."""
+        """Returns one node with the rows of several nodes of the same tensors."""
         if len(nodes) == 1:
             return nodes[0]
         columns = zip(*(node._fields() for node in nodes), strict=True)
-        return cls(*(stacked(c) if isinstance(c[0], np.ndarray) else c[0] for c in columns))
+        return cls(*(vstack_padded(c) if isinstance(c[0], np.ndarray) else c[0] for c in columns))
 
     def __len__(self) -> int:
         return len(getattr(self, self.__slots__[-1]))
@@ -185,11 +182,11 @@ class Node:
 
 
 def _part(column: Ints, rows: NDArray[np.bool_] | slice | None) -> Ints:
-    """Returns some rows of a column, a table without the places that are empty in all of them."""
+    """Returns the given rows of a column, without table columns that are empty in all of them."""
     part = column if rows is None else column[rows]
     if part.ndim == 2 and part.min(initial=0) < 0:
         used = np.array([place.max(initial=-1) >= 0 for place in part.T])
-        part = part if used.all() else part[:, chosen(used)]
+        part = part if used.all() else part[:, row_index(used)]
     return part
 
 
@@ -206,13 +203,13 @@ class Carrying(Node):
 
     @property
     def accumulates(self) -> bool:
-        """Returns True for partial sums, False for copies of inputs."""
+        """True for partial sums, False for copies of inputs."""
         return TENSORS[self.tensors[0]].accumulates
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Attend(Node):
-    """On `rank` [n], q blocks [n, a] attend kv blocks [n, b]; tiles follow from the mask."""
+    """On `rank` [n], q blocks [n, a] attend to kv blocks [n, b]; tiles follow from the mask."""
 
     rank: Ints
     q: Ints
@@ -241,7 +238,7 @@ class Move(Carrying):
         self._put({"src": src, "dst": dst}, {"blocks": blocks})
 
     def flat(self) -> tuple[Index, Index, Index]:
-        """(block, src, dst), one entry per block that travels."""
+        """Returns (block, src, dst), one entry per block that travels."""
         row, column = np.nonzero(self.blocks >= 0)
         block, src, dst = self.blocks[row, column], self.src[row], self.dst[row]
         return block.astype(np.intp), src.astype(np.intp), dst.astype(np.intp)
@@ -251,7 +248,7 @@ class Move(Carrying):
 class InitialCopy(Carrying):
     """Initial copies: `blocks` [n, w] of each tensor, resident on `rank` [n] before step 0.
 
-    Of inputs, and in a backward pass of OUT: the finished result, to read and not to add to.
+    Only inputs and, in a backward pass, OUT: the finished result, which is read-only.
     """
 
     tensors: tuple[str, ...]
@@ -261,19 +258,19 @@ class InitialCopy(Carrying):
     def __init__(self, tensors: Sequence[str], blocks: ArrayLike, rank: ArrayLike) -> None:
         object.__setattr__(self, "tensors", _names(tensors))
         if self.accumulates and self.tensors != ("OUT",):
-            raise PlanError(f"{self.tensors[0]} is an accumulator: only inputs and OUT can be held")
+            raise PlanError(f"{self.tensors[0]} is an accumulator; initial copies: inputs and OUT")
         self._put({"rank": rank}, {"blocks": blocks})
 
     def flat(self) -> tuple[Index, Index]:
-        """(block, rank), one entry per copy."""
+        """Returns (block, rank), one entry per copy."""
         rank, block = flat(self.rank, self.blocks)
         return block, rank
 
 
 def _names(tensors: Sequence[str]) -> tuple[str, ...]:
-    names = each(str, tensors, "tensors")
+    names = as_tuple_of(str, tensors, "tensors")
     if not names or len(set(names)) < len(names):
-        raise PlanError(f"a message names its tensors once each, not {brief(names)}")
+        raise PlanError(f"a message names each of its tensors once, not {brief(names)}")
     if unknown := [t for t in names if t not in TENSORS]:
         raise PlanError(f"unknown tensor {brief(unknown[0])}: choose among {', '.join(TENSORS)}")
     if len({(TENSORS[t].side, TENSORS[t].accumulates) for t in names}) > 1:
@@ -290,30 +287,30 @@ class Step:
 
     def __post_init__(self) -> None:
         for name, kind in (("attends", Attend), ("moves", Move)):
-            nodes = each(kind, getattr(self, name), name)
+            nodes = as_tuple_of(kind, getattr(self, name), name)
             object.__setattr__(self, name, tuple(filter(len, nodes)))
 
     def __bool__(self) -> bool:
         return bool(self.attends or self.moves)
 
     def joined(self) -> "Step":
-        """Returns the step with one attend, and one move of the same tensors."""
+        """Returns the step with its attends joined, and its moves joined by tensors."""
         kinds = dict.fromkeys(move.tensors for move in self.moves)
         moves = (Move.joined([m for m in self.moves if m.tensors == kind]) for kind in kinds)
         return Step((Attend.joined(self.attends),) if self.attends else (), tuple(moves))
 
     def __repr__(self) -> str:
         attends, messages = (sum(map(len, nodes)) for nodes in (self.attends, self.moves))
-        return printed(self, attends + messages, f"of {attends} attends and {messages} messages")
+        return describe(self, attends + messages, f"of {attends} attends and {messages} messages")
 
 
 @dataclass(frozen=True)
 class Plan:
     """The attends and moves of one pass of one workload, step by step.
 
-    `buffers` bounds, per tensor, the blocks of other owners that a rank may hold at once (incoming
-    ones count). Empty steps are dropped. Raises PlanError where names, ranks and block numbers do
-    not fit.
+    `buffers` bounds, per tensor, how many blocks of other owners a rank may hold at once, incoming
+    ones included. Empty steps are dropped. Raises PlanError if names, ranks or block numbers are
+    inconsistent.
     """
 
     name: str
@@ -326,12 +323,13 @@ class Plan:
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "steps", tuple(filter(None, each(Step, self.steps, "steps"))))
-        object.__setattr__(self, "start", each(InitialCopy, self.start, "start"))
+        steps = as_tuple_of(Step, self.steps, "steps")
+        object.__setattr__(self, "steps", tuple(filter(None, steps)))
+        object.__setattr__(self, "start", as_tuple_of(InitialCopy, self.start, "start"))
         if self.pass_ not in INPUTS:
             raise PlanError(f"a pass is forward or backward, not {brief(self.pass_)}")
         check_request(self.workload, self.ranks, "a plan")
-        each(Partition, (self.partition,), "partition")
+        as_tuple_of(Partition, (self.partition,), "partition")
         self.partition.check(self.workload, self.ranks)
         check_places(self.ranks, max(len(self.partition.q), len(self.partition.kv)))
         for tensor, slots in self.buffers:
@@ -364,26 +362,26 @@ class Plan:
             raise PlanError(f"{where}: {tensor} block {blocks.max()}, but there are {have}")
 
     def side(self, tensor: str) -> Side:
-        """The side that a tensor's blocks belong to."""
+        """Returns the side that a tensor's blocks belong to."""
         return self.partition.side(TENSORS[_names(tensor)[0]].side)
 
     def block_bytes(self, tensor: str, finished: bool = False) -> NDArray[np.int64]:
-        """Bytes of each block of a tensor, all batch rows together: int64 [blocks].
+        """Returns the bytes of each block of a tensor, over the whole batch: int64 [blocks].
 
-        Finished sums are in the inputs' dtype, and so is OUT where the forward pass left it.
+        Finished sums have the input dtype, and so does an OUT left by the forward pass.
         """
         side, left = self.side(tensor), (tensor, self.pass_) == ("OUT", "backward")
-        each = TENSORS[tensor].bytes_per_token(self.workload, finished or left)
-        return side.sizes * side.head_counts * each
+        size = TENSORS[tensor].bytes_per_token(self.workload, finished or left)
+        return side.sizes * side.head_counts * size
 
     @property
     def rounds(self) -> int:
-        """The number of steps with attends."""
+        """Number of steps with attends."""
         return sum(bool(step.attends) for step in self.steps)
 
     @property
     def rows(self) -> int:
-        """The number of rectangles and messages."""
+        """Number of rectangles and messages."""
         return sum(len(a) for _, a in self.attends()) + sum(len(m) for _, m in self.moves())
 
     def moves(self) -> Iterator[tuple[int, Move]]:
@@ -397,4 +395,4 @@ class Plan:
     def __repr__(self) -> str:
         size = max(self.rows, len(self.partition.q), len(self.partition.kv))
         about = f"{self.ranks} ranks, {self.rounds} rounds, {self.rows} rows"
-        return printed(self, size, f"{self.name} {self.pass_}: {about}")
+        return describe(self, size, f"{self.name} {self.pass_}: {about}")

@@ -1,5 +1,5 @@
 """needing(extra, module)   imports a module whose libraries an extra installs.
-require(extra, library)  raises where a library is missing that another process imports.
+require(extra, library)  raises if a library that another process imports is missing.
 """
 
 from importlib import import_module
@@ -18,7 +18,7 @@ def needing(extra: str, module: str) -> Any:
 
 
 def require(extra: str, library: str) -> None:
-    """Raises RingloomError, with the command to install it, where a library is missing."""
+    """Raises RingloomError with the install command if a library is missing."""
     if find_spec(library) is None:
         raise _missing(extra, library)
 

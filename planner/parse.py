@@ -1,4 +1,4 @@
-"""Parses the text of a schedule, as on the command line, and JSON of a mask's file.
+"""Parses a schedule as written on the command line, and the JSON of a mask file.
 
 schedule ::= NAME(":" KEY "=" VALUE)*
 """
@@ -12,11 +12,11 @@ from ringloom.planner.given import tokens
 
 
 def schedule(text: str) -> tuple[str, dict[str, int | str]]:
-    """Returns name and parameters of `striped`, `striped:grain=16`, `usp:ulysses=2:ring=4`."""
+    """Returns name and parameters of a text such as `striped` or `usp:ulysses=2:ring=4`."""
     name, *settings = text.strip().split(":")
     if not re.fullmatch(r"[\w.+-]+", name):
         raise PlanError(
-            f"{brief(text)} does not begin with a schedule's name, as in striped:grain=16"
+            f"{brief(text)} does not start with a schedule name, as in striped:grain=16"
         )
     parameters: dict[str, int | str] = {}
     for setting in settings:
@@ -30,7 +30,7 @@ def schedule(text: str) -> tuple[str, dict[str, int | str]]:
 
 
 def from_json(text: str, expected: str) -> Any:
-    """Returns the value of a JSON text; raises PlanError, which ends in `expected`, for others."""
+    """Returns the value of a JSON text; raises PlanError, ending in `expected`, if invalid."""
     try:
         return disk.from_json(text, disk.USUAL)
     except (ValueError, RecursionError) as error:

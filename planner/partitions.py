@@ -15,32 +15,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringloom.planner.columns import by_group
-from ringloom.planner.errors import PlanError, brief, each
+from ringloom.planner.errors import PlanError, as_tuple_of, brief
 from ringloom.planner.one_line import OneLine, python
 from ringloom.planner.workload import Workload
 
 Ints = NDArray[np.int32]
 Ranges = tuple[range, ...]
-LARGEST = 1 << 28  # ranks x blocks: the verifier and the passes keep tables of this size
-SMALL = 16  # rows or blocks up to which a plan and its parts print as Python; of more, in a line
+LARGEST = 1 << 28  # ranks x blocks: the size of tables of the verifier and the passes
+SMALL = 16  # plans and their parts of more rows or blocks print as a summary, not as Python
 WINDOW = 1 << 24  # positions checked for overlaps at a time
 
 
 def check_places(ranks: int, blocks: int) -> None:
-    """Raise PlanError, with both numbers, for so many blocks that no table of places may hold them.
+    """Raise PlanError if a table of ranks x blocks, or of ranks x ranks, would be too large.
 
-    Tables are as wide as there are ranks, too. Schedules of about as many blocks as pairs of ranks
-    ask before they make any.
+    Schedules with about one block per pair of ranks call this before they make any block.
     """
     if ranks * max(ranks, blocks) > LARGEST:
         other = f"{ranks} ranks" if ranks > blocks else f"{blocks} blocks"
-        raise PlanError(
-            f"{ranks} ranks x {other} is more than the {LARGEST} places that a plan may have"
-        )
+        raise PlanError(f"{ranks} ranks x {other} exceed the limit of {LARGEST} table entries")
 
 
-def printed(value: Any, size: int, words: str) -> str:
-    """Returns the Python that builds a dataclass of at most `SMALL` rows or blocks, else a line."""
+def describe(value: Any, size: int, words: str) -> str:
+    """Returns the Python that builds a dataclass, or its name and `words` if `size` > `SMALL`."""
     name = type(value).__name__
     if size > SMALL:
         return f"<{name} {words}>"
@@ -57,15 +54,15 @@ class Block(OneLine):
     home: int
 
     def __post_init__(self) -> None:
-        positions = each(range, self.positions, "positions")
+        positions = as_tuple_of(range, self.positions, "positions")
         for part in positions:
             if part.step < 1 or (part.start < 0 and part):
                 raise PlanError(f"positions must ascend from 0 or above, not {part}")
-        each(range, (self.heads,), "heads")
+        as_tuple_of(range, (self.heads,), "heads")
         if self.heads.step != 1 or self.heads.start < 0 or not self.heads:
-            raise PlanError(f"a head slice is a non-empty range of step 1, not {self.heads}")
+            raise PlanError(f"heads must be a non-empty range of step 1, not {self.heads}")
         if self.home < 0:
-            raise PlanError(f"an owner is a rank from 0 up, not {self.home}")
+            raise PlanError(f"home must be a rank, 0 or above, not {self.home}")
         object.__setattr__(self, "positions", tuple(filter(None, positions)))
 
     @property
@@ -75,30 +72,30 @@ class Block(OneLine):
 
     @property
     def size(self) -> int:
-        """Tokens in the block."""
+        """Number of tokens in the block."""
         return sum(map(len, self.positions))
 
     def tokens(self) -> NDArray[np.int64]:
-        """Positions of the block's tokens, ascending: int64 [size]."""
+        """Returns the positions of the block's tokens, ascending: int64 [size]."""
         return merge(self.positions)
 
 
 def merge(positions: Ranges) -> NDArray[np.int64]:
-    """The positions of some ranges, ascending."""
+    """Returns the positions in some ranges, ascending."""
     parts = [np.arange(p.start, p.stop, p.step, dtype=np.int64) for p in positions]
     if len(parts) == 1 and positions[0].step > 0:
         return parts[0]
     return np.sort(np.concatenate(parts), kind="stable") if parts else np.zeros(0, np.int64)
 
 
-def _laid_out(pieces: Iterable[Ranges]) -> NDArray[np.int64]:
-    """The positions of pieces one after the other, of alike ones once."""
+def _concatenate(pieces: Iterable[Ranges]) -> NDArray[np.int64]:
+    """Returns the concatenated positions of the distinct pieces."""
     parts = [merge(positions) for positions in dict.fromkeys(pieces)]
     return np.concatenate(parts or [np.zeros(0, np.int64)])
 
 
-def shifted(positions: Ranges, by: int) -> Ranges:
-    """The same ranges further on."""
+def shift(positions: Ranges, by: int) -> Ranges:
+    """Returns the ranges shifted by a number of positions."""
     return tuple(range(p.start + by, p.stop + by, p.step) for p in positions)
 
 
@@ -109,7 +106,7 @@ class Side:
     blocks: tuple[Block, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "blocks", each(Block, self.blocks, "blocks"))
+        object.__setattr__(self, "blocks", as_tuple_of(Block, self.blocks, "blocks"))
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -122,14 +119,14 @@ class Side:
         return self._hash
 
     def __repr__(self) -> str:
-        return printed(self, len(self), f"of {len(self)} blocks")
+        return describe(self, len(self), f"of {len(self)} blocks")
 
     @cached_property  # `ringloom compare --ranks 1024`, usp
     def _tiled(self) -> set[tuple[int, int]]:
-        """The tokens and heads that the blocks are known to cover exactly once."""
+        """(tokens, heads) already known to be covered exactly once by the blocks."""
         return set()
 
-    @cached_property  # passes ask again for each message: `ringloom compare --ranks 1024`
+    @cached_property  # passes ask for each message: `ringloom compare --ranks 1024`
     def owners(self) -> Ints:
         """The owner of each block, a rank."""
         return np.array([b.home for b in self.blocks], np.int32)
@@ -146,7 +143,7 @@ class Side:
 
     @cached_property  # benchmarks/bench_scale.py, zigzag
     def chunks(self) -> tuple[Ranges, ...]:
-        """The distinct sets of positions; blocks of several head slices share one."""
+        """The distinct sets of positions; blocks of different head slices share one."""
         return tuple(dict.fromkeys(b.positions for b in self.blocks))
 
     @cached_property  # `ringloom compare --ranks 64` takes 1.4 times as long without
@@ -165,33 +162,33 @@ class Side:
         return _indices((b.heads for b in self.blocks), self.slices)
 
     def owned(self, ranks: int) -> Ints:
-        """Blocks that each rank owns, in block order: int32 [ranks, widest], padded with -1.
+        """Returns the blocks that each rank owns, in order: int32 [ranks, widest], padded with -1.
 
-        By columns in memory, along which plans are made and read.
+        Column-major, since plans are built and read by columns.
         """
         return by_group(self.owners, ranks)
 
     def positions(self, rank: int) -> NDArray[np.int64]:
-        """Positions that `rank` holds in layout order, each once however many head slices."""
-        return _laid_out(b.positions for b in self.blocks if b.home == rank)
+        """Returns the positions that `rank` owns, in layout order, once for all head slices."""
+        return _concatenate(b.positions for b in self.blocks if b.home == rank)
 
     def shards(self, ranks: int) -> list[NDArray[np.int64]]:
-        """The positions of each rank."""
+        """Returns the positions of each rank."""
         pieces: list[list[Ranges]] = [[] for _ in range(ranks)]
         for block in self.blocks:
             pieces[block.home].append(block.positions)
-        return [*map(_laid_out, pieces)]
+        return [*map(_concatenate, pieces)]
 
     def check_tiling(self, tokens: int, heads: int, name: str) -> None:
         """Raise PlanError unless the blocks cover `tokens` x `heads` exactly once.
 
-        Rewrites make plan after plan of the same sides, which are looked at the first time.
+        Checked once per side, since passes make many plans of the same sides.
         """
         if (tokens, heads) in self._tiled:
             return
         cuts = sorted({0, heads} | {e for s in self.slices for e in (s.start, s.stop)})
         if cuts[-1] > heads:
-            raise PlanError(f"{name} side: a head slice ends at {cuts[-1]}, but heads are {heads}")
+            raise PlanError(f"{name} side: a head slice ends at {cuts[-1]} of {heads} heads")
         seen = set[bytes]()
         for low, high in pairwise(cuts):
             over = np.array([s.start <= low and high <= s.stop for s in self.slices], bool)
@@ -204,7 +201,7 @@ class Side:
 
 
 def heads_in_common(q: Sequence[range], kv: Sequence[range], group: int) -> NDArray[np.int64]:
-    """Query heads of which a q slice, and whose KV heads a kv slice, has: int64 [q, kv slices]."""
+    """Counts query heads in a q slice whose KV heads are in a kv slice: int64 [q, kv slices]."""
     low = np.maximum.outer([s.start for s in q], [s.start * group for s in kv])
     high = np.minimum.outer([s.stop for s in q], [s.stop * group for s in kv])
     return np.asarray(np.maximum(high - low, 0))
@@ -216,7 +213,7 @@ def _indices(items: Iterable[object], distinct: tuple[object, ...]) -> Ints:
 
 
 def _check_chain(parts: Sequence[range], tokens: int, where: str) -> None:
-    """Raise PlanError unless ranges of step 1 follow each other, which takes no time per token."""
+    """Raise PlanError unless ranges of step 1 are contiguous; needs no time per token."""
     end = 0
     for p in sorted((p for p in parts if p), key=lambda p: p.start):
         if p.start != end:
@@ -257,24 +254,26 @@ class Partition:
     kv: Side
 
     def __post_init__(self) -> None:
-        each(Side, (self.q, self.kv), "sides")
+        as_tuple_of(Side, (self.q, self.kv), "sides")
 
     def __repr__(self) -> str:
         q, kv = len(self.q), len(self.kv)
-        return printed(self, max(q, kv), f"of {q} query blocks and {kv} KV blocks")
+        return describe(self, max(q, kv), f"of {q} query blocks and {kv} KV blocks")
 
     def side(self, name: str) -> Side:
-        """The query side for "q", the KV side for "kv"."""
+        """Returns the query side for "q", the KV side for "kv"."""
         if name not in ("q", "kv"):
-            raise PlanError(f"a side is q or kv, not {brief(name)}")
+            raise PlanError(f"side must be q or kv, not {brief(name)}")
         return self.q if name == "q" else self.kv
 
     def check(self, work: Workload, ranks: int) -> None:
-        """Raise PlanError unless both sides tile the workload and live on `ranks` ranks."""
+        """Raise PlanError unless both sides tile the workload and all owners are among `ranks`."""
         for name, side, tokens, heads in (
             ("query", self.q, work.seq, work.heads),
             ("KV", self.kv, work.kv_seq, work.kv_heads),
         ):
             if len(side) and (owner := int(side.owners.max())) >= ranks:
-                raise PlanError(f"{name} side: rank {owner} owns a block, but ranks are {ranks}")
+                raise PlanError(
+                    f"{name} side: rank {owner} owns a block, but there are {ranks} ranks"
+                )
             side.check_tiling(tokens, heads, name)

@@ -1,4 +1,4 @@
-"""plan(schedule, workload, ranks)   from a name to verified plans: build, then a list of passes."""
+"""plan(schedule, workload, ranks)   builds a named schedule, runs passes, verifies the result."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -12,8 +12,8 @@ from ringloom.planner.layouts import Layout, own_name
 from ringloom.planner.parse import schedule as parse_schedule
 from ringloom.planner.partitions import LARGEST
 from ringloom.planner.passes.adjoint import adjoint
-from ringloom.planner.passes.pieces import joined, per_block, per_piece
-from ringloom.planner.passes.relays import direct, homeward, stay
+from ringloom.planner.passes.pieces import join_messages, per_block, per_piece
+from ringloom.planner.passes.relays import keep_local, shortcut_copies, shortcut_sums
 from ringloom.planner.passes.trim import drop_dead
 from ringloom.planner.passes.trim import trim as drop_useless
 from ringloom.planner.plans import Passes, Plans, one_plan
@@ -22,23 +22,32 @@ from ringloom.planner.verify import verify, verify_pair
 from ringloom.planner.workload import Workload, check_request
 
 Rewrite = Callable[[Plan], Plan]
-PASSES: tuple[Rewrite, ...] = (per_piece, drop_useless, stay, homeward, direct)
-BLOCKWISE: tuple[Rewrite, ...] = (
+DEFAULT_PASSES: tuple[Rewrite, ...] = (
+    per_piece,
+    drop_useless,
+    keep_local,
+    shortcut_sums,
+    shortcut_copies,
+)
+BLOCK_PASSES: tuple[Rewrite, ...] = (
     drop_dead,
     per_block,
     partial(drop_useless, regular=False),
-    stay,
-    partial(homeward, regular=False),
-    partial(direct, regular=False),
-    joined,
+    keep_local,
+    partial(shortcut_sums, regular=False),
+    partial(shortcut_copies, regular=False),
+    join_messages,
 )
-REGULAR: tuple[Rewrite, ...] = ()  # schedules as they were built, for full masks
+NO_PASSES: tuple[Rewrite, ...] = ()  # keeps schedules as built, for full masks
 Trim = Literal["messages", "blocks"]
-TRIMS: dict[Trim, tuple[Rewrite, ...]] = {"messages": PASSES, "blocks": BLOCKWISE}
+PASS_PIPELINES: dict[Trim, tuple[Rewrite, ...]] = {
+    "messages": DEFAULT_PASSES,
+    "blocks": BLOCK_PASSES,
+}
 
 
-class How(TypedDict, total=False):
-    """The options of `plan` that do not change its type."""
+class PlanOptions(TypedDict, total=False):
+    """Options of `plan` that do not change its result type."""
 
     passes: Sequence[Rewrite] | None
     trim: Trim
@@ -47,13 +56,18 @@ class How(TypedDict, total=False):
 
 @overload
 def plan(
-    schedule: str, work: Workload, ranks: int, *, pass_: Pass = "forward", **how: Unpack[How]
+    schedule: str,
+    work: Workload,
+    ranks: int,
+    *,
+    pass_: Pass = "forward",
+    **how: Unpack[PlanOptions],
 ) -> Plan: ...
 
 
 @overload
 def plan(
-    schedule: str, work: Workload, ranks: int, *, pass_: Literal["both"], **how: Unpack[How]
+    schedule: str, work: Workload, ranks: int, *, pass_: Literal["both"], **how: Unpack[PlanOptions]
 ) -> Plans: ...
 
 
@@ -69,12 +83,12 @@ def plan(
 ) -> Plan | Plans:
     """Plan a workload on `ranks` ranks by a schedule such as "striped" or "usp:ulysses=2:ring=4".
 
-    Returns a verified plan, for pass_="both" plans that unpack as (forward, backward). `trim` says
-    what the mask takes away: whole messages, so that loops stay loops, or "blocks" out of messages,
-    which sends less. `layout` takes the place of the schedule's: a name, or a partition whose
-    positions and owners to take, such as `balance` returns. Raises PlanError for an unknown
-    schedule or parameter, for a layout that the schedule does not take, and for whatever the
-    verifier refuses.
+    Returns a verified plan; with pass_="both", plans that unpack as (forward, backward). `trim`
+    says what unneeded communication to drop: whole "messages", so that loops stay loops, or also
+    "blocks" of messages, which sends less. `layout` replaces the schedule's layout: a name, or a
+    partition with the positions and owners to use, such as `balanced_layout` returns. Raises
+    PlanError for an unknown schedule or parameter, a layout that the schedule does not accept, and
+    any plan that fails verification.
     """
     check_request(work, ranks, "plan(schedule, work, ranks)")
     if pass_ == "both":
@@ -83,25 +97,25 @@ def plan(
             plan(schedule, work, ranks, pass_="backward", passes=passes, trim=trim, layout=layout),
         )
     if pass_ not in ("forward", "backward"):
-        raise PlanError(f"a pass is forward, backward or both, not {brief(pass_)}")
+        raise PlanError(f"pass_ must be forward, backward or both, not {brief(pass_)}")
     if ranks * ranks > LARGEST:  # every schedule has a block per rank at least
         most = math.isqrt(LARGEST)
         raise PlanError(
-            f"{ranks} ranks x as many blocks or more are more than the {LARGEST} places that"
-            f" tables may have: {most} ranks at the most"
+            f"{ranks} ranks need tables of more than {LARGEST} entries (ranks x blocks):"
+            f" at most {most} ranks are possible"
         )
-    if trim not in TRIMS:
-        raise PlanError(f"trim takes {' or '.join(TRIMS)}, not {brief(trim)}")
+    if trim not in PASS_PIPELINES:
+        raise PlanError(f"trim must be {' or '.join(PASS_PIPELINES)}, not {brief(trim)}")
     recipe, parameters = find_schedule(schedule)
     if layout is not None and "layout" not in recipe.parameters:
-        raise PlanError(f"{recipe.name} has a layout of its own")
+        raise PlanError(f"{recipe.name} has a fixed layout")
     chosen = {} if layout is None else {"layout": own_name(layout)}
     built = recipe.build(work, ranks, pass_, **(parameters | chosen))
     if not isinstance(built, Plan):
         raise PlanError(f"schedule {recipe.name} must return a plan, not {brief(built)}")
     if built.name != (name := recorded_name(schedule)):
         built = replace(built, name=name)
-    return derive(built, TRIMS[trim] if passes is None else passes)
+    return run_passes(built, PASS_PIPELINES[trim] if passes is None else passes)
 
 
 def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
@@ -112,9 +126,9 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
     known = isinstance(text, str)
     name, parameters = parse_schedule(recorded_name(text)) if known else (str(text), {})
     parameters |= {key: own_name(value) for key, value in parameters.items() if key == "layout"}
-    if name == "found":  # of a search, whose recipes `ringloom.planner.search` reads
+    if name == "found":  # a recipe of a search, which `ringloom.planner.search` reads
         raise PlanError(
-            "a found plan is made for a machine: read its file, or rebuild it by"
+            "a found plan belongs to one machine: load its file, or rebuild it with"
             " rl.rebuild(recipe, work, ranks, hardware)"
         )
     if name not in SCHEDULES:
@@ -123,14 +137,16 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
     return SCHEDULES[name], parameters
 
 
-def derive(built: Plan, passes: Iterable[Rewrite] = PASSES) -> Plan:
-    """Run passes in turn and verify the result: what they are given may still have dead tiles.
+def run_passes(built: Plan, passes: Iterable[Rewrite] = DEFAULT_PASSES) -> Plan:
+    """Run passes in turn and verify the result; the given plan may still have dead tiles.
 
-    Raises PlanError for a wrong result; where a pass fails otherwise, of the first wrong pass.
+    Raises PlanError if the result is wrong; if a pass crashes, for the first pass that broke it.
     """
-    built = one_plan(built, "derive")
+    built = one_plan(built, "run_passes")
     if not isinstance(passes, Iterable) or not all(map(callable, passes := [*passes])):
-        raise PlanError(f"passes is a list of functions, such as [rl.trim], not {brief(passes)}")
+        raise PlanError(
+            f"passes must be a list of functions, such as [rl.trim], not {brief(passes)}"
+        )
     try:
         return verify(reduce(lambda plan, rewrite: rewrite(plan), passes, built))
     except PlanError:
@@ -142,5 +158,5 @@ def derive(built: Plan, passes: Iterable[Rewrite] = PASSES) -> Plan:
 
 
 def backward_of(forward: Plan) -> Plan:
-    """Returns the verified adjoint of a forward plan, the default backward pass."""
-    return derive(adjoint(drop_useless(forward)))
+    """Returns the default backward pass: the verified adjoint of a forward plan."""
+    return run_passes(adjoint(drop_useless(forward)))

@@ -1,4 +1,4 @@
-"""Plans   the passes over one workload that belong together: forward, backward, or both."""
+"""Plans   the forward pass, the backward pass or both passes over one workload."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ AnyPlans: TypeAlias = Union[Plan, "Plans", tuple[Plan, Plan]]  # what `Plans.of`
 
 
 def one_plan(given: Plan, taker: str) -> Plan:
-    """Returns a plan that is given; raises PlanError for anything else, such as a pair."""
+    """Returns the given plan; raises PlanError for anything else, such as a pair."""
     if isinstance(given, Plan):
         return given
     raise PlanError(f"{taker} takes one plan, such as pair.forward, not {brief(given)}")
@@ -23,8 +23,8 @@ def one_plan(given: Plan, taker: str) -> Plan:
 class Plans:
     """A forward plan, a backward plan, or both; both unpack as `forward, backward = plans`.
 
-    Raises PlanError for none, for a plan of another pass, and for two that differ in workload or
-    ranks. Nothing is verified here: see `ringloom.planner.verify.ensure_verified`.
+    Raises PlanError if both are missing, if a plan is of the other pass, and if the two differ in
+    workload or ranks. Plans are not verified here: see `ringloom.planner.verify.ensure_verified`.
     """
 
     forward: Plan | None = None
@@ -38,16 +38,20 @@ class Plans:
         kinds = tuple(getattr(plan, "pass_", type(plan).__name__) for plan in self)
         given = zip(("forward", "backward"), (self.forward, self.backward), strict=True)
         if not kinds or kinds != tuple(pass_ for pass_, plan in given if plan is not None):
-            raise PlanError(f"a pair is a forward and a backward plan, not {kinds}")
+            raise PlanError(f"a pair must be a forward and a backward plan, not {kinds}")
         first, last = self.first, self[-1]
         if first.workload != last.workload:
-            raise PlanError(f"a pair has one workload, not {first.workload} and {last.workload}")
+            raise PlanError(
+                f"both plans need the same workload, not {first.workload} and {last.workload}"
+            )
         if first.ranks != last.ranks:
-            raise PlanError(f"a pair has one number of ranks, not {first.ranks} and {last.ranks}")
+            raise PlanError(
+                f"both plans need the same number of ranks, not {first.ranks} and {last.ranks}"
+            )
 
     @classmethod
     def of(cls, given: AnyPlans) -> "Plans":
-        """Returns the plans of what public functions take: a plan, plans, or a pair as a tuple."""
+        """Returns the argument of a public function (a plan, plans or a tuple) as Plans."""
         match given:
             case Plans():
                 return given
@@ -68,7 +72,7 @@ class Plans:
         return sum(1 for _ in self)
 
     def __getitem__(self, number: int) -> Plan:
-        """Returns one of them, counted as they unpack."""
+        """Returns one plan by its index in unpacking order."""
         return tuple(self)[number]
 
     @property
@@ -83,12 +87,12 @@ class Plans:
 
     @property
     def workload(self) -> Workload:
-        """The workload of all."""
+        """The workload of all plans."""
         return self.first.workload
 
     @property
     def ranks(self) -> int:
-        """The number of ranks of all."""
+        """The number of ranks of all plans."""
         return self.first.ranks
 
     @property

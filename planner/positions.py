@@ -1,4 +1,4 @@
-"""document_positions(plan)   what rotary embeddings count on each rank."""
+"""document_positions(plan)   the positions for rotary embeddings on each rank."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from ringloom.planner.plans import one_plan
 
 
 def document_positions(plan: Plan, side: SideName = "q") -> tuple[Ints, ...]:
-    """Returns each rank's positions inside documents, in the order of its shard: int64 [tokens].
+    """Returns each rank's positions within documents, in the order of its shard: int64 [tokens].
 
-    They are what rotary embeddings count: of documents from the beginning of each, its last query
-    being at its last key; of a tree along the path from its root; without either the sequence.
-    Raises PlanError where the mask has documents, but not one for every token.
+    Use them for rotary embeddings. In documents they count from the start of each document, whose
+    last query is at its last key; in a tree, along the path from the root; otherwise, from the
+    start of the sequence. Raises PlanError if the mask assigns documents to only some tokens.
     """
     work = one_plan(plan, "document_positions").workload
     begins, zero = work.mask.origins(side) or (np.zeros(1, np.int64),) * 2

@@ -1,12 +1,12 @@
-"""verify(plan)   the plan itself, or a PlanError that names step, rank and block.
+"""verify(plan)   returns the plan, or raises a PlanError that names step, rank and block.
 
 verify_pair(forward, backward)   checks initial copies of the backward pass against the forward.
-ensure_verified(given)           verifies what was not verified before.
+ensure_verified(given)           verifies plans that were not verified before.
 
-Partial-sum transfers conserve contributions, so exactly-once is three checks: every live tile is
+Partial-sum transfers conserve contributions, so exactly-once takes three checks: every live tile is
 attended exactly once, no transfer is repeated or empty, and every accumulator ends at its owner.
-With them: inputs are where moves and attends read them, copies fit the declared buffers, head
-slices agree.
+Further checks: inputs are present where moves and attends read them, copies fit the declared
+buffers, and head slices agree.
 """
 
 from typing import TypeVar
@@ -21,7 +21,7 @@ from ringloom.planner.analysis.messages import ALWAYS, last_ways
 from ringloom.planner.analysis.partial_sums import check_partial_sums
 from ringloom.planner.analysis.tables import Table, groups
 from ringloom.planner.analysis.tiles import CELLS, LIVE, Tiles, dead_edges, tiles
-from ringloom.planner.columns import chosen
+from ringloom.planner.columns import row_index
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import INPUTS, Index, Plan
 from ringloom.planner.partitions import Ints
@@ -35,7 +35,7 @@ Bytes = NDArray[np.uint8]
 
 
 def verify(given: Given) -> Given:
-    """Verify that a plan, or each of a pair and both together, is exact, or raise PlanError.
+    """Verify that a plan, or a pair of plans, is exact; raise PlanError if not.
 
     Memory is bounded by ranks x blocks.
     """
@@ -53,18 +53,18 @@ def verify(given: Given) -> Given:
 
 
 def mark_verified(plan: Plan) -> Plan:
-    """Remember on the plan itself, which never changes, that it was verified.
+    """Mark a plan, which never changes, as verified.
 
-    The mark is no field: `dataclasses.replace` makes a plan without it, whatever was replaced.
+    The mark is not a field, so `dataclasses.replace` makes an unmarked plan.
     """
     object.__setattr__(plan, MARK, True)
     return plan
 
 
 def ensure_verified(given: AnyPlans) -> Plans:
-    """The plans, each verified now unless it was before; PlanError of the first wrong one.
+    """Returns the plans after verifying those that were not; raises PlanError for a wrong plan.
 
-    A pair is compared once more with another forward plan, which may leave other copies behind.
+    A backward plan is checked again with another forward plan, which may leave other copies.
     """
     plans = Plans.of(given)
     for plan in plans:
@@ -76,15 +76,15 @@ def ensure_verified(given: AnyPlans) -> Plans:
 
 
 def verify_pair(forward: Plan, backward: Plan) -> Plans:
-    """Verify that the initial copies of a backward pass are left there by the forward pass.
+    """Verify that the forward pass leaves the initial copies of a backward pass in place.
 
-    Copies of Q and KV that ever come to the rank or are there from its start, and OUT of blocks
-    whose finished result the rank sends to its owner. Raises PlanError, also for different
-    partitions: nothing moves tokens between the passes.
+    It leaves Q and KV on every rank that ever holds them, and OUT on the rank that sends the
+    finished result to its owner. Raises PlanError, also for different partitions: nothing moves
+    tokens between the passes.
     """
     pair = Plans(forward, backward)
     if forward.partition != backward.partition:
-        raise PlanError("a backward pass has the partition of its forward pass: it differs here")
+        raise PlanError("both passes need the same partition")
     for tensor in dict.fromkeys(t for held in backward.start for t in held.tensors):
         copies = [held.flat() for held in backward.start if tensor in held.tensors]
         block, rank = map(np.concatenate, zip(*copies, strict=True))
@@ -115,7 +115,7 @@ def _left_by(forward: Plan, tensor: str, block: Index, rank: Index) -> NDArray[n
 
 
 def check_rectangles(plan: Plan, table: Tiles) -> None:
-    """One head slice per side of a rectangle, no wholly dead block in it."""
+    """Raises PlanError for a rectangle with several head slices per side, or with dead blocks."""
     for number, attend in plan.attends():
         sides = ("q", attend.q), ("kv", attend.kv)
         for side, blocks in sides if not table.one_slice else ():
@@ -136,16 +136,16 @@ def check_rectangles(plan: Plan, table: Tiles) -> None:
 
 
 def check_tiles_once(plan: Plan, table: Tiles) -> None:
-    """Each live (q block, kv block) pair is attended exactly once.
+    """Raises PlanError unless each live (q block, kv block) pair is attended exactly once.
 
-    Counted per pair of head slices, so memory is bounded by the blocks of one slice. A block that
-    a rectangle names twice has a live tile there, which counts twice.
+    Counts per pair of head slices, so memory is bounded by the blocks of one slice. A block that a
+    rectangle names twice has a live tile there, which counts twice.
     """
     q, kv, before = plan.partition.q, plan.partition.kv, list[Ints]()
     for q_slice, kv_slice in np.argwhere(table.shared_heads > 0).tolist():
         q_ids, kv_ids = np.flatnonzero(q.slice == q_slice), np.flatnonzero(kv.slice == kv_slice)
         chunks = [q.chunk[q_ids], kv.chunk[kv_ids]]
-        if not before or not all(map(np.array_equal, before, chunks)):  # slices are mostly alike
+        if not before or not all(map(np.array_equal, before, chunks)):  # mostly the same
             live = np.zeros((len(q_ids) + 1, len(kv_ids) + 1), np.uint8)  # the last: "no block"
             live[:-1, :-1] = table.chunk_kinds[np.ix_(*chunks)] & LIVE
             due, before = int(np.count_nonzero(live)), chunks
@@ -153,7 +153,7 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
         places = _places(len(q), q_ids), _places(len(kv), kv_ids)
         for _, node in plan.attends():
             of_kv = kv.slice.take(node.kv.max(axis=1)) == kv_slice
-            rows = chosen(of_kv & (q.slice.take(node.q.max(axis=1)) == q_slice))
+            rows = row_index(of_kv & (q.slice.take(node.q.max(axis=1)) == q_slice))
             sides = zip(places, (node.q, node.kv), strict=True)
             attended += _mark(state, *(place.take(blocks[rows].T) for place, blocks in sides))
         missing = state == DUE
@@ -168,16 +168,16 @@ def check_tiles_once(plan: Plan, table: Tiles) -> None:
 
 
 def _places(blocks: int, ids: Index) -> Index:
-    """Block number -> row among `ids`, the one after them for "no block"."""
-    place = np.full(blocks + 1, len(ids), np.intp)  # the last entry is what block -1 finds
+    """Maps each block number to its row among `ids`, or to the row after them."""
+    place = np.full(blocks + 1, len(ids), np.intp)  # the last entry is for block -1
     place[ids] = np.arange(len(ids))
     return place
 
 
 def _mark(state: Bytes, q: Index, kv: Index) -> int:
-    """Mark the tiles of rectangles [a, n] x [b, n] as attended.
+    """Mark the tiles of rectangles [a, n] x [b, n] as attended; returns how many are live.
 
-    Returns how many of them are live, repeats included.
+    Repeated tiles count each time.
     """
     live, flat, (height, width) = 0, state.reshape(-1), state.shape
     q = q * width
@@ -192,7 +192,7 @@ def _mark(state: Bytes, q: Index, kv: Index) -> int:
 
 
 def _blame_twice(plan: Plan, table: Tiles) -> None:
-    """Raises PlanError with the first live tile that is attended a second time."""
+    """Raises PlanError for the first live tile that is attended a second time."""
     first = dict[tuple[int, int], tuple[int, int]]()
     for number, attend in plan.attends():
         for rank, qs, kvs in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
@@ -208,7 +208,7 @@ def _blame_twice(plan: Plan, table: Tiles) -> None:
 
 
 def check_buffers(plan: Plan) -> None:
-    """No rank ever needs more slots for a tensor than `buffers` declares."""
+    """Raises PlanError if a rank ever needs more slots for a tensor than `buffers` declares."""
     for tensors in groups(plan):
         declared = [(tensor, slots) for tensor, slots in plan.buffers if tensor in tensors]
         needed, step, rank = _most_slots(plan, tensors[0]) if declared else (0, 0, 0)
@@ -221,7 +221,7 @@ def check_buffers(plan: Plan) -> None:
 
 
 def _most_slots(plan: Plan, tensor: str) -> tuple[int, int, int]:
-    """Returns the most slots that a rank needs for a tensor, the first step and rank that do."""
+    """Returns the most slots that any rank needs for a tensor, and the first step and rank."""
     most, at = 0, (0, 0)
     for step, held in held_away(plan, tensor, np.ones(len(plan.side(tensor)), np.int64)):
         needed = int(held.max())

@@ -3,8 +3,8 @@
 
 The attention to compute, independent of devices: softmax(Q K^T * scale) V under a mask.
 
-With sinks, the softmax of every query head has one logit more, which has no value: of (o, lse)
-over the keys, the result is o * sigmoid(lse - sink), and lse becomes logaddexp(lse, sink).
+With sinks, the softmax of every query head has one more logit, without a value: given (o, lse) over
+the keys, the result is o * sigmoid(lse - sink), and lse becomes logaddexp(lse, sink).
 """
 
 import sys
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ringloom.planner.errors import PlanError, brief, unknown
 from ringloom.planner.masks import Causal, Mask, parse
-from ringloom.planner.masks.mask import checked
+from ringloom.planner.masks.mask import check_mask
 from ringloom.planner.one_line import OneLine, python
 
 Positions = Sequence[int] | NDArray[np.integer]
@@ -30,11 +30,11 @@ LONGEST = 2**31 - 1  # tokens; tile areas are exact in 64-bit integers up to her
 class Workload(OneLine):
     """One attention: sizes in tokens and heads, dimensions in elements, the mask, the dtype.
 
-    `head_dim` is that of queries and keys, `v_head_dim` that of values and results, the same by
-    default. `kv_seq` defaults to `seq` and `kv_heads` to `heads`; `scale` to 1/sqrt(head_dim). A
-    mask may be written as on the command line: "causal & window:4096". `sinks`: one logit per query
-    head beside those of the keys. `dataclasses.replace` keeps every size that it is not given,
-    those that were defaults, too. Raises PlanError where the numbers cannot mean anything.
+    `head_dim` is the dimension of queries and keys, `v_head_dim` of values and results, the same by
+    default. `kv_seq` defaults to `seq`, `kv_heads` to `heads`, `scale` to 1/sqrt(head_dim). A mask
+    may be written as on the command line: "causal & window:4096". `sinks` adds a learned
+    attention-sink logit per query head. `dataclasses.replace` keeps all other sizes, including
+    those that were defaults. Raises PlanError for invalid values.
     """
 
     seq: int
@@ -85,14 +85,14 @@ class Workload(OneLine):
             )
         if dtype not in DTYPES:
             raise PlanError(unknown("dtype", dtype, DTYPES))
-        read = parse(mask) if isinstance(mask, str) else checked(mask)
+        read = parse(mask) if isinstance(mask, str) else check_mask(mask)
         if scale is not None:
             number = isinstance(scale, int | float) and not isinstance(scale, bool)
             if not number or not abs(scale) <= sys.float_info.max:  # nor NaN
                 raise PlanError(f"scale must be a finite number, not {brief(scale)}")
         if not isinstance(sinks, bool):
             raise PlanError(
-                f"sinks must be True or False, not {brief(sinks)}: logits are given to run"
+                f"sinks must be True or False, not {brief(sinks)}: pass the logits to run"
             )
         mask = read.up_to(self.kv_seq)
         others = {"dtype": dtype, "mask": mask, "scale": scale, "sinks": sinks}
@@ -102,7 +102,7 @@ class Workload(OneLine):
 
     @property
     def python(self) -> str:
-        """The Python that builds the workload, without what is as usual."""
+        """The Python that builds the workload, without defaults."""
         usual = {name: given.default for name, given in signature(Workload).parameters.items()}
         usual |= {"kv_seq": self.seq, "kv_heads": self.heads, "v_head_dim": self.head_dim}
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -143,7 +143,7 @@ class Workload(OneLine):
 
     @property
     def softmax_scale(self) -> float:
-        """The factor on Q K^T."""
+        """The factor that scales Q K^T."""
         return float(self.head_dim**-0.5) if self.scale is None else float(self.scale)
 
     def allowed(self, q: Positions, kv: Positions) -> NDArray[np.bool_]:
@@ -152,8 +152,8 @@ class Workload(OneLine):
 
 
 def check_request(work: object, ranks: object, taker: str) -> None:
-    """Raises PlanError unless these are a workload and a number of ranks."""
+    """Raises PlanError unless the arguments are a workload and a number of ranks."""
     if not isinstance(work, Workload):
-        raise PlanError(f"{taker}: work is an rl.Workload, not {brief(work)}")
+        raise PlanError(f"{taker}: work must be an rl.Workload, not {brief(work)}")
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-        raise PlanError(f"ranks must be a whole number from 1 up, not {brief(ranks)}")
+        raise PlanError(f"ranks must be a positive integer, not {brief(ranks)}")

@@ -15,7 +15,7 @@ from ringloom.batches import Batch as Batch
 from ringloom.batches import BatchPlanner as BatchPlanner
 from ringloom.batches import batch_planner as batch_planner
 from ringloom.codegen import emit as emit
-from ringloom.codegen import tables as tables
+from ringloom.codegen import mask_tables as mask_tables
 from ringloom.comparison import Comparison as Comparison
 from ringloom.comparison import compare as compare
 from ringloom.compiling import compile as compile
@@ -53,11 +53,11 @@ from ringloom.planner.partitions import Partition as Partition
 from ringloom.planner.partitions import Side as Side
 from ringloom.planner.passes.adjoint import adjoint as adjoint
 from ringloom.planner.passes.by_rows import by_rows as by_rows
-from ringloom.planner.passes.relays import direct as direct
-from ringloom.planner.passes.relays import homeward as homeward
+from ringloom.planner.passes.relays import shortcut_copies as shortcut_copies
+from ringloom.planner.passes.relays import shortcut_sums as shortcut_sums
 from ringloom.planner.passes.trim import trim as trim
-from ringloom.planner.planning import derive as derive
 from ringloom.planner.planning import plan as plan
+from ringloom.planner.planning import run_passes as run_passes
 from ringloom.planner.plans import Plans as Plans
 from ringloom.planner.positions import document_positions as document_positions
 from ringloom.planner.schedules import SCHEDULES as SCHEDULES

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ringloom.codegen import tables
+from ringloom.codegen import mask_tables
 from ringloom.planner.errors import PlanError, RingloomError, brief
 from ringloom.planner.given import whole
 from ringloom.planner.ir import Pass, Plan
-from ringloom.planner.masks.packing import within
+from ringloom.planner.masks.packing import within_documents
 from ringloom.planner.plans import Plans
 from ringloom.planner.search import Found, Recipe, Score, build, explore
 from ringloom.planner.workload import Workload, check_request
@@ -51,7 +51,7 @@ class Batch:
     lengths: Lengths
     recipe: str
     plans: Plans
-    tables: dict[str, NDArray[Any]]
+    mask_tables: dict[str, NDArray[Any]]
 
     def __repr__(self) -> str:
         return f"<Batch {self.recipe}: documents of {sum(self.lengths):,} tokens together>"
@@ -108,14 +108,14 @@ class BatchPlanner:
         for choice, _ in self.ranked:
             try:
                 plans = self.plans(choice, work)
-                return Batch(lengths, str(choice), plans, tables(plans, "torch"))
+                return Batch(lengths, str(choice), plans, mask_tables(plans, "torch"))
             except PlanError as error:
                 failure = error
         raise failure
 
     def packed(self, lengths: Lengths) -> Workload:
         """Returns the workload of a batch, whose mask applies within each document."""
-        tokens, mask = sum(lengths), within(self.work.mask, lengths)
+        tokens, mask = sum(lengths), within_documents(self.work.mask, lengths)
         return replace(self.work, seq=tokens, kv_seq=tokens, mask=mask)
 
     def plans(self, choice: Choice, work: Workload) -> Plans:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from ringloom.advice import Recommendation, recommend, why
-from ringloom.planner.errors import Reasons, RingloomError
+from ringloom.planner.errors import MultiPlanError, RingloomError
 from ringloom.planner.one_line import both_ends
 from ringloom.planner.plans import AnyPlans, Passes, Plans
 from ringloom.planner.workload import Workload, check_request
@@ -253,7 +253,7 @@ def compare(
         cases = best_of_each([*cases, *beyond.cases])
     if not cases:
         reasons = (f"{each.schedule}: {each.reason}" for each in refused)
-        raise Reasons("\n".join(["none of these schedules can run", *reasons]))
+        raise MultiPlanError("\n".join(["none of these schedules can run", *reasons]))
     splits = trials.splits(cases) if variants else []
     promising = {one.name: one.worth for one in splits if trials.is_promising(one)}
     split = [one for one in map(trials.outcome, track(list(promising))) if isinstance(one, Case)]

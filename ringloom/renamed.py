@@ -5,7 +5,14 @@ from operator import attrgetter
 from ringloom.simulator.prediction import Prediction
 from ringloom.simulator.scenario import Scenario
 
-NAMES = {"Held": "InitialCopy", "balance": "balanced_layout"}  # of `rl.`
+NAMES = {  # of `rl.`
+    "Held": "InitialCopy",
+    "balance": "balanced_layout",
+    "derive": "run_passes",
+    "direct": "shortcut_copies",
+    "homeward": "shortcut_sums",
+    "tables": "mask_tables",
+}
 ATTRIBUTES: tuple[tuple[type, str, str], ...] = (
     (Prediction, "outside", "bound_inapplicable_reason"),
     (Prediction, "own_limit", "plan_lower_bound"),

@@ -19,7 +19,7 @@ import torch
 from transformers import MODEL_MAPPING, AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ringloom.planner.errors import RingloomError, brief, each
+from ringloom.planner.errors import RingloomError, as_tuple_of, brief
 from ringloom.planner.masks import parse
 from ringloom.planner.masks.regions import FAR
 from ringloom.runtimes.arrays import Array
@@ -75,7 +75,7 @@ def shard_batch(
     may begin again; tables are those of a dynamic program.
     """
     labels = ids if labels is None else labels
-    each(torch.Tensor, (ids, labels), "ids and labels")
+    as_tuple_of(torch.Tensor, (ids, labels), "ids and labels")
     targets = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
     if positions is None:
         positions = torch.arange(ids.shape[1], device=ids.device)

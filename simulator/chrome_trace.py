@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from ringloom.planner.disk import write
-from ringloom.planner.errors import RingloomError, brief, each
+from ringloom.planner.errors import RingloomError, as_tuple_of, brief
 from ringloom.planner.files.digest import described, digest
 from ringloom.planner.ir import Plan
 from ringloom.simulator.memory import Memory
@@ -160,7 +160,7 @@ def save_trace(document: dict[str, Any], path: str | Path) -> Path:
 
     Raises RingloomError for another ending and where the file cannot be written.
     """
-    file, _ = trace_file(path), each(dict, (document,), "a trace")
+    file, _ = trace_file(path), as_tuple_of(dict, (document,), "a trace")
     content = json.dumps(document, separators=(",", ": "), allow_nan=False).encode()
     if file.name.endswith(".gz"):
         content = gzip.compress(content, mtime=0)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ringloom import Attend, Move, Plan, Plans, Step, Workload, adjoint, by_tokens, derive
+from ringloom import Attend, Move, Plan, Plans, Step, Workload, adjoint, by_tokens, run_passes
 from ringloom import plan as planned
 
 Build = Callable[[Workload, int, str], Plan]
@@ -112,7 +112,7 @@ FOREIGN: dict[str, Build] = {
 
 def foreign(name: str, work: Workload, ranks: int, pass_: str) -> Plan:
     """A verified plan of one of them."""
-    return derive(FOREIGN[name](work, ranks, pass_))
+    return run_passes(FOREIGN[name](work, ranks, pass_))
 
 
 def foreign_pair(name: str, work: Workload, ranks: int) -> Plans:

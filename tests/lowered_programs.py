@@ -8,7 +8,7 @@ from ringloom.codegen.lower import lower
 from ringloom.codegen.lowering.keeping import kept
 from ringloom.codegen.passes import optimized
 from ringloom.planner.errors import PlanError
-from ringloom.planner.loops import recovered
+from ringloom.planner.loops import recover_expansion
 from ringloom.planner.loops.expand import Expansion
 from ringloom.planner.loops.form import Ints
 from ringloom.planner.masks.parsing import parse
@@ -49,7 +49,7 @@ def expansions(name: str, ranks: int, mask: str) -> list[Expansion]:
     """The loops of both passes; PlanError where there are none."""
     passes = ("forward", "backward")
     plans = [plan(name, workload(ranks, mask), ranks, pass_=pass_) for pass_ in passes]
-    return [recovered(p) for p in plans]
+    return [recover_expansion(p) for p in plans]
 
 
 def programs(name: str, ranks: int, mask: str) -> Iterator[tuple[Program, Expansion, Held]]:

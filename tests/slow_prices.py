@@ -7,7 +7,7 @@ import numpy as np
 from ringloom.planner.ir import ACCUMULATORS, TENSORS, Plan
 from ringloom.planner.kernel_calls import Call, Takes, rectangle_calls
 from ringloom.planner.kernel_calls.runs import PLAIN
-from ringloom.planner.partitions import Block, merge, shifted
+from ringloom.planner.partitions import Block, merge, shift
 from ringloom.planner.workload import DTYPES
 from ringloom.simulator.hardware import Hardware
 
@@ -24,7 +24,7 @@ def program_calls(one: Plan, qs: list[Block], kvs: list[Block], takes: Takes = P
     straight = (np.diff(rows) > 0).all() and (np.diff(columns) > 0).all()
     if straight and work.allowed(rows, columns).all():
         return [Call(range(len(rows)), range(len(columns)), False)]
-    aligned = [shifted(part, work.offset) for part in q]
+    aligned = [shift(part, work.offset) for part in q]
     return rectangle_calls(aligned, kv, pieces, takes=takes)
 
 

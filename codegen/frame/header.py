@@ -1,7 +1,7 @@
-"""header   the head of a program: its docstring, its constants and PLAN.
+"""header   the start of a program: its docstring, its constants and PLAN.
 
-The docstring says what the program computes and how, how it was made and verified, and how it is
-used and checked; nothing in it is computed with.
+The docstring says what the program computes and how, how it was generated and verified, and how to
+use and check it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,16 +20,16 @@ from ringloom.planner.layouts.peers import PEERS
 from ringloom.planner.loops.form import Exchange, Loops, Return, Root, Send, Shift
 from ringloom.planner.version import VERSION
 
-LONG = 40  # characters of a mask that the title holds
+LONG = 40  # characters of a mask in the title
 LONGEST = 80  # characters of a word of a command, or of a reason
 SLOW = 2**12  # tokens from which a self-check takes minutes on CPUs
-# with which versions kernels ran: on CPUs those of constraints.txt, on GPUs of benchmarks/results
-CHIPS = "on one H100 and one H200"
+# Tested versions: on CPUs those of constraints.txt, on GPUs those of benchmarks/results.
+CHIPS = "on an H100 and an H200"
 RAN = {
-    "torch": f"Kernels were run on CPUs with torch 2.13.0, {CHIPS} with torch 2.11.0+cu130.",
-    "cpu": "The kernel of CPUs was run with jax 0.10.2.",
-    "gpu": f"cuDNN's and Triton's kernels were run {CHIPS} with jax 0.11.2.",
-    "tpu": "Splash attention was run in an interpreter with jax 0.10.2, on no TPU.",
+    "torch": f"Kernels tested on CPUs with torch 2.13.0, {CHIPS} with torch 2.11.0+cu130.",
+    "cpu": "CPU kernel tested with jax 0.10.2.",
+    "gpu": f"cuDNN and Triton kernels tested {CHIPS} with jax 0.11.2.",
+    "tpu": "Splash attention tested in interpret mode with jax 0.10.2, not on a TPU.",
 }
 
 
@@ -37,7 +37,7 @@ RAN = {
 
 
 def docstring(program: Program) -> str:
-    """The docstring with its quotes."""
+    """Returns the docstring with its quotes."""
     command = [*_command(program)]
     lines = [
         *(plain(line) for line in title(program)),
@@ -48,32 +48,32 @@ def docstring(program: Program) -> str:
         "",
         *(f"    {line}" for line in _usage(program)),
         "",
-        *_holds(program),
+        *_limits(program),
     ]
     raw = "r" * (len(command) > 1)  # lines go on behind a backslash
     return "\n".join([f'{raw}"""{lines[0]}', *lines[1:], '"""'])
 
 
 def plain(text: str) -> str:
-    """Text that cannot end a docstring, whatever a plan file calls its plan."""
+    """Returns the text without characters that could end a docstring."""
     return "".join(c for c in text if c.isprintable() and c not in {'"', "\\"})
 
 
 def shortened(text: str, most: int) -> str:
-    """The beginning of a long text."""
+    """Returns a text, truncated if long."""
     return text if len(text) <= most else f"{text[:most]}..."
 
 
 def title(program: Program) -> Iterator[str]:
-    """Says the computation and the number of ranks; then their layout, and what is sent."""
+    """Yields the computation and the number of ranks, then the layout and what is sent."""
     mask = str(program.work.mask)
     what = f"Attention under the mask {shortened(mask, LONG)}"
     what = f"{mask.capitalize()} attention" if mask.isidentifier() else what
-    what = "Attention under a mask that tables give" if program.dynamic else what
+    what = "Attention under a mask given by tables" if program.dynamic else what
     yield f"{what} over {program.ranks} rank{'s' if program.ranks > 1 else ''}."
     yield ""
     if program.any_plan:
-        yield "Layout and messages by tables, too."
+        yield "Tables also give the layout and the messages."
         return
     for said in [_layout_name(program.layout.q), *_travels(program)]:
         yield f"{said[0].upper()}{said[1:]}."
@@ -82,17 +82,17 @@ def title(program: Program) -> Iterator[str]:
 def _layout_name(form: Form) -> str:
     over = f" of groups of {form.members} ranks" if form.members > 1 else ""
     grain = f" in stripes of {form.width}" if form.width > 1 and not form.pieces else ""
-    return f"{form.name or 'its own'} layout{grain}{over}"
+    return f"{form.name or 'custom'} layout{grain}{over}"
 
 
 def _travels(program: Program) -> list[str]:
     if program.loops is None:
-        return ["messages by tables"]
-    return in_words(program.loops[0]) or ["nothing travels"]
+        return ["messages given by tables"]
+    return in_words(program.loops[0]) or ["no communication"]
 
 
 def in_words(loops: Loops) -> list[str]:
-    """The transfers of a pass, each in a few words, in the order of their first steps."""
+    """Describes the transfers of a pass, in the order of their first steps."""
     said = dict[str, None]()
     for s in sorted(loops.statements, key=lambda s: s.when.first):
         match s:
@@ -105,7 +105,7 @@ def in_words(loops: Loops) -> list[str]:
             case Return():
                 said["results sent back"] = None
             case Send(tensors=tensors, hop=Shift(), when=when):
-                goes = "go around a ring" if when.last > when.first else "go to another rank"
+                goes = "rotate in a ring" if when.last > when.first else "go to another rank"
                 if TENSORS[tensors[0]].accumulates:
                     goes = "follow" if when.last > when.first else "return to their owners"
                 said[f"{_named(tensors)} {goes}"] = None
@@ -121,7 +121,7 @@ def _named(tensors: Sequence[str]) -> str:
 
 
 def _command(program: Program) -> Iterator[str]:
-    """The command that makes the file again, an option a line; without one, the call in Python."""
+    """Yields the command that generates the file, one option per line, or the Python call."""
     if not program.command:
         yield f"rl.emit(plan, {', '.join(_arguments(program))})"
         return
@@ -140,7 +140,7 @@ def _command(program: Program) -> Iterator[str]:
 
 
 def _arguments(program: Program) -> Iterator[str]:
-    """Yields the arguments of `emit` that are not as usual, after the plan."""
+    """Yields the arguments of `emit` after the plan that are not defaults."""
     yield repr(program.target)
     usual = {field.name: field.default for field in fields(Program)}
     for name in Options.__annotations__:
@@ -149,16 +149,16 @@ def _arguments(program: Program) -> Iterator[str]:
 
 
 def _made(program: Program) -> Iterator[str]:
-    """Where the file comes from and why it is right, a sentence or a part of one a line."""
+    """Yields the origin of the file and how it was verified, line by line."""
     if program.any_plan:
         yield f"Generated by ringloom {VERSION}. Change the command, not the file."
-        yield "Its schedule and mask give no more than a name: tables have theirs, and are made of"
-        yield "verified plans."
+        yield "Its schedule and mask only name it: each set of tables has its own, and is made from"
+        yield "a verified plan."
     else:
         yield f"Generated by ringloom {VERSION} from plan {digest(program.plans)}{_kind(program)}."
         yield f"Change the {'command' if program.command else 'plan'}, not the file."
         both = "both passes" if program.backward else "the forward pass"
-        yield f"Verified: every query meets every key it may see exactly once, in {both}."
+        yield f"Verified: every query attends to each key it may see exactly once, in {both}."
         name = program.layout.q.name
         other = [peer for peer, where in PEERS.get(name, {}).items() if where and peer != name]
         if other:
@@ -176,49 +176,49 @@ def _kind(program: Program) -> str:
 
 
 def _ran(program: Program) -> Iterator[str]:
-    """Says with which versions the kernels of a program were run."""
+    """Yields the versions with which the kernels of a program were tested."""
     kinds = ("cpu", "gpu", "tpu") if program.platform == "all" else (program.platform,)
     kinds = kinds if program.loops is not None else ("cpu",)  # tables attend in jnp everywhere
     yield from (RAN[kind] for kind in (("torch",) if program.target == "torch" else kinds))
 
 
 def _usage(program: Program) -> list[str]:
-    """The calls of a program, each with what is to be said of it."""
+    """Returns the calls of a program, with comments."""
     sinks, given = ", sinks=sinks" * program.work.sinks, ", tables" * program.dynamic
     trained = "differentiable; " * program.choices["BACKWARD"]
     lines = list[tuple[str, str]]()
     if program.any_plan:
-        lines = [("tables = load(path)", "of `ringloom tables torch SCHEDULE ... -o FILE`")]
+        lines = [("tables = load(path)", "from `ringloom tables torch SCHEDULE ... -o FILE`")]
     elif program.dynamic:
-        lines = [("tables = make_tables(boxes)", "of any mask; or load(path)")]
+        lines = [("tables = make_tables(boxes)", "for any mask; or load(path)")]
     if program.target == "torch":
         shards = f"local shards [batch, heads, tokens, {program.work.head_dim}]"
         cut = f"q = shard(whole, rank{given * program.any_plan})"
         lines.append((f"out = attention(q, k, v{given}{sinks})", trained + shards))
-        lines.append((cut, "a rank's part; unshard is the inverse"))
+        lines.append((cut, "this rank's shard; unshard is the inverse"))
     else:
         call = f"out = attention(q, k, v{given}{sinks}, mesh=mesh)"
-        lines.append((call, f"{trained}global, in layout order"))
+        lines.append((call, f"{trained}global arrays, in layout order"))
         lines.append(("q = jnp.concatenate([shard(whole, n) for n in range(RANKS)], 2)", ""))
     width = max(len(code) for code, said in lines if said)
     return [f"{code:<{width}}  # {said}" if said else code for code, said in lines]
 
 
-def _holds(program: Program) -> Iterator[str]:
-    """Says the lengths and types that the program takes, and the command that checks it."""
-    heads = ", heads" * (program.any_heads and not program.any_plan)
-    any_of = f"any batch{heads} and float type"
+def _limits(program: Program) -> Iterator[str]:
+    """Yields the lengths and dtypes that the program accepts, and the command that checks it."""
+    heads = ", head count" * (program.any_heads and not program.any_plan)
+    sizes = f"any batch size{heads} and float dtype"
     many = program.layout.multiple
-    length = f"any length that {many} divides" if many > 1 else "any length"
-    length += f", from {program.least} on" * (program.least > many)
-    length = length if program.free else "these lengths only"
+    length = "any sequence length" + f" divisible by {many}" * (many > 1)
+    length += f" and at least {program.least}" * (program.least > many)
+    length = f"and {length}" if program.free else "at these sequence lengths only"
     if program.dynamic:
-        length = "any mask of these lengths"
-        length = "any plan of these ranks and heads" if program.any_plan else length
-    yield f"It holds for {any_of} and {length}."
+        length = "and any mask at these sequence lengths"
+        length = "and any plan for these ranks and heads" if program.any_plan else length
+    yield f"Works for {sizes}, {length}."
     run = f"torchrun --nproc-per-node {program.ranks}" if program.target == "torch" else "python"
     what = "output and gradients" if program.backward else "the output"
-    size = f" of {program.checked} token{'s' * (program.checked > 1)}" * (not program.any_plan)
+    size = f" on {program.checked} token{'s' * (program.checked > 1)}" * (not program.any_plan)
     slow = ", which is slow on CPUs" * (program.checked >= SLOW and not program.any_plan)
     yield f"`{run} FILE` compares {what}"
     yield f"with dense attention{size}{slow}."
@@ -228,13 +228,13 @@ def _holds(program: Program) -> Iterator[str]:
 
 
 def constants(program: Program) -> str:
-    """Sizes, PLAN and the data of the mask, as a module text."""
+    """Prints sizes, PLAN and the data of the mask."""
     work, sizes = program.work, f"{program.layout.multiple}, {program.least}"
     lines = [
         f"RANKS = {program.ranks}",
         f"SEQ, KV_SEQ = {work.seq}, {work.kv_seq}{'  # as planned' * program.free}",
-        *[f"MULTIPLE, LEAST = {sizes}  # other lengths go that MULTIPLE divides"] * program.free,
-        f"CHECKED = {program.checked}  # tokens, by the self-check",
+        *[f"MULTIPLE, LEAST = {sizes}  # of valid sequence lengths"] * program.free,
+        f"CHECKED = {program.checked}  # tokens in the self-check",
         f"HEADS, KV_HEADS = {work.heads}, {work.kv_heads}",
         f"HEAD_DIM, V_HEAD_DIM = {work.head_dim}, {work.v_head_dim}",
         _scale(program),
@@ -246,7 +246,7 @@ def constants(program: Program) -> str:
 
 
 def _operator(program: Program) -> Iterator[str]:
-    """The name of the operators in torch: of one plan, or of the sizes of any plan."""
+    """Yields the name of the torch operators: from the plan, or from sizes if any plan works."""
     if program.target == "torch":
         work, version = program.work, "".join(c if c.isalnum() else "_" for c in VERSION)
         sizes = program.ranks, work.heads, work.kv_heads, work.head_dim
@@ -263,7 +263,7 @@ def _scale(program: Program) -> str:
 
 
 def plan_literal(program: Program) -> str:
-    """PLAN; without what a dynamic program leaves to tables."""
+    """Prints PLAN, without what a dynamic program takes from tables."""
     work = program.work
     dims = ("head_dim", *["v_head_dim"] * program.unequal)
     lengths = () if program.any_plan else ("seq", "kv_seq")

@@ -1,4 +1,4 @@
-"""layout_text   `positions` of a program, printed from its layout, and the section it stands in."""
+"""layout_text   prints the layout section of a program, with its `positions`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from ringloom.codegen.frame.layout import Form, Joined, Layout, Named, Ranges
 from ringloom.codegen.frame.packed import assigned
 
-RANK = "[*range(RANKS)][rank]"  # an IndexError for a rank of all devices, where these are more
+RANK = "[*range(RANKS)][rank]"  # raises IndexError for ranks beyond those of the plan
 
 
 def layout_text(layout: Layout, target: str, free: bool) -> str:
-    """The layout section of a program; `free`: it takes any length whose pieces are equal."""
+    """Prints the layout section of a program; `free`: any length with equal pieces is valid."""
     text = Text(layout, target, free)
     sides = ("q", "kv") if layout.apart else ("q",)
     functions = (line for side in sides for line in text.positions(side))
@@ -18,14 +18,14 @@ def layout_text(layout: Layout, target: str, free: bool) -> str:
 
 
 def heading(layout: Layout) -> Iterator[str]:
-    """The title of the section, in words."""
+    """Yields the title of the section."""
     q, kv = described(layout.q), described(layout.kv)
     first, *others = q if layout.alike else [f"queries {q[0]}", *q[1:], f"keys {kv[0]}", *kv[1:]]
     yield ";\n# ".join([f"# ---- Layout: {first}", *others]) + "."
 
 
 def described(form: Form) -> list[str]:
-    """A side in a few words each: "of 16 equal pieces, rank r holds piece r and piece 15 - r"."""
+    """Describes a side, as in "of 16 equal pieces, rank r holds piece r and piece 15 - r"."""
     if isinstance(form, Ranges):
         return [f"no formula: the ranges of all {len(form.held)} ranks are listed"]
     if isinstance(form, Joined):
@@ -37,9 +37,9 @@ def described(form: Form) -> list[str]:
     if not form.pieces:
         stripes = "single tokens" if form.grain == 1 else f"stripes of {form.grain} tokens"
         if members == 1:
-            return [f"{stripes} given to the {groups} ranks in turn"]
-        given = f"{stripes} given to {groups} groups in turn"
-        return [given, f"a group's tokens are cut between its {members} ranks", *across]
+            return [f"{stripes} assigned to the {groups} ranks in turn"]
+        given = f"{stripes} assigned to {groups} groups in turn"
+        return [given, f"each group's tokens are divided among its {members} ranks", *across]
     who, count = "rank r" if members == 1 else "group g", form.pieces * groups
     equal = "equal" if form.tokens % (count * members) == 0 else "nearly equal"
     back = f" and piece {count - 1} - {who[-1]}" * (form.pieces > 1)
@@ -49,17 +49,17 @@ def described(form: Form) -> list[str]:
 
 
 def _data(layout: Layout) -> Iterator[str]:
-    """The ranges of each rank, where there is no formula."""
+    """Yields the ranges of each rank if there is no formula."""
     for name, form in (("RANGES", layout.q), ("KV_RANGES", layout.kv)):
         if isinstance(form, Ranges) and not (name == "KV_RANGES" and layout.alike):
             held = [tuple((p.start, p.stop, p.step) for p in own) for own in form.held]
-            yield from ("", "# first, end and step of the ranges of each rank")
+            yield from ("", "# start, stop and step of the ranges of each rank")
             yield assigned(name, tuple(held))
 
 
 @dataclass(frozen=True)
 class Text:
-    """The functions of a layout, in the words of a framework."""
+    """The functions of a layout in a framework."""
 
     layout: Layout
     target: str
@@ -71,11 +71,11 @@ class Text:
 
     @property
     def padded(self) -> bool:
-        """True if shards are made equal by padding, as JAX wants them."""
+        """True if shards are padded to equal length, as JAX needs."""
         return not self.torch and not self.layout.equal
 
     def positions(self, side: str) -> Iterator[str]:
-        """The function that tells the positions on a rank, of queries or of keys."""
+        """Prints the function that returns the positions on a rank, of queries or of keys."""
         layout, keys = self.layout, side == "kv"
         seq = "KV_SEQ" if keys else "SEQ"
         array = "Tensor" if self.torch else "np.ndarray"
@@ -83,19 +83,19 @@ class Text:
         end = "; -1 is padding" if self.padded else ""
         yield from ("", "")
         yield f"def {'kv_' * keys}positions(rank: int, seq: int = {seq}) -> {array}:"
-        yield f'    """The positions of the {what} on a rank, in the order of its shard{end}."""'
+        yield f'    """Return positions of the {what} on a rank, in the order of its shard{end}."""'
         form = layout.kv if keys else layout.q
-        if self.padded or not isinstance(form, Named):  # other shards may be as long as the plan's
+        if self.padded or not isinstance(form, Named):  # works for the plan's length only
             yield f"    if seq != {seq}:"
-            yield f'        raise ValueError(f"a layout of {{{seq}}} tokens, not of {{seq}}")'
+            yield f'        raise ValueError(f"the layout has {{{seq}}} tokens, not {{seq}}")'
         if self.free:
-            said = 'f"{seq} tokens do not make {MULTIPLE} equal parts"'
+            said = 'f"{seq} tokens are not divisible by {MULTIPLE}"'
             yield "    if not seq or seq % MULTIPLE:"
             yield f"        raise ValueError({said})"
         yield from (f"    {line}" for line in self.body(form, keys))
 
     def body(self, form: Form, keys: bool) -> Iterator[str]:
-        """The body of `positions`: those of each layout, or ranges that are data."""
+        """Yields the body of `positions`: a formula, or ranges as data."""
         if isinstance(form, Ranges):
             each = f"{self.arange('*r')} for r in {'KV_' * keys}RANGES[rank]"
             yield f"return {self.own(form, self.cat(f'{self.arange(0)}, *({each})'))}"
@@ -108,7 +108,7 @@ class Text:
             yield f"return {self.cat('first, rest')}"
 
     def named(self, form: Named, into: str, start: str = "", end: str = "seq") -> Iterator[str]:
-        """One layout of the tokens from `start` to `end`: pieces, or one stripe in so many."""
+        """Yields the formula for the tokens from `start` to `end`: pieces or stripes."""
         rank, groups, within = "rank", "RANKS", RANK
         if form.members > 1:
             rank, groups, within = "g", f"{form.groups}", "g"
@@ -141,13 +141,13 @@ class Text:
         return f"{'torch.cat' if self.torch else 'np.concatenate'}([{parts}])"
 
     def pieces(self, whole: str, parts: object) -> str:
-        """Nearly equal parts, the first ones longer."""
+        """Returns code for nearly equal parts, the first ones longer."""
         return (
             f"{whole}.tensor_split({parts})" if self.torch else f"np.array_split({whole}, {parts})"
         )
 
     def own(self, form: Form, whole: str) -> str:
-        """The part of a rank of a piece, of a stripe or of ranges, padded where it has to be."""
+        """Returns code for a rank's part of a piece, a stripe or ranges, padded if needed."""
         if form.members > 1:
             whole = f"{self.pieces(whole, form.members)}[h]"
         if not self.padded:
@@ -155,4 +155,4 @@ class Text:
         longest = max(map(len, form.shards()))
         if form.pieces > 1:
             longest = -(-form.tokens // (form.pieces * self.layout.ranks))  # of a piece
-        return f"padded({whole}, {max(1, longest)})"
+        return f"pad_positions({whole}, {max(1, longest)})"

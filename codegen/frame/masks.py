@@ -1,12 +1,12 @@
-"""masks   the mask in a program: `allowed(i, j)` as one expression, and the data it or a cut needs.
+"""masks   prints the mask of a program: `allowed(i, j)` as one expression, and its data.
 
-    mask_data(work, free)        BOUNDS, Q_BOUNDS, GRID and more of a mask that has them; BOXES
+    mask_data(work, free)        BOUNDS, Q_BOUNDS, GRID etc. as the mask needs them; BOXES
     mask_function(work, target)  allowed(i, j) and what it calls
 
-`allowed` takes query positions i [n, 1], aligned (i + KV_SEQ - SEQ), and key positions j [1, m],
-as tensors or arrays, and says which pairs the workload allows: its definition, nothing derived.
-BOXES is derived: rows (i0, i1, j0, j1, low, high), queries i0 <= i < i1 and keys j0 <= j < j1 with
-low <= j - i <= high, disjoint, of aligned positions.
+`allowed` takes query positions i [n, 1], aligned (i + KV_SEQ - SEQ), and key positions j [1, m], as
+tensors or arrays, and returns which pairs the workload allows, by the definition of its mask. BOXES
+is derived from the mask: disjoint rows (i0, i1, j0, j1, low, high) of aligned positions, queries
+i0 <= i < i1 and keys j0 <= j < j1 with low <= j - i <= high.
 """
 
 import ast
@@ -20,7 +20,7 @@ from ringloom.planner.masks import Mask
 from ringloom.planner.masks.regions import FAR, Region
 from ringloom.planner.workload import Workload
 
-BEYOND = 2**30  # printed for "no bound" where the length is free; programs count in 32 bits
+BEYOND = 2**30  # printed for "no bound" if the length is free; programs use 32-bit integers
 ARRAYS = {"torch": "Tensor", "jax": "jax.Array"}
 PLACE = {
     "torch": "torch.bucketize(x, torch.tensor(bounds, device=x.device), right=True)",
@@ -38,19 +38,19 @@ V = TypeVar("V")
 
 
 def mask_data(work: Workload, free: bool) -> str:
-    """Prints the data that a mask names, and its boxes; `free`: the program takes any length."""
+    """Prints the data that a mask uses, and its boxes; `free`: the program takes any length."""
     lines, sentence = list[str](), Sentence(work, "jax")
     sentence.of(work.mask)
     for name, values in sentence.grids.items():
         cells = "".join(f"{literal(row)}," for row in values)
-        lines += ["# whose queries see whose keys, by cells", f"{name} = ({cells})"]
+        lines += ["# which cells of queries see which cells of keys", f"{name} = ({cells})"]
     for name, numbers in sentence.numbers.items():
         lines.append(assigned(name, numbers))
     return "\n".join([*lines, *_boxes(work, free)]) + "\n"
 
 
 def boxes(work: Workload, free: bool) -> list[tuple[int, ...]]:
-    """Returns the mask as disjoint boxes cut by bands, for positions of this workload or of any."""
+    """Returns the mask as disjoint boxes cut by bands, for this workload or (free) any length."""
     region = work.mask.region()
     if free:
         return [tuple(row) for row in region.pieces.clip(-BEYOND, BEYOND).tolist()]
@@ -64,7 +64,7 @@ def boxes(work: Workload, free: bool) -> list[tuple[int, ...]]:
 def _boxes(work: Workload, free: bool) -> Iterator[str]:
     rows = boxes(work, free)
     if free:
-        yield "FAR = 2**30  # beyond every position"
+        yield "FAR = 2**30  # larger than any position"
     if not rows:
         yield "BOXES: tuple[tuple[int, ...], ...] = ()  # the mask allows no pair"
         return
@@ -79,9 +79,9 @@ def _boxes(work: Workload, free: bool) -> Iterator[str]:
 
 @dataclass
 class Sentence:
-    """The expression of a mask, in the names that its data have in a program.
+    """The expression of a mask, with the names of its data in a program.
 
-    `grids` are rows of cells, `numbers` all other data, by name; alike ones have one name.
+    `grids` are rows of cells, `numbers` all other data, by name; equal data share a name.
     """
 
     work: Workload
@@ -91,7 +91,7 @@ class Sentence:
     arrays: dict[str, str] = field(default_factory=dict)  # data that is indexed: name -> its array
 
     def of(self, mask: Mask) -> ast.expr:
-        """The expression of a mask."""
+        """Returns the expression of a mask."""
         tree = ast.parse(mask.expression, mode="eval").body
         indexed = {ast.unparse(n.value) for n in ast.walk(tree) if isinstance(n, ast.Subscript)}
         names = {n: self._named(n, value, n in indexed) for n, value in mask.names.items()}
@@ -104,7 +104,7 @@ class Sentence:
         return renamed
 
     def _named(self, name: str, value: Any, indexed: bool) -> ast.expr:
-        """The expression for data or a mask that an expression names; `indexed`: by arrays."""
+        """Returns the expression for data or a mask that is named; `indexed`: by arrays."""
         if isinstance(value, Mask):
             return self.of(value)
         if value.ndim == 1:
@@ -121,7 +121,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class _Renamed(ast.NodeTransformer):
-    """Puts expressions in place of names."""
+    """Replaces names by expressions."""
 
     names: dict[str, ast.expr]
 
@@ -130,27 +130,27 @@ class _Renamed(ast.NodeTransformer):
 
 
 def _entered(table: dict[str, V], name: str, value: V) -> str:
-    """Enters a value into a table; returns the name, numbered where another value has it."""
+    """Enters a value into a table; returns its name, numbered if another value has it."""
     names = (name if n == 1 else f"{name}_{n}" for n in count(1))
     return next(name for name in names if table.setdefault(name, value) == value)
 
 
 def mask_function(work: Workload, target: str) -> str:
-    """Prints `allowed`, and `place` for masks that need it, as a module text."""
+    """Prints `allowed`, and `place` for masks that need it."""
     array = ARRAYS[target]
     sentence = Sentence(work, target)
     tree = sentence.of(work.mask)
     aligned = " (+ KV_SEQ - SEQ)" if work.offset else ""
     lines = [
         f"def allowed(i: {array}, j: {array}) -> {array}:",
-        f'    """Which query positions i{aligned} may see which key positions j."""',
+        f'    """Return which query positions i{aligned} may see which key positions j."""',
         *(f"    {name} = {text}" for name, text in sentence.arrays.items()),
         f"    return {ast.unparse(tree)}",
     ]
     if any(isinstance(node, ast.Call) for node in ast.walk(tree)):
         lines += [
             f"def place(x: {array}, bounds: tuple[int, ...]) -> {array}:",
-            '    """The number of the document that a position lies in, counted from 1."""',
+            '    """Return the number of the document at a position, counted from 1."""',
             f"    return {PLACE[target]}",
         ]
     return "\n".join(lines) + "\n"

@@ -276,7 +276,7 @@ class Printer(Operands):
         known = {
             **self.lengths(),
             "piece": f"{self.own[0]}.shape[2]{f' // {pieces}' * (pieces > 1)}",
-            "delta": "(dout.astype(wide(dout)) * out).sum(-1, keepdims=True)",
+            "delta": "(dout.astype(accum_dtype(dout)) * out).sum(-1, keepdims=True)",
             **self.orders,
         }
         return [*lines, *(f"{name} = {known[name]}" for name in known if name in self.used)]

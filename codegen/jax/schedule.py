@@ -1,4 +1,4 @@
-"""schedule(program)   both passes of a JAX program as text, with the constants that they name."""
+"""schedule(program)   prints both passes of a JAX program, with the constants they use."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,14 @@ from ringloom.planner.errors import PlanError
 
 
 class Schedule(NamedTuple):
-    """The text of both passes; `held`: the backward pass begins with outputs of the forward one."""
+    """The text of both passes; `held`: the forward pass keeps its outputs for the backward."""
 
     text: str
     held: bool
 
 
 def schedule(program: Program) -> Schedule:
-    """The constants and both passes, printed; PlanError for what has no call."""
+    """Prints the constants and both passes; raises PlanError for an op without a call."""
     assert program.lowered
     form = form_of(program)
     made = [Printer(one, form) for one in program.lowered]
@@ -30,16 +30,16 @@ def schedule(program: Program) -> Schedule:
         lines += [f"MESH = {mesh}", f"{', '.join(SIZES[len(mesh)])} = MESH"]
     for data in (form.data, form.constants):
         lines += [f"{name} = {value}" for name, value in data.items()]
-    for each in made:
-        lines += ["", "", *each.function(saved)]
+    for printer in made:
+        lines += ["", "", *printer.function(saved)]
     held = any(register.of == "q" for register in program.lowered[0].kept)
     if program.work.sinks and held:
-        lines += share_of_sinks(made[0])
+        lines += local_sinks(made[0])
     return Schedule("\n".join(lines) + "\n", held)
 
 
-def share_of_sinks(forward: Printer) -> list[str]:
-    """The function that gives the sinks of the heads of the outputs that a forward pass keeps."""
+def local_sinks(forward: Printer) -> list[str]:
+    """Prints a function that returns the sinks of the heads that this rank works on."""
     (kept,) = (register for register in forward.program.kept if register.of == "q")
     for op in walk(forward.program.ops):
         if isinstance(op, Wait) and op.into == Slice(kept):
@@ -49,8 +49,8 @@ def share_of_sinks(forward: Printer) -> list[str]:
             size = forward.sizes[axis]
             at = f"jnp.unravel_index(lax.axis_index(axis), {forward.mesh})[{axis}]"
             return [
-                *("", "", "def share_of(sinks, axis):"),
-                '    """The sinks of our share of the heads."""',
+                *("", "", "def local_sinks(sinks, axis):"),
+                '    """Return the sinks of this rank\'s heads."""',
                 f"    return sinks.reshape({size}, -1)[{at}]",
             ]
-    raise PlanError("sinks are shared among ranks, their outputs are of all heads")
+    raise PlanError("sinks are divided among ranks, but outputs have all heads")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ringloom.planner.columns import twice
+from ringloom.planner.columns import has_duplicates
 from ringloom.planner.errors import PlanError
 from ringloom.planner.loops.expand import Expansion, pairs
 from ringloom.planner.loops.form import Attend, Exchange, Ints, Part, Send, Start
@@ -36,7 +36,7 @@ def _refuse_several(rows: Expansion) -> None:
     for s in (s for s in rows.loops.statements if isinstance(s, Send) and not s.sums):
         for t in s.when.steps:
             coming[s.side, s.name, t].append(pairs(rows.loops, s, t)[1])
-    if any(len(to) > 1 and twice(np.concatenate(to)) for to in coming.values()):
+    if any(len(to) > 1 and has_duplicates(np.concatenate(to)) for to in coming.values()):
         raise PlanError("in a step, several messages bring a rank parts of one value")
 
 

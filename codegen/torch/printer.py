@@ -169,7 +169,7 @@ class _Printer(Operands):
             **dict(zip(self.axes, at, strict=True)),
             "rank": "group.rank()",
             **self.lengths(),
-            "delta": "(dout * out.to(wide(q))).sum(-1, keepdim=True)",
+            "delta": "(dout * out.to(accum_dtype(q))).sum(-1, keepdim=True)",
             **self.orders,
         }
         return [*lines, *(f"{name} = {known[name]}" for name in known if name in self.used)]
@@ -190,14 +190,14 @@ class _Printer(Operands):
             return [f"return [*{gradients}, slope]" if self.form.sinks else f"return {gradients}"]
         output, sinks = Register("OUT", OWN), self.form.sinks
         name, narrow = self.names[output], self.narrowed(output)
-        lines = [f"{name} = sunk(*{name}, sinks)"] * sinks
+        lines = [f"{name} = apply_sinks(*{name}, sinks)"] * sinks
         if not self.keeps:
             return [*lines, f"return {narrow}"]
         axis = kept_along(self.program)
         results = self.names[Register("OUT", self.program.kept[0].value)]
         if sinks:
             self.used.add(self.axes[axis])
-            results = f"sunk(*{results}, sinks.chunk({self.sizes[axis]})[{self.axes[axis]}])"
+            results = f"apply_sinks(*{results}, sinks.chunk({self.sizes[axis]})[{self.axes[axis]}])"
         kept = (self.names[register] for register in self.program.kept)
         given = ", ".join(f"*{x}" for x in (narrow, *kept, results))
         return [*lines, f"return [{given}]"]

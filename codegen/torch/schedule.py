@@ -1,4 +1,4 @@
-"""schedule(program)   the passes of a program as text, with the constants that they name."""
+"""schedule(program)   prints the passes of a torch program, with the constants they use."""
 
 from ringloom.codegen.expressions import form_of
 from ringloom.codegen.programs import Program
@@ -8,7 +8,7 @@ from ringloom.codegen.words import SIZES
 
 
 def schedule(program: Program) -> str:
-    """Both passes; PlanError for what has no call."""
+    """Prints both passes; raises PlanError for an op without a call."""
     assert program.lowered
     form = form_of(program)
     bodies = [print_pass(one, form) for one in program.lowered]
@@ -20,12 +20,12 @@ def schedule(program: Program) -> str:
     for body in bodies:
         lines += ["", "", *body]
     if program.lowered[0].kept:
-        lines += likes_function(program)
+        lines += empty_like_function(program)
     return "\n".join(lines) + "\n"
 
 
-def likes_function(program: Program) -> list[str]:
-    """The function that gives tensors like those that the forward pass returns."""
+def empty_like_function(program: Program) -> list[str]:
+    """Prints a function that returns empty tensors shaped like the forward pass's results."""
     assert program.lowered
     forward = program.lowered[0]
     n = SIZES[len(forward.mesh)][kept_along(forward)]
@@ -34,9 +34,9 @@ def likes_function(program: Program) -> list[str]:
         "",
         "@forward.register_fake",
         "def outputs_like(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> list[Tensor]:",
-        '    """Tensors like all that forward returns."""',
+        '    """Return tensors shaped like the results of forward."""',
         f"    queries, k, v = (torch.cat([x.chunk({n}, 1)[0]] * {n}, 2) for x in (q, k, v))",
-        "    lse, other = (x[..., :1].to(wide(x), copy=True) for x in (q, queries))",
+        "    lse, other = (x[..., :1].to(accum_dtype(x), copy=True) for x in (q, queries))",
         "    out, results = (x.new_empty((*x.shape[:3], V_HEAD_DIM)) for x in (q, queries))",
         "    return [out, lse, queries, k, v, results, other]",
     ]

@@ -1,1 +1,1 @@
-"""Analyses: what is where and when in a plan; the verifier, passes, costs and programs ask them."""
+"""Analyses of plans: where blocks are and when, for the verifier, passes, costs and programs."""

@@ -8,7 +8,7 @@ from ringloom.planner.ir import Plan
 
 
 def loads(plan: Plan) -> NDArray[np.int64]:
-    """Allowed (query, key, head) triples per round and rank, batch 1: int64 [rounds, ranks]."""
+    """Counts allowed (query, key, head) triples per round and rank, batch 1: [rounds, ranks]."""
     table, counts = tiles(plan), np.zeros((len(plan.steps), plan.ranks), np.int64)
     for number, attend in plan.attends():
         pairs = table.pairs(attend.q[:, :, None], attend.kv[:, None, :]).sum(axis=(1, 2))
@@ -19,10 +19,10 @@ def loads(plan: Plan) -> NDArray[np.int64]:
 
 
 def imbalance(plan: Plan) -> float:
-    """Time of a lockstep run over the time of a perfectly shared one, counting pairs only.
+    """Returns the time of a lockstep run relative to a perfectly balanced one, counting pairs only.
 
-    The busiest rank of each round summed, over the mean: 1 is perfect; a causal contiguous ring
-    comes near 2 (Striped Attention, section 2).
+    Sums the busiest rank of each round and divides by the average: 1 is perfect; a causal
+    contiguous ring approaches 2 (Striped Attention, section 2).
     """
     load = loads(plan)
     total = load.sum()

@@ -1,4 +1,4 @@
-"""Copies of inputs as steps go by: where they come, where they are read."""
+"""Copies of inputs, step by step: where they arrive and where they are read."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from ringloom.planner.partitions import Ints
 
 
 class Rows(NamedTuple):
-    """Blocks [n, w] on the rank [n] of each row, and the rank `to` [n] that a message goes to."""
+    """Blocks [n, w] and their rank [n]; for messages, also the destination `to` [n]."""
 
     rank: Ints
     blocks: Ints
@@ -21,8 +21,8 @@ class Rows(NamedTuple):
 class Copies:
     """The copies of one tensor away from its owners; step -1 is before the plan begins.
 
-    STATS that a rank computes from an initial copy of OUT come there, and that OUT is read, in the
-    step after DOUT comes.
+    If a rank computes STATS from an initial copy of OUT, these STATS appear, and that OUT is read,
+    in the step after DOUT arrives.
     """
 
     def __init__(self, plan: Plan, tensor: str) -> None:
@@ -34,19 +34,19 @@ class Copies:
                 self._out[held.rank, held.blocks] = True
 
     def comes(self, number: int) -> Iterator[Rows]:
-        """Yields what takes its place in a step: what is received in it, and computed."""
+        """Yields the copies that appear in a step: received or computed in it."""
         yield from self._received(self._tensor, number)
         if self._tensor == "STATS":
             yield from self._computed(number)
 
     def readable(self, number: int) -> Iterator[Rows]:
-        """Yields what can be read from a step on: what came in the one before, or is computed."""
+        """Yields the copies readable from a step on: received in the step before, or computed."""
         yield from self._received(self._tensor, number - 1)
         if self._tensor == "STATS":
             yield from self._computed(number)
 
     def reads(self, number: int) -> Iterator[Rows]:
-        """Yields what messages and attends of a step read."""
+        """Yields the copies that messages and attends of a step read."""
         if 0 <= number < len(self._plan.steps):
             step, tensor = self._plan.steps[number], self._tensor
             yield from (Rows(m.src, m.blocks, m.dst) for m in step.moves if tensor in m.tensors)
@@ -64,7 +64,7 @@ class Copies:
             yield from (Rows(m.dst, m.blocks) for m in moves if tensor in m.tensors)
 
     def _computed(self, number: int) -> Iterator[Rows]:
-        """Yields the STATS that ranks compute in a step, each from the OUT of the same block."""
+        """Yields the STATS that ranks compute in a step from OUT of the same block."""
         if self._out is not None:
             for rank, blocks, _ in self._received("DOUT", number - 1):
                 held = self._out[rank, blocks]

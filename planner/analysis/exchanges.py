@@ -1,11 +1,11 @@
-"""All-to-alls of heads: messages of some heads of tokens, from or to the rank that owns these.
+"""All-to-alls of heads: messages with some heads of tokens, from or to the owner of the tokens.
 
-inputs   the owner gives each of several others some heads of its tokens, not all of them the same
-sums     each of several others gives the owner some heads of its tokens, likewise
+inputs   the owner sends some heads of its tokens to each of several ranks, not the same to all
+sums     each of several ranks sends the owner some heads of its tokens, likewise
 
-A program lays the parts that it gives in the order of the ranks, and joins those that it gets,
-along tokens here and along heads there: at both ends all is copied, with the part that stays. It
-waits for one exchange before it packs the next.
+A program packs the parts that it sends in the order of the ranks, and joins those that it receives,
+along tokens at one end and along heads at the other. Both ends copy everything, including the part
+that stays. A program waits for one exchange before it packs the next.
 """
 
 from collections.abc import Iterator
@@ -21,18 +21,18 @@ Floats = NDArray[np.float64]
 
 
 class Exchanges:
-    """The all-to-alls of one step: what each rank copies, and when the last of it has come."""
+    """The all-to-alls of one step: what each rank copies once its last message has arrived."""
 
     def __init__(self, plan: Plan, step: Step) -> None:
-        self._shares = dict[tuple[str, ...], Floats]()  # of each owner, by what travels together
-        self._bytes, self._left = np.zeros((2, plan.ranks))  # so far; messages to come, by receiver
+        self._shares = dict[tuple[str, ...], Floats]()  # per owner, by tensors of a message
+        self._bytes, self._left = np.zeros((2, plan.ranks))  # received; messages left, by receiver
         if any(len(plan.partition.side(side).slices) > 1 for side in ("q", "kv")):
             for move in step.joined().moves:
                 shares = self._shares[move.tensors] = _shares(plan, move)
                 np.add.at(self._left, move.dst, shares[_owners(move)] > 0)
 
     def apart(self, move: Move) -> Iterator[tuple[Move, bool]]:
-        """Yield the messages that are part of one, and True, then the others."""
+        """Yield the messages that belong to an all-to-all, with True, then the others."""
         if not self._shares:
             yield move, False
             return
@@ -44,9 +44,10 @@ class Exchanges:
         )
 
     def copied(self, move: Move, size: Index) -> Floats:
-        """Bytes of all that a rank gets, and keeps, with the last message that it gets: [rows].
+        """Returns the bytes that each message makes its receiver copy: [rows].
 
-        Of messages that are part of one, in plan order, of some bytes to a rank each.
+        0 but for the last message of a receiver, which makes it copy all it received and kept.
+        `move`: messages of all-to-alls in plan order; `size`: their bytes.
         """
         self._bytes[move.dst] += self._shares[move.tensors][_owners(move)] * size
         self._left[move.dst] -= 1
@@ -55,12 +56,12 @@ class Exchanges:
 
 
 def _owners(move: Move) -> Ints:
-    """The end of each message that would own the tokens in an all-to-all."""
+    """Returns the end of each message that would own the tokens in an all-to-all."""
     return move.dst if move.accumulates else move.src
 
 
 def _shares(plan: Plan, move: Move) -> Floats:
-    """Bytes, with those that stay, per byte that travels: k + 1 parts to k; 0 for no all-to-all."""
+    """Returns, per owner, bytes copied per byte sent: (k + 1) / k; 0 without an all-to-all."""
     side, shares, ends = plan.partition.side(move.side), np.zeros(plan.ranks), _owners(move)
     if len(side.slices) < 2:
         return shares

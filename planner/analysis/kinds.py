@@ -1,9 +1,9 @@
-"""Kinds of rectangles, asked of the mask by closed forms: full, causal, strict, or only tiles.
+"""Kinds of rectangles, from closed forms of the mask: full, causal, strict, or tiles.
 
-A rectangle is a grid of tiles (q chunk x kv chunk), its chunks in the order of the sequence. It
-is causal if it has as many queries as keys, and the tiles of the diagonal are causal, those below
-full and those above empty. A tile of two sets that are each other shifted is causal if the mask
-allows it exactly the pairs with j - i <= the shift.
+A rectangle is a grid of tiles (q chunk x kv chunk), with its chunks in the order of the sequence.
+It is causal if it has as many queries as keys, its diagonal tiles are causal, those below are full
+and those above are empty. A tile of two sets, one a shift of the other, is causal if the mask
+allows exactly its pairs with j - i <= the shift.
 """
 
 from typing import Any, Literal, get_args
@@ -16,7 +16,7 @@ from ringloom.planner.analysis.tiles import LIVE, tiles
 from ringloom.planner.ir import Attend, Plan
 from ringloom.planner.masks.areas import areas
 from ringloom.planner.masks.regions import FAR, Region
-from ringloom.planner.partitions import Side, shifted
+from ringloom.planner.partitions import Side, shift
 
 Ints = NDArray[np.signedinteger[Any]]
 Kind = Literal["full", "causal", "strict", "tiles"]
@@ -24,15 +24,15 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 FULL, CAUSAL, STRICT, TILES = range(len(KINDS))
 EMPTY = TILES + 1
 Codes = NDArray[np.int8]
-CELLS = 1 << 20  # tiles looked at at a time
-BANDS = 8  # different shifts per question that are looked at under a mask of several pieces
+CELLS = 1 << 20  # tiles processed at a time
+BANDS = 8  # most distinct shifts tried per call under a mask of several pieces
 
 
 class Chunks:
-    """The sets of positions of a side, as columns; ranges of equal gaps are each other shifted."""
+    """The sets of positions of a side, as columns; ranges with equal gaps are mutual shifts."""
 
     def __init__(self, side: Side, offset: int) -> None:
-        ranges = [tuple(p for p in shifted(c, offset) if p) for c in side.chunks]
+        ranges = [tuple(p for p in shift(c, offset) if p) for c in side.chunks]
         self.ranges, self.of = ranges, np.append(side.chunk, -1)  # of each block
         self.size = np.array([sum(map(len, c)) for c in ranges], np.int64)
         self.first = np.array([min((p[0] for p in c), default=0) for c in ranges], np.int64)
@@ -40,14 +40,14 @@ class Chunks:
         self.gap = np.array([c[0].step if len(c) == 1 else FAR for c in ranges], np.int64)
 
     def ordered(self, chunks: Ints) -> Ints:
-        """Each row's chunks that have positions, once each, as they follow; -1 after the last."""
+        """Returns each row's distinct non-empty chunks in order, padded with -1."""
         chunks = np.sort(np.where(self.size[chunks] > 0, chunks, -1), axis=1)
         chunks[:, 1:][chunks[:, 1:] == chunks[:, :-1]] = -1
         first = np.where(chunks >= 0, self.first[chunks], FAR)
         return np.take_along_axis(chunks, np.argsort(first, axis=1, kind="stable"), axis=1)
 
     def apart(self, chunks: Ints) -> NDArray[np.bool_]:
-        """True for rows of which each chunk ends before the next one begins."""
+        """Returns True for rows in which each chunk ends before the next one begins."""
         left, right = chunks[:, :-1], chunks[:, 1:]
         overlap = (left >= 0) & (right >= 0) & (self.last[left] >= self.first[right])
         return np.asarray(~overlap.any(axis=1))
@@ -65,7 +65,7 @@ class Kinds:
         self.kv = Chunks(self.sides.kv, 0)
 
     def of(self, attend: Attend) -> Codes:
-        """A kind, as an index into KINDS, for each rectangle."""
+        """Returns the kind of each rectangle, as an index into KINDS."""
         kinds = np.full(len(attend), FULL, np.int8)
         partly = np.flatnonzero(~self.tiles.full(attend))
         height = max(1, CELLS // max(1, attend.q.shape[1] * attend.kv.shape[1]))
@@ -75,7 +75,7 @@ class Kinds:
         return kinds
 
     def _grids(self, rows: Ints, cols: Ints) -> Codes:
-        """The kinds of rectangles of chunks [n, a] x [n, b], -1 for none, that are not full."""
+        """Returns the kinds of rectangles of chunks [n, a] x [n, b], -1 for none, not full."""
         rows, cols = self.q.ordered(rows), self.kv.ordered(cols)
         i, j = np.arange(rows.shape[1])[:, None], np.arange(cols.shape[1])
         here = (rows >= 0)[:, :, None] & (cols >= 0)[:, None, :]
@@ -96,7 +96,7 @@ class Kinds:
         return np.where(single, np.minimum(grid[:, 0, 0], TILES), kinds).astype(np.int8)
 
     def _tiles(self, r: Ints, c: Ints) -> Codes:
-        """The kinds of tiles, chunk r[i] x chunk c[i]; EMPTY is one, too."""
+        """Returns the kinds of tiles, chunk r[i] x chunk c[i]; also EMPTY."""
         tile, n, m = self.tiles.chunk_kinds[r, c], self.q.size[r], self.kv.size[c]
         kinds = np.full(len(r), TILES, np.int8)
         gap = self.q.gap[r]
@@ -117,7 +117,7 @@ class Kinds:
         return kinds
 
     def _band(self) -> int | None:
-        """The largest j - i of a mask that asks for nothing else, as causal does."""
+        """Returns the largest j - i if the mask has no other rule, like causal; else None."""
         if len(self.region) != 1 or not len(self.q.size) or not len(self.kv.size):
             return None
         i0, i1, j0, j1, low, high = self.region.pieces[0].tolist()
@@ -127,7 +127,7 @@ class Kinds:
         return high if wide and low <= left - bottom else None
 
     def _under(self, shift: int, r: Ints, c: Ints) -> NDArray[np.int64]:
-        """Allowed pairs with j - i <= shift of each tile."""
+        """Counts the allowed pairs with j - i <= shift of each tile."""
         band = Region.of([[-FAR, FAR, -FAR, FAR, -FAR, shift]])
         rows, row = np.unique(r, return_inverse=True)
         cols, col = np.unique(c, return_inverse=True)

@@ -1,8 +1,8 @@
-"""Lifetimes of copies and partial sums, for verifier, memory model and programs alike.
+"""Lifetimes of copies and partial sums, for the verifier, the memory model and programs.
 
-A copy of an input lives from its arrival to its last attend or move on that rank, and takes its
-slot from the step in which it is received, for a slot received into is not read in that step.
-What a rank owns lives throughout and is not counted here.
+A copy of an input lives from its arrival to its last attend or move on that rank, and occupies a
+slot from the step in which it is received: a slot is not read in the step that fills it. Blocks
+that a rank owns live throughout and are not counted.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ringloom.planner.analysis.copies import Copies
 from ringloom.planner.analysis.tables import Bits, Table, attended_blocks
-from ringloom.planner.columns import again
+from ringloom.planner.columns import is_repeat
 from ringloom.planner.ir import ACCUMULATORS, Plan
 from ringloom.planner.partitions import Ints
 
@@ -22,11 +22,11 @@ Whole = NDArray[np.integer]
 
 
 def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
-    """(received in step, last read in step) of each copy of an input: int32 [ranks, blocks].
+    """Returns (step received, step last read) of each copy of an input: int32 [ranks, blocks].
 
-    -1 received: there from the start; -2: never received, or never read, on that rank. OUT that
-    the forward pass left is read in the step from which on its STATS can be; those it makes take a
-    slot from there on.
+    Received -1: an initial copy; -2: never received, or never read, on that rank. An OUT left by
+    the forward pass is read in the first step in which its STATS are readable; these STATS occupy
+    a slot from then on.
     """
     copies = Copies(plan, tensor)
     received, last = (np.full((plan.ranks, len(plan.side(tensor)) + 1), -2, np.int32) for _ in "rl")
@@ -38,12 +38,12 @@ def lifetimes(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
 
 
 def slots(plan: Plan, tensor: str) -> NDArray[np.int64]:
-    """Blocks of a tensor that each rank holds and does not own, by step: int64 [steps, ranks]."""
+    """Counts blocks of a tensor that each rank holds but does not own: int64 [steps, ranks]."""
     return occupancy(plan, tensor, np.ones(len(plan.side(tensor)), np.int64))
 
 
 def occupancy(plan: Plan, tensor: str, weights: Weights) -> NDArray[np.int64]:
-    """Total weight of what `slots` counts, e.g. in bytes: int64 [steps, ranks]."""
+    """Returns the total weight of the blocks that `slots` counts: int64 [steps, ranks]."""
     table = np.zeros((len(plan.steps), plan.ranks), np.int64)
     for number, held in held_away(plan, tensor, weights):
         table[number] = held
@@ -51,13 +51,13 @@ def occupancy(plan: Plan, tensor: str, weights: Weights) -> NDArray[np.int64]:
 
 
 def held_away(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, Weights]]:
-    """Yields each step, copies from the last one on, and its row of `occupancy`."""
+    """Yields each step with its row of `occupancy`; in reverse order for copies."""
     held = _accumulated if tensor in ACCUMULATORS[plan.pass_] else _copied
     return held(plan, tensor, weights)
 
 
 class _Away:
-    """The blocks that ranks have at a time, and the weight of those that others own."""
+    """The blocks on each rank at one time, and the weight of those that it does not own."""
 
     def __init__(self, plan: Plan, tensor: str, weights: Weights) -> None:
         self._here = Table(plan, tensor, nothing=True)
@@ -69,18 +69,18 @@ class _Away:
         return np.asarray((self._weight.take(blocks.T) * counted.T).sum(axis=0))
 
     def add(self, rank: Ints, blocks: Ints) -> None:
-        """Have these as well."""
+        """Adds blocks."""
         entries = self._here.of(rank, blocks)
         fresh = ~self._here[entries]
         if not fresh.any():
             return
-        if np.bincount(rank).max() > 1:  # a rank that occurs twice may have a block twice
-            fresh &= ~again(entries.reshape(-1)).reshape(fresh.shape)
+        if np.bincount(rank).max() > 1:  # a rank in several rows may name a block twice
+            fresh &= ~is_repeat(entries.reshape(-1)).reshape(fresh.shape)
         self._here[entries] = True
         np.add.at(self.held, rank, self.weight(blocks, fresh & self._away(rank, blocks)))
 
     def take(self, rank: Ints, blocks: Ints) -> Bits:
-        """Have these no longer; returns which were absent: bool [n, w]."""
+        """Removes blocks; returns which were absent: bool [n, w]."""
         entries = self._here.of(rank, blocks)
         present = self._here[entries]
         self._here[entries] = False
@@ -92,7 +92,7 @@ class _Away:
 
 
 def _copied(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, Weights]]:
-    """Yields what is read in a step or later, and what arrives in it, were it never read."""
+    """Yields the weight read in a step or later, plus arrivals of the step that are never read."""
     now, copies = _Away(plan, tensor, weights), Copies(plan, tensor)
     for number in reversed(range(len(plan.steps) + 1)):
         for rank, blocks, _ in copies.reads(number):
@@ -107,9 +107,9 @@ def _copied(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, We
 
 
 def _accumulated(plan: Plan, tensor: str, weights: Weights) -> Iterator[tuple[int, Weights]]:
-    """Yields what is held, what arrives beside it, and what attends begin anew.
+    """Yields the weight held, plus arrivals, plus sums that attends start.
 
-    Of a message that arrives all is there, zeros too: it came whole.
+    All blocks of a message count on arrival, even zeros, since a message is sent whole.
     """
     now = _Away(plan, tensor, weights)
     for number, step in enumerate(plan.steps):

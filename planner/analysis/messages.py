@@ -1,24 +1,24 @@
-"""Bytes of messages, and which of them bring finished results to their owners.
+"""Bytes of messages, and which messages bring finished results to their owners.
 
-A result (OUT, DQ, DKV) is finished once it holds everything that any rank adds to it. It is then
-rounded to the inputs' dtype before it goes to its owner; the log-sum-exp beside OUT stays wide.
-What is still to be added to, by the owner too, and what goes elsewhere, is sent as accumulated.
+A result (OUT, DQ, DKV) is finished once it contains everything that any rank adds to it. It is then
+rounded to the input dtype before it is sent to its owner; the log-sum-exp of OUT stays in the
+accumulator dtype. Unfinished results, and results sent to other ranks, are sent as accumulated.
 """
 
 import numpy as np
 
-from ringloom.planner.analysis.partial_sums import transfers, travelling
+from ringloom.planner.analysis.partial_sums import transfers, travelling_accumulators
 from ringloom.planner.analysis.tables import Bits, Table, attended_blocks
 from ringloom.planner.cached import cached_on_plan
 from ringloom.planner.ir import ACCUMULATORS, CARRIED, Index, Move, Plan
 from ringloom.planner.partitions import Ints
 from ringloom.planner.workload import DTYPES
 
-NEVER, ALWAYS = -1, -2  # instead of a step: no message brings it finished; nothing is added
+NEVER, ALWAYS = -1, -2  # in place of a step: no message brings it finished; nothing is added
 
 
 def message_bytes(plan: Plan, number: int, move: Move) -> Index:
-    """Bytes of each message of a move of step `number`: int64 [rows]."""
+    """Returns the bytes of each message of a move of step `number`: int64 [rows]."""
     sizes = [block_bytes(plan)[tensor] for tensor in move.tensors]
     size = sum(wide.take(move.blocks.T).sum(axis=0) for wide, _ in sizes)
     if move.accumulates:
@@ -29,9 +29,9 @@ def message_bytes(plan: Plan, number: int, move: Move) -> Index:
 
 @cached_on_plan
 def block_bytes(plan: Plan) -> dict[str, Index]:
-    """Bytes of each block of each tensor, as accumulated and as finished: [2, blocks + 1].
+    """Returns bytes of each block of each tensor, accumulated and finished: [2, blocks + 1].
 
-    The last entry, 0, is what block -1 finds.
+    The last entry, 0, is for block -1.
     """
     return {
         name: np.array([[*plan.block_bytes(name, finished), 0] for finished in (False, True)])
@@ -40,7 +40,7 @@ def block_bytes(plan: Plan) -> dict[str, Index]:
 
 
 def reaches_owner(plan: Plan, number: int, move: Move) -> Bits:
-    """Returns which messages of a move of step `number` bring only finished results to owners."""
+    """Marks the messages of a move of step `number` with only finished results, to owners."""
     if not move.accumulates:
         return np.zeros(len(move), np.bool_)
     step, src = (table.take(move.blocks.T) for table in last_ways(plan)[move.tensors[0]])
@@ -50,9 +50,9 @@ def reaches_owner(plan: Plan, number: int, move: Move) -> Bits:
 
 
 def travelling_sums(plan: Plan) -> dict[str, dict[int, int]]:
-    """Count the messages of each sum that travels, by the bits of its numbers, widest first.
+    """Count the messages of each travelling sum by bits per number, most bits first.
 
-    ring, bfloat16, backward      {"DKV": {32: 56, 16: 8}}      the last hop brings it finished
+    ring, bfloat16, backward      {"DKV": {32: 56, 16: 8}}      the last hop carries finished sums
     """
     size = DTYPES[plan.workload.dtype]
     counts = dict[str, dict[int, int]]()
@@ -71,10 +71,10 @@ def travelling_sums(plan: Plan) -> dict[str, dict[int, int]]:
 
 @cached_on_plan
 def last_ways(plan: Plan) -> dict[str, tuple[Ints, Ints]]:
-    """Per accumulator: the step in which, and the rank from which, its owner gets each block.
+    """Returns, per accumulator, the step in which and the rank from which owners get each block.
 
-    Of all messages that carry a finished block that is the last one, for all end at the owner.
-    int32 [blocks + 1] each; the last entry is what block -1 finds.
+    This is the last message that carries the finished block, since all routes end at the owner.
+    int32 [blocks + 1] each; the last entry is for block -1.
     """
     return {tensor: _ways_to_owners(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
 
@@ -85,7 +85,7 @@ def _ways_to_owners(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
     source_of = np.full(len(total), NEVER, np.int32)
     added = Table(plan, tensor, np.min_scalar_type(total.max()))
     sends = transfers(plan, tensor, added, np.add)
-    for number, sent in sends if tensor in travelling(plan) else ():
+    for number, sent in sends if tensor in travelling_accumulators(plan) else ():
         for move, _, parts in sent:
             row, column = np.nonzero((parts == total.take(move.blocks.T).T) & (parts > 0))
             block = move.blocks[row, column]
@@ -94,7 +94,7 @@ def _ways_to_owners(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
 
 
 def _added(plan: Plan, tensor: str) -> Index:
-    """Rectangles that add to each block, on whatever rank: [blocks + 1], none for the last."""
+    """Counts the rectangles that add to each block, on any rank: [blocks + 1]; 0 for block -1."""
     total = np.zeros(len(plan.side(tensor)) + 1, np.intp)
     for _, attend in plan.attends():
         np.add.at(total, attended_blocks(attend, tensor).T.reshape(-1), 1)

@@ -1,4 +1,4 @@
-"""Checks partial-sum transfers: none is empty or repeated in a step, sums end at their owners."""
+"""Checks partial-sum transfers: none is empty or repeated, and sums end at their owners."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringloom.planner.analysis.tables import Table, attended_blocks
-from ringloom.planner.columns import again, twice
+from ringloom.planner.columns import has_duplicates, is_repeat
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import ACCUMULATORS, Index, Move, Plan
 
@@ -18,28 +18,28 @@ Transfers = list[tuple[Move, Index, Counts]]
 def check_partial_sums(plan: Plan) -> None:
     """Raises PlanError for empty and repeated transfers, and for sums that end away from owners.
 
-    An absent accumulator counts as zero, as long as another one of its message is present.
+    An absent accumulator counts as zero if its message has at least one that is present.
     """
     for tensor in ACCUMULATORS[plan.pass_]:
         held = Table(plan, tensor, np.uint8)
         for number, sent in transfers(plan, tensor, held):
             _refuse_transfers(number, tensor, sent, held)
-        left = [held.cells.at(entry) for entry in away(held).tolist()]
+        left = [held.cells.at(entry) for entry in away_from_owners(held).tolist()]
         if left:
             rank, block = min(left)
             raise PlanError(
                 f"end: rank {rank} still holds {tensor} block {block}, whose owner is rank"
-                f" {plan.side(tensor).owners[block]}; {len(left)} such in all"
+                f" {plan.side(tensor).owners[block]}; {len(left)} such blocks in total"
             )
 
 
-def travelling(plan: Plan) -> list[str]:
+def travelling_accumulators(plan: Plan) -> list[str]:
     """Returns the accumulators that messages carry."""
     carried = {tensor for _, move in plan.moves() for tensor in move.tensors}
     return [tensor for tensor in ACCUMULATORS[plan.pass_] if tensor in carried]
 
 
-def away(held: Table) -> Index:
+def away_from_owners(held: Table) -> Index:
     """Returns the entries of `held` with a contribution on a rank that does not own the block."""
     others = held.flat > 0
     others[held.cells.owned] = False
@@ -49,13 +49,13 @@ def away(held: Table) -> Index:
 def transfers(
     plan: Plan, tensor: str, held: Table, join: np.ufunc = np.maximum
 ) -> Iterator[tuple[int, Transfers]]:
-    """Yields the partial-sum transfers of each step that has any; brings `held` up to date.
+    """Yields the partial-sum transfers of each step that has any, and keeps `held` up to date.
 
-    held: 1 where an accumulator has contributions; how many, if np.add joins them.
+    held: 1 where an accumulator has contributions, or their number if `join` is np.add.
     """
 
     def add(entries: Index, parts: Counts) -> None:
-        """Some entries [n, w] are repeated; laid flat, which is six times as fast."""
+        """Adds parts at entries [n, w], which may repeat; flattened, six times as fast."""
         join.at(held.flat, entries.T.reshape(-1), parts.T.reshape(-1))
 
     for number, step in enumerate(plan.steps):
@@ -86,8 +86,8 @@ def _refuse_transfers(number: int, tensor: str, sent: Transfers, held: Table) ->
                 " the transfer is empty"
             )
     keys = [entries.T[move.blocks.T >= 0] for move, entries, _ in sent]
-    if twice(key := np.concatenate(keys)):
-        rank, block = held.cells.at(int(key[again(key)][0]))
+    if has_duplicates(key := np.concatenate(keys)):
+        rank, block = held.cells.at(int(key[is_repeat(key)][0]))
         raise PlanError(
             f"step {number}: rank {rank} sends {tensor} block {block} twice in one step"
         )

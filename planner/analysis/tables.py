@@ -1,4 +1,4 @@
-"""Tables with an entry per rank and block, read for whole nodes at a time."""
+"""Tables with an entry per rank and block, accessed for whole nodes at a time."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ Bits = NDArray[np.bool_]
 
 
 class Cells:
-    """The order of a table of ranks x blocks, with one more entry for block -1 on any rank.
+    """The memory order of a table of ranks x blocks, plus one entry for block -1 on any rank.
 
-    The entries of all ranks for the blocks of the rank d places further lie side by side: in a
-    ring, all that ranks touch in one step is one stretch of memory, and a ring of 4,096 ranks takes
-    two thirds of the time (benchmarks/bench_scale.py). Entries may be negative, from the table's
-    end. `owned` is the entry of each block on its owner.
+    The entries of all ranks for the blocks of the rank d places after each are contiguous, so in a
+    ring all entries of a step are contiguous, and a ring of 4,096 ranks takes two thirds of the
+    time (benchmarks/bench_scale.py). Entries may be negative, counting from the end. `owned` is the
+    entry of each block on its owner.
     """
 
     def __init__(self, ranks: int, owners: Ints) -> None:
@@ -33,7 +33,7 @@ class Cells:
         self.owned = self.flat(owners, np.arange(blocks))
 
     def of(self, rank: NDArray[np.integer], blocks: Ints) -> Index:
-        """Returns the entries of the blocks [n, w] of each row's rank [n], by columns in memory."""
+        """Returns the entries of blocks [n, w] on each row's rank [n], column-major."""
         entries: Index = self._block.take(blocks.T)
         entries += self._rank.take(rank)
         return np.minimum(entries, self.nowhere, out=entries).T
@@ -49,17 +49,16 @@ class Cells:
         return rank, int(self._order[(row + self._shift * rank) % self._rows])
 
 
-@cached_on_plan  # every step asks again: benchmarks/bench_scale.py
+@cached_on_plan  # every step asks: benchmarks/bench_scale.py
 def _cells(plan: Plan) -> dict[str, Cells]:
     return {s: Cells(plan.ranks, plan.partition.side(s).owners) for s in ("q", "kv")}
 
 
 class Table:
-    """A number per rank and block of a tensor: `nothing` for block -1, all others 0 at first.
+    """A number per rank and block of a tensor: `nothing` for block -1, all others initially 0.
 
-    table[rank, blocks] are those of the blocks [n, w] of each row's rank [n]. Entries, such as `of`
-    gives for both, stand for them where they are asked for again. Memory that no entry touches is
-    never taken.
+    table[rank, blocks] selects the blocks [n, w] on each row's rank [n]. To access the same places
+    repeatedly, index by the entries that `of` returns. Untouched memory is never allocated.
     """
 
     def __init__(
@@ -79,15 +78,15 @@ class Table:
 
 
 def attended_blocks(attend: Attend, tensor: str) -> Ints:
-    """Returns the blocks of the side of a tensor in each rectangle: [n, w]."""
+    """Returns the blocks of each rectangle on the tensor's side: [n, w]."""
     return attend.q if TENSORS[tensor].side == "q" else attend.kv
 
 
 def groups(plan: Plan) -> dict[tuple[str, ...], bool]:
-    """Groups the tensors of a plan that are always together; True for those that leave owners.
+    """Groups the tensors of a plan that always travel together; True if they leave their owners.
 
-    They are of one side and one kind, and part of the same messages and initial copies: what is
-    true of one is true of all. STATS that ranks make of initial copies of OUT are their own group.
+    Tensors of a group have the same side and kind, messages and initial copies, so one check serves
+    all. STATS that ranks compute from initial copies of OUT form their own group.
     """
     nodes = {move.tensors for _, move in plan.moves()} | {held.tensors for held in plan.start}
     together = dict[tuple[object, ...], list[str]]()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ringloom.planner.ir import Attend, Index, Plan
 from ringloom.planner.masks.areas import areas, sizes
-from ringloom.planner.partitions import Ints, Partition, heads_in_common, shifted
+from ringloom.planner.partitions import Ints, Partition, heads_in_common, shift
 from ringloom.planner.workload import Workload
 
 LIVE, FULL = np.uint8(1), np.uint8(2)
@@ -34,7 +34,7 @@ class Tiles:
         return self._areas(slice(None))
 
     def _areas(self, rows: slice) -> NDArray[np.int64]:
-        queries = [shifted(chunk, self.work.offset) for chunk in self.partition.q.chunks[rows]]
+        queries = [shift(chunk, self.work.offset) for chunk in self.partition.q.chunks[rows]]
         return areas(self.work.mask.region(), queries, self.partition.kv.chunks)
 
     @cached_property  # every step looks its tiles up: benchmarks/bench_scale.py
@@ -136,7 +136,7 @@ def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray
     return dead_q, dead_kv
 
 
-def alive(table: Tiles, attend: Attend) -> Attend:
+def without_dead_blocks(table: Tiles, attend: Attend) -> Attend:
     """The rectangles without the blocks that see nothing in them."""
     dead_q, dead_kv = dead_edges(table, attend)
     if not (dead_q.any() or dead_kv.any()):

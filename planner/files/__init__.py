@@ -1,8 +1,8 @@
 """Plan files: JSON with a version, one plan or a (forward, backward) pair, gzip if named .gz.
 
 A plan file is untrusted input: sizes are capped before and after decompression and before any
-column or table is made, every field is checked by the constructor it goes to, and the verifier sees
-the plan before anybody else does.
+column or table is made, every constructor checks its fields, and the plan is verified before it is
+returned.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from ringloom.planner.disk import from_json, read, write
 from ringloom.planner.disk import largest as largest_file
 from ringloom.planner.errors import PlanError, brief
-from ringloom.planner.files.runs import LONG, expanded, runs_of
+from ringloom.planner.files.runs import LONG, expand_runs, runs_of
 from ringloom.planner.files.sizes import check_sizes
 from ringloom.planner.given import LONGEST_NAME, name
 from ringloom.planner.ir import Attend, InitialCopy, Move, Node, Plan, Step
@@ -28,10 +28,10 @@ from ringloom.planner.plans import AnyPlans, Plans
 from ringloom.planner.verify import verify, verify_pair
 from ringloom.planner.workload import Workload
 
-# 1: read, no longer written; messages without an absent accumulator, and no OUT held at the start
-# 2: with these
-# 3: values of another dimension than keys, or sinks
-# 4: columns of many rows as runs, where those are shorter
+# 1: read, no longer written; without absent accumulators in messages or initial copies of OUT
+# 2: with both
+# 3: adds v_head_dim and sinks
+# 4: long columns as runs, where those are shorter
 VERSIONS = (1, 2, 3, 4)
 SIDES = ("q", "kv")
 STEP = ("attends", "moves")
@@ -60,10 +60,10 @@ def _version(plan: Plan) -> int:
 
 
 def loads(text: str, largest: int | None = None) -> Plan | Plans:
-    """Reads the verified plans that a JSON text holds; PlanError says what is wrong with it.
+    """Reads and verifies the plans in a JSON text; raises PlanError if it is invalid.
 
-    A text of at most `largest` bytes, 64 MiB or what RINGLOOM_LARGEST_FILE says, may hold a value
-    for 16 of them; columns of its plans may take as many bytes, and so may tables of places.
+    `largest` (default: RINGLOOM_LARGEST_FILE or 64 MiB) bounds the text in bytes, its values to one
+    per 16 bytes, and what the plans need: columns in bytes, tables of ranks x blocks in entries.
     """
     largest = largest_file() if largest is None else largest
     try:
@@ -75,13 +75,13 @@ def loads(text: str, largest: int | None = None) -> Plan | Plans:
     except PlanError:
         raise
     except KeyError as error:
-        raise PlanError(f"corrupt plan file: no {brief(error.args[0])} where one belongs") from None
+        raise PlanError(f"corrupt plan file: missing key {brief(error.args[0])}") from None
     except (TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
         raise PlanError(f"corrupt plan file: {error}") from None
 
 
 def save(plans: AnyPlans, path: str | Path) -> None:
-    """Write a plan file, compressed if its name ends in .gz; raises RingloomError if it cannot."""
+    """Write a plan file, compressed if its name ends in .gz; raises RingloomError on failure."""
     data = dumps(plans).encode()
     if str(path).endswith(".gz"):
         data = gzip.compress(data, mtime=0)
@@ -89,9 +89,9 @@ def save(plans: AnyPlans, path: str | Path) -> None:
 
 
 def load(path: str | Path, largest: int | None = None) -> Plan | Plans:
-    """Read and verify a plan file; raises PlanError for an invalid one, RingloomError for none.
+    """Read and verify a plan file; raises PlanError if invalid, RingloomError if unreadable.
 
-    A file has at most `largest` bytes, unpacked: 64 MiB, or what RINGLOOM_LARGEST_FILE says.
+    `largest` bounds its unpacked bytes; default: RINGLOOM_LARGEST_FILE or 64 MiB.
     """
     largest = largest_file() if largest is None else largest
     return read(path, lambda content: loads(content.decode(), largest), str(path), largest)
@@ -99,10 +99,10 @@ def load(path: str | Path, largest: int | None = None) -> Plan | Plans:
 
 def _document_in(document: Json, largest: int) -> Plan | Plans:
     if not isinstance(document, dict) or "ringloom" not in document:
-        raise PlanError("not a plan file: no 'ringloom' version in it")
+        raise PlanError("not a plan file: it has no 'ringloom' version")
     if type(version := document["ringloom"]) is not int or version not in VERSIONS:
         known = f"{VERSIONS[0]} to {VERSIONS[-1]}"
-        raise PlanError(f"plan file of version {brief(version)}; this reads {known}")
+        raise PlanError(f"plan file version {brief(version)} is not supported, only {known}")
     plans = _checked(list, document["plans"], "plans")
     if len(plans) > 2:
         raise PlanError(f"a plan file holds a plan or a pair, not {len(plans)} plans")
@@ -116,7 +116,7 @@ def _document_in(document: Json, largest: int) -> Plan | Plans:
 
 
 def _checked(kind: type[Checked], value: Json, what: str) -> Checked:
-    """Returns a value of that kind; raises PlanError for one of another."""
+    """Returns a value of the given kind; raises PlanError for any other."""
     long = isinstance(value, str) and len(value) > LONGEST_NAME
     if not isinstance(value, kind) or isinstance(value, bool) or long:
         raise PlanError(f"corrupt plan file: {what} must be {KINDS[kind]}, not {brief(value)}")
@@ -187,7 +187,7 @@ def _workload_in(value: Json) -> Workload:
 
 
 def _added(work: Workload) -> dict[str, Json]:
-    """Returns the fields that came with version 3, where they change anything."""
+    """Returns the fields added in version 3 that differ from their defaults."""
     plain = {"v_head_dim": work.head_dim, "sinks": False}
     return {k: getattr(work, k) for k, usual in plain.items() if getattr(work, k) != usual}
 
@@ -227,5 +227,5 @@ def _array_out(array: Ints) -> Json:
 def _array_in(value: Json) -> ArrayLike:
     if not isinstance(value, dict):
         return _checked(list, value, "a column")
-    columns = [expanded(runs) for runs in value["runs"]]
+    columns = [expand_runs(runs) for runs in value["runs"]]
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)

@@ -1,4 +1,4 @@
-"""digest(plans)   a hash of what plans do: equal for equal plans, whatever they are called."""
+"""digest(plans)   a hash of what plans do, independent of their names."""
 
 import hashlib
 from collections.abc import Iterable
@@ -14,27 +14,27 @@ LENGTH = 16  # hexadecimal digits
 
 
 def digest(plans: Iterable[Plan]) -> str:
-    """The first digits of the SHA-256 of workload, ranks, partition and rows of some plans."""
+    """Returns the first digits of the SHA-256 of the plans' workloads, partitions and rows."""
     sha = hashlib.sha256()
     for plan in plans:
-        given = [(each.name, str(getattr(plan.workload, each.name))) for each in fields(Workload)]
+        given = [(f.name, str(getattr(plan.workload, f.name))) for f in fields(Workload)]
         for part in (given, plan.ranks, plan.pass_, plan.buffers):
             sha.update(f"{part!r}\n".encode())
         for side in (plan.partition.q, plan.partition.kv):
             sha.update(f"{side.chunks!r} {side.slices!r}\n".encode())
             for column in (side.chunk, side.slice, side.owners):
                 sha.update(np.ascontiguousarray(column).tobytes())
-        for node in plan.start:
-            _add(sha, node)
+        for copy in plan.start:
+            _add(sha, copy)
         for step in plan.steps:
             sha.update(b"step\n")
-            for one in (*step.attends, *step.moves):
-                _add(sha, one)
+            for node in (*step.attends, *step.moves):
+                _add(sha, node)
     return sha.hexdigest()[:LENGTH]
 
 
 def described(plans: Iterable[Plan]) -> str:
-    """Returns passes and workload of some plans in words: forward and backward of Workload(...)."""
+    """Returns passes and workload in words, such as "forward and backward of Workload(...)"."""
     first, *others = plans
     return f"{' and '.join(plan.pass_ for plan in (first, *others))} of {first.workload}"
 

@@ -1,4 +1,4 @@
-"""Columns of whole numbers as runs (first, step, count), short for what schedules make by rule.
+"""Columns of integers as runs (first, step, count), short for regular columns.
 
 5 6 7 0 1 2 3 4   <-->   [[5, 1, 3], [0, 1, 5]]
 """
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from ringloom.planner.errors import PlanError, brief
 from ringloom.planner.partitions import Ints
 
-LONG = 16  # numbers from which on a column may be runs: older readers read the files of small plans
+LONG = 16  # shorter columns are never runs, so that older readers can read small plans
 MOST = np.iinfo(np.int32).max
 Runs = list[list[int]]
 
 
 def runs_of(column: Ints) -> Runs | None:
-    """Returns the runs of a column [n], None where the numbers themselves are shorter."""
+    """Returns the runs of a column [n], or None if the numbers themselves are shorter."""
     if len(column) < LONG:
         return None
     steps = np.diff(column)
@@ -26,7 +26,7 @@ def runs_of(column: Ints) -> Runs | None:
         return None
     runs, start, last = Runs(), 0, len(column) - 1
     for end in [*changes.tolist(), last]:
-        if end > start or end == last:  # else the step to a run's second number is no change
+        if end > start or end == last:  # otherwise the change is within a run's first step
             step = int(steps[start]) if end > start else 0
             runs.append([int(column[start]), step, end - start + 1])
             start = end + 1
@@ -34,7 +34,7 @@ def runs_of(column: Ints) -> Runs | None:
 
 
 def length(runs: Any) -> int:
-    """Returns the numbers that runs stand for; PlanError for what are no runs of int32s."""
+    """Returns how many numbers runs stand for; raises PlanError for invalid runs of int32."""
     if not isinstance(runs, list):
         raise PlanError(f"corrupt plan file: runs must be a list, not {brief(runs)}")
     return sum(_count(run) for run in runs)
@@ -43,14 +43,14 @@ def length(runs: Any) -> int:
 def _count(run: Any) -> int:
     whole = isinstance(run, list) and all(type(n) is int for n in run)
     if not whole or len(run) != 3:
-        raise PlanError(f"corrupt plan file: a run is [first, step, count], not {brief(run)}")
+        raise PlanError(f"corrupt plan file: a run must be [first, step, count], not {brief(run)}")
     first, step, count = run
     if count < 1 or not all(-1 <= end <= MOST for end in (first, first + step * (count - 1))):
-        raise PlanError(f"corrupt plan file: the run {brief(run)} leaves -1..{MOST}")
+        raise PlanError(f"corrupt plan file: the run {brief(run)} is outside of -1..{MOST}")
     return int(count)
 
 
-def expanded(runs: Runs) -> NDArray[np.int64]:
-    """Returns the numbers of runs that `length` has accepted: [n]."""
+def expand_runs(runs: Runs) -> NDArray[np.int64]:
+    """Returns the numbers that valid runs stand for: [n]."""
     parts = [first + step * np.arange(count) for first, step, count in runs]
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)

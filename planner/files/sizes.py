@@ -1,8 +1,8 @@
-"""check_sizes(plan, largest)   what a plan file asks for, counted before any of it is made.
+"""check_sizes(plan, largest)   bounds the memory that a plan file needs, before any is allocated.
 
-columns   numbers that runs stand for, four bytes each
-places    ranks x blocks, ranks x ranks, query blocks x KV blocks, tiles of all rectangles: the
-          verifier has a table of each, or looks at each
+columns   the numbers that runs stand for, four bytes each
+tables    ranks x blocks, ranks x ranks, query blocks x KV blocks, tiles of all rectangles: the
+          verifier keeps a table of each, or visits each
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ WIDTH = 4  # bytes of a number in a column
 
 
 def check_sizes(plan: Mapping[str, Json], largest: int) -> None:
-    """Raises PlanError where columns or tables of a plan would take more than `largest` bytes."""
+    """Raises PlanError if columns or tables of a plan would take more than `largest` bytes."""
     numbers = sum(length(column) for node in _nodes(plan) for column in _columns(node))
     _check(f"the runs of a plan stand for {numbers} numbers", numbers, largest // WIDTH)
     ranks = plan["ranks"]
@@ -31,10 +31,10 @@ def check_sizes(plan: Mapping[str, Json], largest: int) -> None:
     _check(f"{tiles} tiles in rectangles", tiles, largest)
 
 
-def _check(what: str, places: int, most: int) -> None:
-    if places > most:
-        advice = f"raise `largest` or {TOLD}, where the file is trusted"
-        raise PlanError(f"{what}: more than the {most} that a plan file may have; {advice}")
+def _check(what: str, entries: int, most: int) -> None:
+    if entries > most:
+        advice = f"raise `largest` or {TOLD} if you trust the file"
+        raise PlanError(f"{what}: more than the limit of {most} for plan files; {advice}")
 
 
 def _nodes(plan: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
@@ -54,13 +54,13 @@ def _columns(node: Mapping[str, Json]) -> Iterator[Json]:
 
 
 def _tiles(attend: Mapping[str, Json]) -> int:
-    """Returns the query blocks x KV blocks of all rectangles of a node."""
+    """Returns the number of tiles (query blocks x KV blocks) in all rectangles of a node."""
     (rows, wide), (_, high) = map(_shape, (attend["q"], attend["kv"]))
     return rows * wide * high
 
 
 def _shape(table: Json) -> tuple[int, int]:
-    """Returns rows and columns of a table of blocks; of a wrong one, what can be told."""
+    """Returns the numbers of rows and columns of a table of blocks, which may be malformed."""
     if isinstance(table, dict):
         columns = table["runs"]
         return max(map(length, columns), default=0), len(columns)

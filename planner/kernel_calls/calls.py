@@ -1,14 +1,14 @@
 """rectangle_calls(q, kv, boxes)   cuts a rectangle of query and key blocks into kernel calls.
 
     full     every row sees every column
-    causal   as many rows as columns, row r sees the columns 0..r: what kernels call is_causal;
-             where kernels count from the last row, which sees all columns, there may be more
+    causal   as many rows as columns, row r sees the columns 0..r (is_causal in kernels); more
+             columns if the kernel aligns the mask with the last row, which sees all columns
     window   row r sees the columns r + lo..r + hi
-    masked   rows under an explicit mask, at most 512 of them
+    masked   at most 512 rows under an explicit mask
 
-No row of a full, causal or window call sees nothing. Under a causal mask the same blocks on
-both sides are one triangle, however many they are. A rectangle of few ranges is cut in closed form
-(`runs`); one whose positions interleave in many is cut into strips of rows (`strips`).
+Every row of a full, causal or window call sees something. Under a causal mask, equal blocks on both
+sides form one triangle, whatever their number. Rectangles of few ranges are cut in closed form
+(`runs`); if many ranges interleave, they are cut into strips of rows (`strips`).
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,7 +23,7 @@ from ringloom.planner.masks.regions import FAR, Ints
 from ringloom.planner.partitions import Ranges, merge
 
 CAUSAL = np.array([[-FAR, FAR, -FAR, FAR, -FAR, 0]])
-MOST = 64  # pairs of runs beyond which positions are taken as interleaved
+MOST = 64  # with more pairs of runs, positions count as interleaved
 
 
 def rectangle_calls(
@@ -36,9 +36,9 @@ def rectangle_calls(
     """Returns the calls of a rectangle of blocks under a mask.
 
     q, kv: positions of each block, queries aligned with the keys. boxes: [n, 6], the mask as
-    disjoint boxes cut by bands. Rows and columns count the positions of the blocks in turn, each
-    block's ascending. `masks`: kernels take masks, so that there may be masked calls; `takes`:
-    what else they take.
+    disjoint boxes cut by bands. Rows and columns number the positions block by block, ascending in
+    each block. `masks`: kernels accept masks, so masked calls are possible; `takes`: other calls
+    that they accept.
     """
     rows, columns = in_turn(q), in_turn(kv)
     few = len(rows) * len(columns) <= MOST or not masks
@@ -54,11 +54,11 @@ def rectangle_calls(
 def _causal(
     rows: Sequence[range], columns: Sequence[range], bottom_right: bool = False
 ) -> list[Call]:
-    """Cuts ascending ranges, whole steps apart, under a causal mask; [] for others.
+    """Cuts ascending ranges, multiples of a step apart, under a causal mask; [] for other ranges.
 
-    Rows that see no column more than the row before, and then rows that see one more each, are a
-    full call for what all of them see, and a causal one; or one call, where a causal one counts
-    from the last row and the columns go on from the first. So do programs of loops.
+    Rows that see as many columns as the row before, followed by rows that see one more each, make a
+    full call for the common columns, and a causal call; or a single call, if causal calls are
+    aligned with the last row and the columns start at the first. Loop programs do the same.
     """
     step = max((x.step for x in (*rows, *columns) if len(x) > 1), default=1)
     apart = {n % step for x in (*rows, *columns) for n in x[:2]}
@@ -67,11 +67,11 @@ def _causal(
     rows, columns = ([range(x[0] // step, x[-1] // step + 1) for x in y] for y in (rows, columns))
     before, starts = [*accumulate(map(len, columns), initial=0)], [x.start for x in columns]
     edges = sorted({*starts, *(x.stop for x in columns)})
-    groups, row = list[list[int]](), 0  # first row and end, and how many these see
+    groups, row = list[list[int]](), 0  # first row, end, columns seen by the first and the last
     for part in rows:
         inside = edges[bisect_right(edges, part.start) : bisect_left(edges, part.stop)]
         for x, y in pairwise((part.start, *inside, part.stop)):
-            n = bisect_right(starts, x) - 1  # the last range of columns that began
+            n = bisect_right(starts, x) - 1  # the last range of columns that starts before x
             seen = before[n] + min(x - starts[n], len(columns[n])) if n >= 0 else 0
             last = seen + (y - x) * (n >= 0 and x in columns[n])
             if groups and groups[-1][3] == seen and (last > seen or groups[-1][2] == seen):
@@ -81,7 +81,7 @@ def _causal(
             row += y - x
     calls = list[Call]()
     for first, end, full, last in groups:
-        many = last - full  # rows that see one column more each
+        many = last - full  # rows that see one more column each
         if bottom_right and last <= before[1] and many == end - first:
             full = 0
         calls += [Call(range(first, end), range(full), False)] * (full > 0)
@@ -90,10 +90,7 @@ def _causal(
 
 
 def in_turn(blocks: Sequence[Ranges]) -> list[range]:
-    """Lists the positions of blocks in turn, each block's ascending.
-
-    In ranges of which none goes on where the last one ended.
-    """
+    """Lists the positions of blocks in turn, ascending in each block, as maximal ranges."""
     parts = list[range]()
     for x in filter(len, chain.from_iterable(map(_ascending, blocks))):
         if parts and (before := parts[-1]).step == x.step and before[-1] + x.step == x.start:
@@ -104,7 +101,7 @@ def in_turn(blocks: Sequence[Ranges]) -> list[range]:
 
 
 def _ascending(block: Ranges) -> Iterable[range]:
-    """Lists a block's ranges one after the other; what interleaves falls into single stripes."""
+    """Lists a block's ranges in order; interleaved ranges are split into contiguous runs."""
     if len(block) == 1 and block[0].step > 0:
         return block
     parts = sorted(filter(len, (p if p.step > 0 else p[::-1] for p in block)), key=lambda p: p[0])
@@ -116,7 +113,7 @@ def _ascending(block: Ranges) -> Iterable[range]:
 
 
 def _strips(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> Iterator[Call]:
-    """Cuts each block of queries by each of keys."""
+    """Cuts each block of queries with each block of keys."""
     row = 0
     for queries in map(merge, q):
         column = 0

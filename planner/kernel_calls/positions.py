@@ -1,4 +1,4 @@
-"""The positions of rectangles of a plan's blocks, and the boxes of the mask that they may meet."""
+"""The positions of a plan's rectangles, and the boxes of the mask near them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,12 +7,12 @@ import numpy as np
 
 from ringloom.planner.masks.areas import sizes
 from ringloom.planner.masks.regions import Ints as Numbers
-from ringloom.planner.partitions import Ints, Partition, Ranges, shifted
+from ringloom.planner.partitions import Ints, Partition, Ranges, shift
 from ringloom.planner.workload import Workload
 
 
 class Rectangle(NamedTuple):
-    """Positions of each block, queries aligned with keys, and boxes of a mask: int64 [n, 6]."""
+    """Positions of each block (queries aligned with keys), and boxes of the mask: int64 [n, 6]."""
 
     q: list[Ranges]
     kv: list[Ranges]
@@ -30,11 +30,11 @@ class Positions:
         self.hulls = [_hulls(side.chunks) for side in (self._q, self._kv)]
 
     def chunks(self, *sides: Ints) -> list[Ints]:
-        """Returns the chunks of blocks of both sides, by columns in memory; -1 for none."""
+        """Returns the chunks of blocks of both sides, column-major; -1 for none."""
         return [chunk.take(blocks.T).T for chunk, blocks in zip(self._chunk, sides, strict=True)]
 
     def in_order(self, *sides: Ints) -> list[Ints]:
-        """Returns the chunks of both sides that are not empty, ordered by first positions."""
+        """Returns the non-empty chunks of both sides, ordered by first positions."""
         chosen = list[Ints]()
         for chunks, tokens, (first, _) in zip(sides, self.tokens, self.hulls, strict=True):
             kept = chunks[tokens[chunks] > 0]
@@ -42,8 +42,8 @@ class Positions:
         return chosen
 
     def rectangle(self, q: Ints, kv: Ints) -> Rectangle:
-        """Returns the rectangle of some chunks in the order that is given."""
-        rows = [shifted(self._q.chunks[c], self._offset) for c in q.tolist()]
+        """Returns the rectangle of some chunks, in the given order."""
+        rows = [shift(self._q.chunks[c], self._offset) for c in q.tolist()]
         columns = [self._kv.chunks[c] for c in kv.tolist()]
         i0, i1, j0, j1, lo, hi = self._pieces.T
         (first, last), (first_key, last_key) = self.hulls
@@ -54,7 +54,7 @@ class Positions:
 
 
 def repeated(spans: Sequence[range]) -> int:
-    """Counts the numbers of some ranges that are in an earlier one, too."""
+    """Counts the numbers in ranges that also occur in an earlier range."""
     covered = np.zeros(max((span.stop for span in spans), default=0), np.bool_)
     for span in spans:
         covered[span.start : span.stop : span.step] = True
@@ -62,7 +62,7 @@ def repeated(spans: Sequence[range]) -> int:
 
 
 def _hulls(chunks: Sequence[Ranges]) -> Numbers:
-    """Returns the lowest and the highest position of each set, 0 and -1 for none: [2, sets]."""
+    """Returns the first and last position of each set, 0 and -1 if empty: [2, sets]."""
     ends = [
         (min((r[0] for r in chunk), default=0), max((r[-1] for r in chunk), default=-1))
         for chunk in chunks

@@ -1,19 +1,19 @@
 r"""Rectangles of few ranges under boxes cut by bands, in closed form.
 
-Positions of one step that go on are a run. In a run of queries and a run of keys of equal steps, a
-box leaves a band: row r sees the columns r + lo..r + hi that there are.
+A run is an arithmetic progression of positions. For a run of queries and a run of keys of equal
+step, a box leaves a band: row r sees the existing columns among r + lo..r + hi.
 
         columns                    band  ::= False      every row sees every column
-      +-----------+                        | True       the last row sees all columns, each before
- rows |\ hi       |                        |            it one less; there are as many rows
+      +-----------+                        | True       the last row sees all columns, each earlier
+ rows |\ hi       |                        |            row one fewer; there are as many rows
       | \\\       |                        | (lo, hi)   row r sees the columns r + lo..r + hi,
-      |  lo \     |                                     and every row sees one at least
-      +-----------+        a triangle is a full call for what all see, a causal one, a full one
+      |  lo \     |                                     and every row sees at least one
+      +-----------+        a triangle is a full call, a causal call and another full call
 
-Kernels that count from the last row take causal calls of more columns than rows: the first two of a
-triangle are one.
+Kernels that align causal masks with the last row take more columns than rows, so the first two
+calls of a triangle are one.
 
-Emitted programs of loops cut in the same way when they run, as code.
+Emitted loop programs cut rectangles in the same way at run time.
 """
 
 from collections import defaultdict
@@ -26,24 +26,24 @@ import numpy as np
 
 from ringloom.planner.masks.regions import FAR, Ints
 
-STRIP = 1024  # rows of a window at least, as a kernel may need it as a bias
+STRIP = 1024  # least rows of a window call, as a kernel may need it as a bias
 Band = bool | tuple[int, int]
 Kind = Literal["full", "causal", "window", "masked"]
 Box = Sequence[int]  # i0, i1, j0, j1, lo, hi: i0 <= i < i1, j0 <= j < j1, lo <= j - i <= hi
 
 
 class Takes(NamedTuple):
-    """Calls that kernels take besides full ones, and causal ones of as many rows as columns."""
+    """Calls that kernels accept besides full calls and square causal calls."""
 
-    windows: bool = False  # a window as an argument: what it leaves of two runs is one call
-    bottom_right: bool = False  # causal calls of more columns, whose last row sees all of them
+    windows: bool = False  # windows as an argument: one call for two runs
+    bottom_right: bool = False  # causal calls with more columns, whose last row sees all of them
 
 
 PLAIN = Takes()
 
 
 class Run(NamedTuple):
-    """Rows or columns of a rectangle, and their positions: ranges of the same length."""
+    """Rows or columns of a rectangle and their positions: ranges of equal length."""
 
     at: range
     positions: range
@@ -66,7 +66,7 @@ class Run(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One kernel call: its rows and columns in its rectangle; band None: masked by positions."""
+    """One kernel call: rows and columns of its rectangle; band None: masked by positions."""
 
     rows: range
     columns: range
@@ -81,22 +81,22 @@ class Call(NamedTuple):
 
 
 def runs(parts: Sequence[range]) -> list[Run]:
-    """Ranges in the order of rows or columns."""
+    """Returns ranges as consecutive runs of rows or columns."""
     ends = accumulate(map(len, parts), initial=0)
     return [Run(range(a, b), x) for (a, b), x in zip(pairwise(ends), parts, strict=True)]
 
 
 def ascend(parts: Iterable[range]) -> bool:
-    """True if ranges do not interleave and come in the order of their positions."""
+    """Returns True if ranges do not interleave and are in the order of their positions."""
     return all(a[-1] < b[0] for a, b in pairwise(parts))
 
 
 def band_calls(
     rows: Sequence[Run], columns: Sequence[Run], boxes: Ints, takes: Takes = PLAIN
 ) -> list[Call]:
-    """Cuts a rectangle of runs under disjoint boxes [n, 6]; full calls that go on are one.
+    """Cuts a rectangle of runs under disjoint boxes [n, 6]; joins adjacent full calls.
 
-    Queries are at positions aligned with those of keys.
+    Query positions must be aligned with those of keys.
     """
     calls = list[Call]()
     own, other = _within(rows, boxes[:, 0], boxes[:, 1]), _within(columns, boxes[:, 2], boxes[:, 3])
@@ -108,9 +108,9 @@ def band_calls(
 
 
 def _within(runs: Sequence[Run], low: Ints, high: Ints) -> dict[int, list[Run]]:
-    """The parts of runs in each of the intervals low..high - 1 [n] that has any, by its number.
+    """Returns the parts of runs in each non-empty interval low..high - 1 [n], by its number.
 
-    A run lies in few of many documents: those beyond its extent need not be looked at.
+    A run overlaps few of many documents, so intervals outside of it are skipped.
     """
     parts = defaultdict[int, list[Run]](list)
     for run in (run for run in runs if run.at):
@@ -122,7 +122,7 @@ def _within(runs: Sequence[Run], low: Ints, high: Ints) -> dict[int, list[Run]]:
 
 
 def _joined(calls: Iterable[Call], side: int) -> list[Call]:
-    """Joins full calls, each to the one before it, that go on in rows (side 0) or in columns."""
+    """Joins full calls that are adjacent in rows (side 0) or columns (side 1)."""
     made = list[Call]()
     for b in calls:
         a = made[-1] if made else b
@@ -137,7 +137,7 @@ def _joined(calls: Iterable[Call], side: int) -> list[Call]:
 
 
 class Half(NamedTuple):
-    """Runs, and their halves, with the first and the last position; `at` is empty for gaps."""
+    """Runs and their halves, with first and last position; `at` is empty if there are gaps."""
 
     runs: Sequence[Run]
     first: int
@@ -147,7 +147,7 @@ class Half(NamedTuple):
 
 
 def _half(runs: Sequence[Run]) -> Half:
-    """Cuts runs in halves until these are single."""
+    """Splits runs recursively into halves, down to single runs."""
     if not (many := len(runs) // 2):
         return Half(runs, runs[0].positions[0], runs[0].positions[-1], runs[0].at)
     a, b = halves = _half(runs[:many]), _half(runs[many:])
@@ -156,7 +156,7 @@ def _half(runs: Sequence[Run]) -> Half:
 
 
 def _halved(rows: Half, columns: Half, box: Box, takes: Takes) -> Iterator[Call]:
-    """Goes into halves of one box until their rows are full, or of one run each."""
+    """Descends into halves under one box until they are full, or a single run each."""
     least, most = columns.first - rows.last, columns.last - rows.first
     if most < box[4] or least > box[5]:
         return
@@ -191,7 +191,7 @@ def box_calls(rows: Run, columns: Run, box: Box, takes: Takes = PLAIN) -> Iterat
 
 
 def banded(rows: Run, columns: Run, lo: int, hi: int, takes: Takes) -> Iterator[Call]:
-    """Yields the calls in which row r sees the columns r + lo..r + hi, as far as there are any."""
+    """Yields the calls in which row r sees the existing columns among r + lo..r + hi."""
     height, width = len(rows.at), len(columns.at)
     top, left = max(0, -hi), max(0, lo)
     rows = rows.part(top, min(height, width - lo))
@@ -201,7 +201,7 @@ def banded(rows: Run, columns: Run, lo: int, hi: int, takes: Takes) -> Iterator[
         return
     if takes.windows and (lo > 1 - height or hi < width - 1):
         if height > width and hi >= min(width - 1, 2 * width - height):
-            # Of more rows than columns kernels take no bound above that lies further.
+            # With more rows than columns, kernels accept no larger upper bound.
             for i, j in pairwise(sorted({0, max(width - 1 - hi, 0), min(1 - lo, height), height})):
                 yield from banded(rows.part(i, j), columns, lo + i, hi + i, takes)
         else:
@@ -215,7 +215,7 @@ def banded(rows: Run, columns: Run, lo: int, hi: int, takes: Takes) -> Iterator[
 
 
 def _strips(rows: range, columns: range, lo: int, hi: int) -> Iterator[Call]:
-    """Cuts a window into as many rows at a time as it is wide."""
+    """Cuts a window into strips of as many rows as it is wide."""
     for top in range(0, len(rows), step := max(STRIP, hi - lo + 1)):
         part, left = rows[top : top + step], max(0, top + lo)
         ahead = top - left
@@ -223,7 +223,7 @@ def _strips(rows: range, columns: range, lo: int, hi: int) -> Iterator[Call]:
 
 
 def triangle(rows: range, columns: range, hi: int, bottom_right: bool) -> Iterator[Call]:
-    """Row 0 sees the columns 0..hi, each next row one more, until the rows see all of them."""
+    """Yields the calls if row 0 sees the columns 0..hi, each next row one more, up to all."""
     square = len(columns) - hi
     if bottom_right:
         hi = 0

@@ -1,9 +1,8 @@
-"""Rectangles whose rows see no band: strips of rows, full where all see the same, masked beside.
+"""Rectangles without bands: strips of rows, full for common columns, masked at the sides.
 
-Positions that interleave, as stripes of several tokens do, would fall into very many small calls.
-Instead a strip of at most TILE rows is a full call for the columns that every row of it sees, and
-masked calls, under an explicit mask, for what is left at its sides; or one masked call, where that
-looks at less.
+Interleaved positions, such as stripes of several tokens, would make very many small calls. Instead,
+a strip of at most TILE rows becomes a full call for the columns that every row sees, plus calls
+under an explicit mask for the columns at its sides; or a single masked call, if that computes less.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,27 +14,27 @@ import numpy as np
 from ringloom.planner.kernel_calls.runs import Call
 from ringloom.planner.masks.regions import Ints
 
-TILE = 512  # rows of a masked call: bounds its mask, and the work done on what it hides
-EACH = 20_000  # pairs that one call more is worth
+TILE = 512  # rows of a masked call: bounds its mask, and the work on hidden pairs
+EACH = 20_000  # the cost of an additional call, in pairs
 
 
 class Spans(NamedTuple):
-    """Rows that see columns of boxes, box by box: those of each row are first..last - 1."""
+    """Rows and the columns first..last - 1 that they see of a box, box by box."""
 
     row: Ints
     first: Ints
     last: Ints
 
     def between(self, ends: Sequence[int]) -> list["Spans"]:
-        """Returns the entries from each of these numbers to the next."""
+        """Returns the entries between consecutive ends."""
         return [Spans(*(x[a:b] for x in self)) for a, b in pairwise(ends)]
 
 
 def strip_calls(q: Ints, kv: Ints, boxes: Ints) -> list[Call]:
-    """Cuts a rectangle under disjoint boxes; q (aligned) and kv: ascending positions."""
+    """Cuts a rectangle under disjoint boxes; q (aligned) and kv are ascending positions."""
     by_box, spans = _seen(q, kv, boxes)
     exact = [call for part in by_box for call in _box(part)]
-    pairs = int((spans.last - spans.first).sum())  # that the rows see, and how many of them do
+    pairs = int((spans.last - spans.first).sum())
     rows = np.count_nonzero(np.bincount(spans.row))
     if _cost(exact) == pairs + EACH * -(-rows // TILE):
         return exact  # strips of TILE rows cost no less
@@ -47,12 +46,12 @@ def strip_calls(q: Ints, kv: Ints, boxes: Ints) -> list[Call]:
 
 
 def _cost(calls: Sequence[Call]) -> int:
-    """Pairs that the calls look at, more for each call; masked pairs count double."""
+    """Returns the pairs that calls compute, masked ones double, plus `EACH` per call."""
     return sum(EACH + len(c.rows) * len(c.columns) * (1 + (c.band is None)) for c in calls)
 
 
 def _seen(q: Ints, kv: Ints, boxes: Ints) -> tuple[list[Spans], Spans]:
-    """Returns the spans of all rows, as a list by box and in one piece."""
+    """Returns the spans of all rows, once split by box and once together."""
     tops, ends = (np.searchsorted(q, boxes[:, side]) for side in (0, 1))
     lefts, rights = (np.searchsorted(kv, boxes[:, side]) for side in (2, 3))
     met = np.flatnonzero((tops < ends) & (lefts < rights))
@@ -69,7 +68,7 @@ def _seen(q: Ints, kv: Ints, boxes: Ints) -> tuple[list[Spans], Spans]:
 
 
 def _box(spans: Spans) -> Iterator[Call]:
-    """Yields the calls of what rows see of one box cut by a band."""
+    """Yields the calls for the spans of one box cut by a band."""
     row, first, last = spans
     if len(row) and row[-1] - row[0] == len(row) - 1:
         yield from _stair(first, last, int(row[0]))
@@ -78,7 +77,7 @@ def _box(spans: Spans) -> Iterator[Call]:
 
 
 def _stair(first: Ints, last: Ints, row: int) -> Iterator[Call]:
-    """Yields the calls of rows from `row` on that see something, none less far than one before."""
+    """Yields the calls of consecutive rows from `row` on with non-decreasing, non-empty spans."""
     rows = range(row, row + len(first))
     low, high, left, right = (int(x[n]) for x in (first, last) for n in (0, -1))
     if low == high and left == right:
@@ -86,7 +85,7 @@ def _stair(first: Ints, last: Ints, row: int) -> Iterator[Call]:
     elif len(first) > TILE:
         for a in range(0, len(first), TILE):
             yield from _stair(first[a : a + TILE], last[a : a + TILE], row + a)
-    elif left - high > TILE // 4:  # what every row sees needs no mask
+    elif left - high > TILE // 4:  # columns that every row sees need no mask
         yield Call(rows, range(high, left), False)
         at = np.arange(rows.start, rows.stop)
         above, below = first < high, last > left
@@ -97,12 +96,12 @@ def _stair(first: Ints, last: Ints, row: int) -> Iterator[Call]:
 
 
 def _union(spans: Spans) -> Iterator[Call]:
-    """At most one call, for all rows that see anything, the rows in their order."""
+    """Yields at most one call, for all rows that see anything."""
     row, first, last = spans
     if not len(row):
         return
     rows = range(int(row[0]), int(row[-1]) + 1)
     columns = range(int(first.min()), int(last.max()))
-    alone = len(row) == len(rows) and bool((np.diff(row) == 1).all())  # each row sees one box
-    alike = alone and first.max() == columns.start and last.min() == columns.stop
-    yield Call(rows, columns, False if alike else None)
+    single = len(row) == len(rows) and bool((np.diff(row) == 1).all())  # each row sees one box
+    full = single and first.max() == columns.start and last.min() == columns.stop
+    yield Call(rows, columns, False if full else None)

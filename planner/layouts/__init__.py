@@ -1,4 +1,4 @@
-"""Layouts: which positions each rank owns, by the order of tokens, by documents, or by work."""
+"""Layouts: which positions each rank owns: by token order, by documents, or by work."""
 
 from collections.abc import Callable, Iterable
 
@@ -23,7 +23,7 @@ from ringloom.planner.layouts.pieces import whole_heads as whole_heads
 from ringloom.planner.partitions import Partition, Ranges
 from ringloom.planner.workload import Workload, check_request
 
-Layout = str | Partition  # a name, or the partition whose positions and owners to take
+Layout = str | Partition  # a name, or a partition whose positions and owners to use
 
 LAYOUTS: dict[str, Callable[[int, int, int], Chunks]] = {
     "contiguous": contiguous,
@@ -37,16 +37,16 @@ BY_MASK: dict[str, Callable[[Workload, int, int], tuple[Chunks, Chunks]]] = {
     "snake": snake,
     "even-work": even_work,
 }
-# Ranks up to which a layout by the mask is told by its name: of even-work on 1,024 ranks that
-# would take longer than the plan.
+# Largest number of ranks for which `names` tries layouts by the mask: for even-work on 1,024 ranks
+# that would take longer than planning.
 MOST = 256
 IN_GRAINS = "striped", "heap", "snake", "even-work"
 
 
 def chunks_of(layout: Layout, tokens: int, ranks: int, grain: int = 0) -> Chunks:
-    """Cuts tokens by a layout that reads no mask: pieces and owners; grain in tokens, for stripes.
+    """Cuts tokens into pieces with owners, by a layout that ignores the mask; grain: stripe size.
 
-    Raises PlanError for any other layout, and for a grain where there are no grains.
+    Raises PlanError for any other layout, and for a grain that the layout does not use.
     """
     if not isinstance(layout, str) or layout in BY_MASK:
         kind = "by the mask" if isinstance(layout, str) else "that is a partition"
@@ -60,15 +60,17 @@ def chunks_of(layout: Layout, tokens: int, ranks: int, grain: int = 0) -> Chunks
 def sides(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> tuple[Chunks, Chunks]:
     """Returns the pieces of queries and of keys with their owners, under any layout.
 
-    grain: tokens of a stripe or of a dispatched piece, 0 for what the layout chooses. Raises
-    PlanError for an unknown layout, and for a partition that does not fit.
+    grain: tokens of a stripe or of a dispatched piece; 0 lets the layout choose. Raises PlanError
+    for an unknown layout, and for a partition that does not fit.
     """
     match layout:
         case Partition(q, kv):
             owners = max((b.home + 1 for b in q.blocks + kv.blocks), default=0)
             if owners > ranks:
-                shared = f"shared among {ranks} (ranks, or groups of ranks)"
-                raise PlanError(f"a layout of {owners} ranks, but tokens are {shared}")
+                raise PlanError(
+                    f"the layout has {owners} ranks, but tokens are divided among {ranks}"
+                    " (ranks, or groups of ranks)"
+                )
             layout.check(work, ranks)
             pieces = ({(b.positions, b.home): None for b in s.blocks} for s in (q, kv))
             return list(next(pieces)), list(next(pieces))
@@ -81,25 +83,24 @@ def sides(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> tuple[C
 
 def _check_grain(layout: str, grain: int) -> None:
     if whole("grain", grain) > 1 and layout not in IN_GRAINS:
-        raise PlanError(f"grain={grain} is for {', '.join(IN_GRAINS)}; the layout is {layout}")
+        raise PlanError(f"grain={grain} needs one of {', '.join(IN_GRAINS)}, not layout {layout}")
 
 
 def by_tokens(work: Workload, ranks: int, layout: Layout, grain: int = 0) -> Partition:
-    """Both sides cut by the same layout, all heads together."""
+    """Returns the partition of both sides by one layout, with all heads in each block."""
     check_request(work, ranks, "by_tokens(work, ranks, layout)")
     q_pieces, kv_pieces = sides(work, ranks, layout, grain)
     q = whole_heads(q_pieces, work.heads)
     if kv_pieces == q_pieces and work.heads == work.kv_heads:
-        return Partition(q, q)  # what is found out about one side holds for the other
+        return Partition(q, q)  # one object, so cached properties are computed once
     return Partition(q, whole_heads(kv_pieces, work.kv_heads))
 
 
 def names(work: Workload, ranks: int, partition: Partition) -> str:
-    """Returns the layout's names here and at its peers, such as "zigzag = ...", or "custom".
+    """Returns the names of a layout here and in other libraries, as "zigzag = ...", or "custom".
 
-    Groups of ranks may share the places of a layout: ranks that follow each other, or that are as
-    many apart as there are groups. Layouts by the mask are laid out anew to be compared, up to 256
-    ranks.
+    Groups of ranks may share the shards of a layout: consecutive ranks, or ranks as far apart as
+    there are groups. Layouts by the mask are computed for comparison on up to 256 ranks.
     """
     by_mask = tuple(BY_MASK) if ranks <= MOST else ()
     pieces = ((block.positions, block.home) for block in partition.q.blocks)
@@ -116,7 +117,7 @@ def names(work: Workload, ranks: int, partition: Partition) -> str:
 
 
 def owners_of_tokens(pieces: Iterable[tuple[Ranges, int]], tokens: int) -> NDArray[np.int32]:
-    """Returns the rank that owns each token: [tokens]; none where ranks own some of its heads."""
+    """Returns the rank that owns each token: [tokens]; empty if tokens are split by heads."""
     owner, owned = np.zeros(tokens, np.int32), 0
     for positions, rank in dict.fromkeys(pieces):  # once for all heads
         for one in positions:

@@ -1,4 +1,4 @@
-"""Layouts that read no mask: (tokens, ranks, grain) -> the positions and the owner of each piece.
+"""Layouts that ignore the mask: (tokens, ranks, grain) -> positions and owner of each piece.
 
 contiguous   A A A A B B B B C C C C     striped   A B C A B C A B C A B C
 zigzag       A A B B C C C C B B A A     of 12 tokens on the ranks A, B and C
@@ -6,20 +6,20 @@ zigzag       A A B B C C C C B B A A     of 12 tokens on the ranks A, B and C
 
 from ringloom.planner.layouts.pieces import Chunks, cut
 
-PIECES = {"contiguous": 1, "striped": 0, "zigzag": 2}  # in a row, of a rank; 0: stripes in turn
+PIECES = {"contiguous": 1, "striped": 0, "zigzag": 2}  # contiguous pieces per rank; 0: stripes
 
 
 def contiguous(tokens: int, ranks: int, grain: int = 1) -> Chunks:
-    """Rank r owns the r-th of `ranks` consecutive pieces (Ring Attention, section 3)."""
+    """Gives rank r the r-th of `ranks` consecutive pieces (Ring Attention, section 3)."""
     return [((piece,), rank) for rank, piece in enumerate(cut(tokens, ranks))]
 
 
 def striped(tokens: int, ranks: int, grain: int = 1) -> Chunks:
-    """Token i belongs to rank (i // grain) mod ranks (Striped Attention, section 3)."""
+    """Gives token i to rank (i // grain) mod ranks (Striped Attention, section 3)."""
     period, chunks = grain * ranks, Chunks()
     for rank in range(ranks):
         first = range(rank * grain, min(tokens, (rank + 1) * grain))
-        if tokens <= period * grain:  # fewer stripes than tokens in one: a range per stripe
+        if tokens <= period * grain:  # fewer stripes than tokens per stripe: a range per stripe
             starts = range(first.start, tokens, period)
             chunks.append((tuple(range(s, min(tokens, s + grain)) for s in starts), rank))
         else:
@@ -28,6 +28,6 @@ def striped(tokens: int, ranks: int, grain: int = 1) -> Chunks:
 
 
 def zigzag(tokens: int, ranks: int, grain: int = 1) -> Chunks:
-    """Gives rank r the r-th piece from the front and from the back, of 2 x ranks pieces."""
+    """Gives rank r the r-th of 2 x ranks pieces from the front and from the back."""
     last = 2 * ranks - 1
     return [((piece,), min(i, last - i)) for i, piece in enumerate(cut(tokens, 2 * ranks))]

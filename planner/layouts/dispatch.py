@@ -1,8 +1,8 @@
-"""Work-sorted dispatch: pieces of a sequence to ranks, so that every rank has as much to compute.
+"""Work-sorted dispatch: assigns pieces of a sequence to ranks, so that all compute equally much.
 
 loads        20 19 16 15 15 14 14 12        sorted, on the ranks A, B and C
-snake         A  B  C  C  B  A  A  B ..     there and back, in turn
-heap          A  B  C  C  B  A ..           each to the rank with the least work that has room
+snake         A  B  C  C  B  A  A  B ..     back and forth
+heap          A  B  C  C  B  A ..           each to the least loaded rank with room
 """
 
 import numpy as np
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 Loads = NDArray[np.float64]  # [pieces, masks]
 Owners = NDArray[np.int64]
-SWAPS = 1000  # after which `balanced` ends at the latest
+SWAPS = 1000  # the most swaps that `balanced` makes
 
 
-def in_turn(loads: Loads, ranks: int) -> Owners:
-    """Owners of pieces [n, 1], sorted by load and given out there and back (PTRR of PyTorch)."""
+def snake_order(loads: Loads, ranks: int) -> Owners:
+    """Returns owners of pieces [n, 1], sorted by load, in snake order (PTRR of PyTorch)."""
     turn, place = np.divmod(np.arange(len(loads)), ranks)
     owners = np.empty(len(loads), np.int64)
     order = np.argsort(-loads[:, 0], kind="stable")
@@ -23,9 +23,9 @@ def in_turn(loads: Loads, ranks: int) -> Owners:
 
 
 def to_least_loaded(loads: Loads, ranks: int, most: int) -> Owners:
-    """Owners of pieces [n, masks], at most `most` each: the largest load first.
+    """Returns owners of pieces [n, masks], largest load first, at most `most` pieces per rank.
 
-    A piece goes to the rank whose largest load, over the masks, is the least with it.
+    Each piece goes to the rank whose largest load over the masks is smallest with it.
     """
     owners, sums = np.empty(len(loads), np.int64), np.zeros((ranks, loads.shape[1]))
     room = np.full(ranks, most)
@@ -37,17 +37,17 @@ def to_least_loaded(loads: Loads, ranks: int, most: int) -> Owners:
     return owners
 
 
-def balanced(loads: Loads, ranks: int, most: int) -> Owners:
-    """Owners of pieces [n, masks] whose largest load over ranks and masks is small.
+def balance_loads(loads: Loads, ranks: int, most: int) -> Owners:
+    """Returns owners of pieces [n, masks] that make the largest load over ranks and masks small.
 
-    Begins with the best of: each mask balanced alone, all at once; then swaps pieces of the busiest
-    rank as long as that helps. So no mask alone gives a smaller largest load.
+    Starts from the best of: each mask balanced alone, all masks at once; then swaps pieces of the
+    busiest rank while that helps. So the result is no worse than balancing any single mask.
     """
     alone = [to_least_loaded(loads[:, [mask]], ranks, most) for mask in range(loads.shape[1])]
     starts = [*alone, to_least_loaded(loads, ranks, most)]
-    owners = min(starts, key=lambda owners: summed(loads, owners, ranks).max()).copy()
+    owners = min(starts, key=lambda owners: sum_loads(loads, owners, ranks).max()).copy()
     for _ in range(SWAPS):
-        sums = summed(loads, owners, ranks)
+        sums = sum_loads(loads, owners, ranks)
         busiest = int(sums.max(axis=1).argmax())
         here, others = np.flatnonzero(owners == busiest), np.flatnonzero(owners != busiest)
         change = loads[others][None] - loads[here][:, None]
@@ -59,8 +59,8 @@ def balanced(loads: Loads, ranks: int, most: int) -> Owners:
     return owners
 
 
-def summed(loads: Loads, owners: Owners, ranks: int) -> Loads:
-    """Loads of each rank: [ranks, masks]."""
+def sum_loads(loads: Loads, owners: Owners, ranks: int) -> Loads:
+    """Returns the load of each rank: [ranks, masks]."""
     sums = np.zeros((ranks, loads.shape[1]))
     np.add.at(sums, owners, loads)
     return sums

@@ -1,6 +1,6 @@
-"""Layouts that follow documents: the independent parts of the mask, whatever mask makes them.
+"""Layouts by documents: the independent parts of any mask.
 
-per-document     A B B A   A A B B B B A A   A B B A     head-tail inside of each document
+per-document     A B B A   A A B B B B A A   A B B A     head-tail within each document
 whole-document   A A A A   B B B B B B B B   A A A A     each document on one rank
 """
 
@@ -11,17 +11,17 @@ import numpy as np
 from ringloom.planner.layouts.by_place import zigzag
 from ringloom.planner.layouts.by_work import pairs
 from ringloom.planner.layouts.dispatch import to_least_loaded
-from ringloom.planner.layouts.pieces import Chunks, gathered
+from ringloom.planner.layouts.pieces import Chunks, gather_ranges
 from ringloom.planner.masks.regions import FAR, Region
 from ringloom.planner.workload import Workload
 
 
 def parts(work: Workload) -> list[tuple[range, range]]:
-    """Queries and keys of which nothing meets what is in another part, in their order."""
-    here = [[work.offset, work.offset + work.seq, 0, work.kv_seq, -FAR, FAR]]
-    pieces = Region.of(here).intersect(work.mask.region()).pieces
+    """Returns the queries and keys of each independent part of the mask, in order."""
+    box = [[work.offset, work.offset + work.seq, 0, work.kv_seq, -FAR, FAR]]
+    pieces = Region.of(box).intersect(work.mask.region()).pieces
     top, bottom, left, right = pieces[np.argsort(pieces[:, 0], kind="stable"), :4].T
-    left = np.minimum.accumulate(left[::-1])[::-1]  # of this piece and all that are below
+    left = np.minimum.accumulate(left[::-1])[::-1]  # of this piece and all below it
     rows = np.maximum.accumulate(bottom)[:-1] <= top[1:]
     begins = 1 + np.flatnonzero(rows & (np.maximum.accumulate(right)[:-1] <= left[1:]))
     queries = pairwise([0, *(top[begins] - work.offset).tolist(), work.seq])
@@ -30,9 +30,9 @@ def parts(work: Workload) -> list[tuple[range, range]]:
 
 
 def per_document(work: Workload, ranks: int, grain: int) -> tuple[Chunks, Chunks]:
-    """Head-tail in each document (WLB-LLM); what 2 x ranks pieces leave over goes on in turn.
+    """Cuts each document head-tail (WLB-LLM); the remainders of 2 x ranks go to ranks in turn.
 
-    A rank's tokens are ascending: of each document its piece from the front, then from the back.
+    A rank's tokens ascend: from each document its piece from the front, then that from the back.
     """
     spans = parts(work)
     if len(spans) == 1:
@@ -46,18 +46,18 @@ def _head_tail(documents: tuple[range, ...], ranks: int) -> Chunks:
     for document in documents:
         size, more = divmod(len(document), 2 * ranks)
         longer = np.zeros(2 * ranks, int)
-        for extra in range(more):  # a second one of a rank lengthens its piece from the back
+        for extra in range(more):  # the second token of a rank extends its piece from the back
             rank = (following + extra) % ranks
             longer[rank if extra < ranks else -1 - rank] = 1
         following = (following + more) % ranks
         ends = document.start + np.cumsum([0, *(size + longer)])
         pieces += [range(a, b) for a, b in pairwise(ends.tolist())]
     owners = [*range(ranks), *reversed(range(ranks))] * len(documents)
-    return gathered(pieces, owners, ranks)
+    return gather_ranges(pieces, owners, ranks)
 
 
 def whole_document(work: Workload, ranks: int, grain: int) -> tuple[Chunks, Chunks]:
-    """Gives each document to one rank, the largest first, to that with the least work so far."""
+    """Gives each document to the least loaded rank, largest first."""
     q, kv = zip(*parts(work), strict=True)
     owners = to_least_loaded(pairs(work, "q", q), ranks, len(q)).tolist()
-    return gathered(q, owners, ranks), gathered(kv, owners, ranks)
+    return gather_ranges(q, owners, ranks), gather_ranges(kv, owners, ranks)

@@ -1,10 +1,10 @@
-"""Names that layouts have in other libraries: printed beside ours, and read for them."""
+"""Names of layouts in other libraries: printed next to ours, and accepted as aliases."""
 
 from typing import TypeVar
 
 Layout = TypeVar("Layout")
 
-PEERS: dict[str, dict[str, str]] = {  # layout -> its name elsewhere -> where that is
+PEERS: dict[str, dict[str, str]] = {  # layout -> its name elsewhere -> libraries
     "contiguous": {"the order of the sequence in every library": ""},
     "striped": {
         "stripe": "ring-flash-attention",
@@ -33,7 +33,7 @@ PEER_NAMES = {
 
 
 def _plain(name: str) -> str:
-    """A name up to its comma, as it is looked up: head-tail, dual-chunk-swap, ptrr."""
+    """Returns the alias for a name, up to its comma: head-tail, dual-chunk-swap, ptrr."""
     return name.partition(",")[0].lower().replace(" ", "-")
 
 
@@ -46,5 +46,5 @@ ALIASES = {
 
 
 def own_name(layout: Layout) -> Layout | str:
-    """Returns our name for a layout that is named as elsewhere; anything else as it is."""
+    """Returns our name for a layout that has a name of another library; else the argument."""
     return ALIASES.get(_plain(layout), layout) if isinstance(layout, str) else layout

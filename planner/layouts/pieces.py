@@ -1,4 +1,4 @@
-"""Pieces of a sequence with their owners, and the sides of a partition that they make."""
+"""Pieces of a sequence with owners, and the sides of a partition built from them."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
@@ -9,14 +9,14 @@ Chunks = list[tuple[Ranges, int]]
 
 
 def cut(tokens: int, parts: int) -> list[range]:
-    """Consecutive ranges of nearly equal length; the remainder goes to the first ones."""
+    """Cuts tokens into consecutive ranges of nearly equal length; the first ones are longer."""
     size, more = divmod(tokens, parts)
     ends = [size * i + min(i, more) for i in range(parts + 1)]
     return [range(a, b) for a, b in pairwise(ends)]
 
 
 def split(positions: Ranges, parts: int) -> list[Ranges]:
-    """Returns a piece cut into parts, each with nearly as much of every range of it."""
+    """Cuts a piece into parts, each with a nearly equal share of every range."""
     cuts = [cut(len(part), parts) for part in positions]
     return [
         tuple(part[c[n].start : c[n].stop] for part, c in zip(positions, cuts, strict=True))
@@ -24,8 +24,8 @@ def split(positions: Ranges, parts: int) -> list[Ranges]:
     ]
 
 
-def gathered(pieces: Iterable[range], owners: Iterable[int], ranks: int) -> Chunks:
-    """One piece per rank, of all that it owns; consecutive ranges of a rank are one."""
+def gather_ranges(pieces: Iterable[range], owners: Iterable[int], ranks: int) -> Chunks:
+    """Gathers all ranges of each rank into one piece; consecutive ranges are merged."""
     held = [list[range]() for _ in range(ranks)]
     owned = filter(lambda pair: len(pair[0]), zip(pieces, owners, strict=True))
     for rank, run in groupby(sorted(owned, key=lambda p: p[0].start), key=lambda p: p[1]):
@@ -37,7 +37,7 @@ def gathered(pieces: Iterable[range], owners: Iterable[int], ranks: int) -> Chun
 
 
 def whole_heads(chunks: Chunks, heads: int) -> Side:
-    """One block per piece with every head in it."""
+    """Returns one block per piece, with all heads."""
     return Side(tuple(Block(positions, range(heads), owner) for positions, owner in chunks))
 
 

@@ -1,6 +1,6 @@
 """Loops: a plan's rows read back as a short program of steps, transfers and attends."""
 
 from ringloom.planner.loops.check import check
-from ringloom.planner.loops.recovery import recover, recovered
+from ringloom.planner.loops.recovery import recover, recover_expansion
 
-__all__ = ["check", "recover", "recovered"]
+__all__ = ["check", "recover", "recover_expansion"]

@@ -5,8 +5,8 @@ from collections import defaultdict
 import numpy as np
 
 from ringloom.planner import ir
-from ringloom.planner.analysis.tiles import alive, tiles
-from ringloom.planner.columns import beside, by_group, flat, stacked, taken
+from ringloom.planner.analysis.tiles import tiles, without_dead_blocks
+from ringloom.planner.columns import by_group, flat, hstack, take_rows, vstack_padded
 from ringloom.planner.errors import PlanError
 from ringloom.planner.loops.form import (
     HELD,
@@ -23,14 +23,14 @@ from ringloom.planner.loops.form import (
     Start,
 )
 from ringloom.planner.loops.places import Value, Values
-from ringloom.planner.loops.values import Copies, held, same, sliced
+from ringloom.planner.loops.values import Copies, held_blocks, same, slice_part
 from ringloom.planner.partitions import Side
 
 SIDES = ("q", "kv")
 Moving = Start | Send | Exchange | Return
 
 
-def scattered(table: Ints, side: Side, where: Ints, axis: int) -> tuple[Ints, Ints, Ints]:
+def scatter_blocks(table: Ints, side: Side, where: Ints, axis: int) -> tuple[Ints, Ints, Ints]:
     """The blocks of a table that others along an axis own: blocks [n, w], their rank, the owner."""
     ranks = len(table)
     rank, block = flat(np.arange(ranks), table.reshape(ranks, -1))
@@ -63,13 +63,13 @@ class Expansion:
         self.before = list[tuple[str, Ints, Ints]]()  # that `filled` has not yet
         for side, values in self.values.items():
             values.add(OWN, None, sides[side].owners, np.arange(len(sides[side]))[:, None])
-            if (table := held(plan, side)) is not None:
+            if (table := held_blocks(plan, side)) is not None:
                 values.add(HELD, None, self.everyone, table.reshape(plan.ranks, -1))
 
     def blocks(self, part: Part, side: str, t: int, who: Ints) -> Ints:
         """The blocks [n, w] of a part on ranks `who`."""
-        table = taken(self.value(part, side, t).table, who)
-        return sliced(table, part, t, taken(self.coordinates, who))
+        table = take_rows(self.value(part, side, t).table, who)
+        return slice_part(table, part, t, take_rows(self.coordinates, who))
 
     def value(self, part: Part, side: str, t: int) -> Value:
         """The value that a part is of."""
@@ -108,14 +108,14 @@ class Expansion:
     def send(self, s: Send, t: int) -> ir.Move:
         """The messages of a send; what they bring has its name from the next step on."""
         src, dst = pairs(self.loops, s, t)
-        sent = beside([self.blocks(p, s.side, t, src) for p in s.parts])
+        sent = hstack([self.blocks(p, s.side, t, src) for p in s.parts])
         if not s.sums:
             self.coming[s.name, s.side, t + 1].append((dst, sent))
         elif s.into and not same(self.blocks(s.into, s.side, t, dst), sent):
             raise PlanError(
                 f"step {t}: sums are added into {s.into.value}, but are for other blocks"
             )
-        return ir.Move(s.tensors, sent, taken(self.everyone, src), dst)
+        return ir.Move(s.tensors, sent, take_rows(self.everyone, src), dst)
 
     def exchanged(self, s: Exchange, t: int) -> tuple[ir.Move, Ints]:
         """The messages of an exchange, and the blocks that each rank has of its own part."""
@@ -125,8 +125,8 @@ class Expansion:
             to = where[:, :-1].copy()
             to[:, s.axis] = (to[:, s.axis] + hop) % mesh[s.axis]
             dst = np.ravel_multi_index(tuple(to.T), mesh)
-            parts.append((dst, sliced(table, share, t, where[dst])))
-        dst, blocks = (stacked(column) for column in zip(*parts[1:], strict=True))
+            parts.append((dst, slice_part(table, share, t, where[dst])))
+        dst, blocks = (vstack_padded(column) for column in zip(*parts[1:], strict=True))
         return ir.Move(s.tensors, blocks, np.tile(self.everyone, len(parts) - 1), dst), parts[0][1]
 
     def exchange(self, s: Exchange, t: int) -> ir.Move:
@@ -140,7 +140,7 @@ class Expansion:
         """The messages of sums that go back along an axis, but for those with no sums in them."""
         value, side = self.value(Part(s.name, s.lag), s.side, t), self.plan.partition.side(s.side)
         if s.name == HELD:
-            move = ir.Move(s.tensors, *scattered(value.table, side, self.coordinates, s.axis))
+            move = ir.Move(s.tensors, *scatter_blocks(value.table, side, self.coordinates, s.axis))
         elif brought := self.brought.get((s.name, value.born)):
             move = ir.Move(s.tensors, brought.blocks, brought.dst, brought.src)
         else:
@@ -154,7 +154,7 @@ class Expansion:
     def arrive(self) -> None:
         """Makes readable what was under way."""
         for (name, side, born), parts in self.coming.items():
-            rank, blocks = (stacked(column) for column in zip(*parts, strict=True))
+            rank, blocks = (vstack_padded(column) for column in zip(*parts, strict=True))
             self.values[side].add(name, born, rank, blocks)
         self.before += self.added
         self.coming.clear()
@@ -169,14 +169,14 @@ class Expansion:
 
     def attend(self, s: Attend, t: int) -> ir.Attend:
         """The rectangles of an attend."""
-        who = taken(self.everyone, np.flatnonzero(s.when.guard.at(t, self.coordinates)))
+        who = take_rows(self.everyone, np.flatnonzero(s.when.guard.at(t, self.coordinates)))
         q, kv = (
-            beside([self.blocks(p, side, t, who) for p in parts])
+            hstack([self.blocks(p, side, t, who) for p in parts])
             for side, parts in (("q", s.q), ("kv", s.kv))
         )
         attend = ir.Attend(who, q, kv)
         if s.kind == "tiles" and len(attend):
-            attend = alive(tiles(self.plan), attend)
+            attend = without_dead_blocks(tiles(self.plan), attend)
         elif len(attend) < len(who):
             raise PlanError(f"step {t}: a rank attends to nothing")
         self.added += [("q", attend.rank, attend.q), ("kv", attend.rank, attend.kv)]

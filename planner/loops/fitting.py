@@ -33,18 +33,18 @@ def line(
     ticks = np.diff((start + np.arange(len(xs)) - since) // every)  # [clocks, steps]
     by = np.where(ticks.any(axis=1), steps[ticks.argmax(axis=1)], 0)
     moduli = np.array([NONE, modulo] if modulo else [NONE])
-    slopes = centred(by[:, None], moduli)  # [clocks, moduli]
+    slopes = nearest_residue(by[:, None], moduli)  # [clocks, moduli]
     wrong = (steps - slopes[:, :, None] * ticks[:, None]) % moduli[:, None] != 0
     many = 1 + np.where(wrong.any(axis=2), wrong.argmax(axis=2), len(steps))
     at, m = divmod(int(many.argmax()), len(moduli))  # the first, and simplest, of the longest
     (period, phase), slope = clocks[at], int(slopes[at, m])
     if not slope:
         return int(many.max()), Expr(int(xs[0]))
-    first = int(centred(xs[:1] - slope * ((start - phase) // period), moduli[m])[0])
+    first = int(nearest_residue(xs[:1] - slope * ((start - phase) // period), moduli[m])[0])
     return int(many.max()), Expr(first, slope, (), modulo * m, (), period, phase)
 
 
-def centred(x: Ints, modulo: Ints) -> Ints:
+def nearest_residue(x: Ints, modulo: Ints) -> Ints:
     """The numbers of smallest size that are like some, modulo others."""
     return (x + modulo // 2) % modulo - modulo // 2
 

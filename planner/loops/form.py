@@ -283,13 +283,13 @@ class Loops:
         )
 
 
-def inside(kind: type[Node], tree: object) -> Iterator[Node]:
+def walk_nodes(kind: type[Node], tree: object) -> Iterator[Node]:
     """Yields all parts, or all expressions, of a statement, a part or a guard."""
     if isinstance(tree, kind):
         yield tree
     elif isinstance(tree, tuple):
         for item in tree:
-            yield from inside(kind, item)
+            yield from walk_nodes(kind, item)
     else:
         for name in getattr(tree, "__match_args__", ()):
-            yield from inside(kind, getattr(tree, name))
+            yield from walk_nodes(kind, getattr(tree, name))

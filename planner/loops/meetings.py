@@ -5,15 +5,15 @@ from functools import cached_property
 
 import numpy as np
 
-from ringloom.planner.analysis.tiles import Tiles, alive
-from ringloom.planner.columns import distinct, twice
+from ringloom.planner.analysis.tiles import Tiles, without_dead_blocks
+from ringloom.planner.columns import distinct, has_duplicates
 from ringloom.planner.ir import Attend
 from ringloom.planner.loops.form import Ints
 from ringloom.planner.loops.places import Value
 from ringloom.planner.loops.values import same
 
 
-def parted(
+def split_by_value(
     tiles: Tiles, attend: Attend, q_of: Ints, kv_of: Ints
 ) -> Iterator[tuple[int, int, Attend]]:
     """Rectangles by the value that each block is of, -1 for none, without what is dead."""
@@ -23,7 +23,7 @@ def parted(
             left = np.where(q_of == q, attend.q, -1)
             right = np.where(kv_of == kv, attend.kv, -1)
             alone = len(many_q) == len(many_kv) == 1
-            part = attend if alone else alive(tiles, Attend(attend.rank, left, right))
+            part = attend if alone else without_dead_blocks(tiles, Attend(attend.rank, left, right))
             if len(part):
                 yield q, kv, part
 
@@ -33,7 +33,7 @@ class Meeting:
 
     def __init__(self, tiles: Tiles, q: Value, kv: Value, attend: Attend) -> None:
         self.tiles, self.q, self.kv, self.attend = tiles, q, kv, attend
-        if twice(attend.rank.astype(np.intp)) and self._all_there:
+        if has_duplicates(attend.rank.astype(np.intp)) and self._all_there:
             self.attend = self._left
 
     @cached_property
@@ -42,13 +42,13 @@ class Meeting:
         if any(value.heads > 1 for value in (self.q, self.kv)):
             return None
         tables = (value.table.reshape(len(value.table), -1) for value in (self.q, self.kv))
-        return alive(self.tiles, Attend(np.arange(len(self.q.table)), *tables))
+        return without_dead_blocks(self.tiles, Attend(np.arange(len(self.q.table)), *tables))
 
     @cached_property
     def complete(self) -> bool:
         """True if the mask leaves no other pair of both values on ranks that attend."""
         rows = self.attend
-        if self.everything is None or twice(rows.rank.astype(np.intp)):
+        if self.everything is None or has_duplicates(rows.rank.astype(np.intp)):
             return False
         order = np.argsort(rows.rank)
         left = self._left

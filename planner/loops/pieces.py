@@ -29,7 +29,7 @@ def _groups(plan: Plan, side: str) -> Ints:
     pieces = _pieces(plan, side)
     many = int(pieces.max(initial=0)) + 1
     together = [frozenset(range(many))]
-    for taken in {*_taken(plan, side, pieces, many)} if many > 1 else ():
+    for taken in {*_pieces_per_message(plan, side, pieces, many)} if many > 1 else ():
         parts = [part for group in together for part in (group & taken, group - taken)]
         together = [part for part in parts if part]
     number = np.zeros(many, np.intp)
@@ -48,7 +48,7 @@ def _pieces(plan: Plan, side: str) -> Ints:
     return pieces
 
 
-def _taken(plan: Plan, side: str, pieces: Ints, many: int) -> Iterator[frozenset[int]]:
+def _pieces_per_message(plan: Plan, side: str, pieces: Ints, many: int) -> Iterator[frozenset[int]]:
     """The pieces in each message, but for those that have all."""
     for move in (move for _, move in plan.moves() if move.side == side):
         present = np.zeros((len(move), many + 1), np.bool_)

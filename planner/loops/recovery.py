@@ -23,7 +23,7 @@ from ringloom.planner.loops.form import (
     Start,
     Statement,
     When,
-    inside,
+    walk_nodes,
 )
 from ringloom.planner.loops.naming import Group, Naming
 from ringloom.planner.loops.pieces import groups
@@ -40,11 +40,11 @@ def recover(plan: Plan) -> Loops:
     Raises PlanError with the reason if the plan is irregular: its rows are not understood, or
     need more than 64 statements, or a list of ranks per step.
     """
-    return recovered(plan).loops
+    return recover_expansion(plan).loops
 
 
 @cached_on_plan
-def recovered(plan: Plan) -> Expansion:
+def recover_expansion(plan: Plan) -> Expansion:
     """The loop form of a plan, expanded; raises PlanError as `recover` does.
 
     Pieces that travel apart have names of their own.
@@ -53,21 +53,21 @@ def recovered(plan: Plan) -> Expansion:
     naming = Naming(reading)
     statements: list[Statement] = [*naming.starts, *reading.exchanges, *reading.returns]
     for group, items in naming.groups():
-        said = _said(reading, group, items) or _in_turn(reading, group, items)
+        said = _statements(reading, group, items) or _stepwise_statements(reading, group, items)
         if not said:
             raise PlanError("its loops would need a list of ranks per step")
         statements += said
-    made = sorted(folded(statements), key=_order)
+    made = sorted(fold_repeats(statements), key=_order)
     if len(made) > MOST:
         raise PlanError(f"its loops would have {len(made)} statements, more than {MOST}")
     return check(Loops(reading.mesh, len(plan.steps), tuple(made)), plan)
 
 
-def _said(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:
+def _statements(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:
     return Clusters(group, items, reading.mesh, reading.coordinates).best()
 
 
-def _in_turn(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:
+def _stepwise_statements(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:
     """Returns the statements of as many steps as can be said at once, then of those after them."""
     steps, made = sorted({i.t for i in items}), list[Statement]()
     while steps:
@@ -75,8 +75,8 @@ def _in_turn(reading: Reading, group: Group, items: list[Record]) -> list[Statem
         while many - few > 1:
             n = (few + many) // 2
             part = [i for i in items if steps[0] <= i.t <= steps[n - 1]]
-            few, many = (n, many) if _said(reading, group, part) else (few, n)
-        said = _said(reading, group, [i for i in items if steps[0] <= i.t <= steps[few - 1]])
+            few, many = (n, many) if _statements(reading, group, part) else (few, n)
+        said = _statements(reading, group, [i for i in items if steps[0] <= i.t <= steps[few - 1]])
         if not said or len(made) > MOST:
             return []
         made, steps = [*made, *said], steps[few:]
@@ -85,15 +85,15 @@ def _in_turn(reading: Reading, group: Group, items: list[Record]) -> list[Statem
 
 def _order(s: Statement) -> tuple[int, int, str, tuple[bool, ...]]:
     """By what it does, when it begins, its name; whole values before slices of them."""
-    sliced = tuple(p.pieces is not None for p in inside(Part, s))
+    sliced = tuple(p.pieces is not None for p in walk_nodes(Part, s))
     return ORDER.index(type(s)), s.when.first, getattr(s, "name", ""), sliced
 
 
-def folded(statements: Iterable[Statement]) -> Iterator[Statement]:
+def fold_repeats(statements: Iterable[Statement]) -> Iterator[Statement]:
     """The same statement again and again, at equal distances  -->  one with gaps."""
     alike = defaultdict[Statement, list[Statement]](list)
     for s in statements:
-        moves = any(e.step for e in inside(Expr, s)) or s.when.guard.tabled
+        moves = any(e.step for e in walk_nodes(Expr, s)) or s.when.guard.tabled
         when = s.when if moves else replace(s.when, first=s.when.last - s.when.first, last=0)
         alike[replace(s, when=when)].append(s)
     for group in alike.values():

@@ -28,7 +28,7 @@ from ringloom.planner.loops.form import (
     Start,
     Statement,
     When,
-    inside,
+    walk_nodes,
 )
 from ringloom.planner.loops.naming import Group, constant
 from ringloom.planner.loops.places import Role
@@ -48,7 +48,7 @@ def cost(statements: Iterable[Statement]) -> float:
 def _cost(s: Statement) -> float:
     guard = s.when.guard
     total = 0.5 if isinstance(s, Start) else 1.0
-    ends = [e for p in inside(Part, s) for pair in (p.pieces, p.heads) for e in pair or ()]
+    ends = [e for p in walk_nodes(Part, s) for pair in (p.pieces, p.heads) for e in pair or ()]
     total += sum(0.7 if e.table else 0.3 for e in ends if e.step or any(e.axes))
     total += 2 * guard.tabled + 0.1 * len(guard.bounds)
     total += 0.05 * sum(e is not None for b in guard.bounds for e in b[1:])

@@ -7,7 +7,7 @@ them, counted from the lowest that it has. -1 stands for nothing.
 import numpy as np
 from numpy.typing import NDArray
 
-from ringloom.planner.columns import flat, widened
+from ringloom.planner.columns import flat, pad_columns
 from ringloom.planner.ir import Move, Plan
 from ringloom.planner.loops.form import Ints, Part
 from ringloom.planner.partitions import Side
@@ -36,7 +36,7 @@ def pack(ranks: int, side: Side, rank: Ints, blocks: Ints) -> Ints:
     return table
 
 
-def held(plan: Plan, side: str) -> Ints | None:
+def held_blocks(plan: Plan, side: str) -> Ints | None:
     """Returns the blocks that each rank has from the start, and its own in rectangles of both."""
     blocks = plan.partition.side(side)
     here = np.zeros((plan.ranks, len(blocks)), np.bool_)
@@ -58,7 +58,7 @@ def held(plan: Plan, side: str) -> Ints | None:
     return pack(plan.ranks, blocks, rank, block[:, None])
 
 
-def sliced(table: Ints, part: Part, t: int, where: Ints) -> Ints:
+def slice_part(table: Ints, part: Part, t: int, where: Ints) -> Ints:
     """A part's pieces and heads of each row of a table, as the ranks at `where` say: [n, p x h]."""
     for axis, ends in ((1, part.pieces), (2, part.heads)):
         if ends is not None and len(where):
@@ -83,5 +83,5 @@ def same(a: Ints, b: Ints) -> bool:
     if np.array_equal(a, b):
         return True
     width = max(a.shape[1], b.shape[1])
-    left, right = (np.sort(widened(x, width), axis=1) for x in (a, b))
+    left, right = (np.sort(pad_columns(x, width), axis=1) for x in (a, b))
     return np.array_equal(left, right)

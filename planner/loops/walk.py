@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ringloom.planner.analysis.kinds import Kinds
-from ringloom.planner.columns import distinct, taken
+from ringloom.planner.columns import distinct, take_rows
 from ringloom.planner.ir import Attend, Move, Plan, Step
 from ringloom.planner.loops.exchanges import Exchanges
 from ringloom.planner.loops.form import Ints
-from ringloom.planner.loops.meetings import Meeting, parted
+from ringloom.planner.loops.meetings import Meeting, split_by_value
 from ringloom.planner.loops.pieces import Groups
 from ringloom.planner.loops.places import Asked, Cut, read
 from ringloom.planner.loops.transfers import Transfers, Way, find_mesh
@@ -115,7 +115,7 @@ class Reading(Exchanges):
         for at, cuts in groups:
             if sum(cut.role == "into" for cut in cuts) > 1:
                 cuts = tuple(cut for cut in cuts if cut.role == "send")
-            key, src, dst = (name, move.tensors), taken(rank, at), taken(move.dst, at)
+            key, src, dst = (name, move.tensors), take_rows(rank, at), take_rows(move.dst, at)
             self.records.append(Record(t, key, src, cuts, way=way, dst=dst))
         return name
 
@@ -123,7 +123,7 @@ class Reading(Exchanges):
         """Notes the records of the rectangles of a step."""
         q, kv = self.values["q"], self.values["kv"]
         q_of, kv_of = q.numbers(attend.rank, attend.q), kv.numbers(attend.rank, attend.kv)
-        for a, b, part in parted(self.kinds.tiles, attend, q_of, kv_of):
+        for a, b, part in split_by_value(self.kinds.tiles, attend, q_of, kv_of):
             self._meet(t, Meeting(self.kinds.tiles, q.values[a], kv.values[b], part))
 
     def _meet(self, t: int, meeting: Meeting) -> None:
@@ -134,5 +134,5 @@ class Reading(Exchanges):
         for at, cuts in read(("q", values["q"], rank, q), ("kv", values["kv"], rank, kv)):
             for kind in distinct(kinds[at]).tolist():
                 rows = at[kinds[at] == kind]
-                record = Record(t, ("", ()), taken(rank, rows), cuts, kind, meeting)
+                record = Record(t, ("", ()), take_rows(rank, rows), cuts, kind, meeting)
                 self.records.append(record)

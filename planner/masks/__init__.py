@@ -1,4 +1,4 @@
-"""Masks: which (query, key) pairs are allowed, one class in one file of this room each."""
+"""Masks: rules for which (query, key) pairs are allowed; most files of this folder define one."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -23,5 +23,5 @@ from ringloom.planner.masks.slices import Slices as Slices
 from ringloom.planner.masks.tree import Tree as Tree
 from ringloom.planner.masks.window import Window as Window
 
-for _module in iter_modules(__path__):  # a mask is known once its file lies here
+for _module in iter_modules(__path__):  # importing a file registers its masks
     import_module(f"{__name__}.{_module.name}")

@@ -1,7 +1,7 @@
-"""Areas: how many pairs a mask allows between position sets, in closed form.
+"""Areas: the number of pairs that a mask allows between position sets, in closed form.
 
 A piece of a region is a box and a band. Clipped to the box, a query range and a key range are two
-arithmetic progressions, and the pairs of them with j - i <= c are a sum of clamped floors:
+arithmetic progressions, and the number of their pairs with j - i <= c is a sum of clamped floors:
 
     sum over a < na of clamp(floor((c - b0 + a0 + sa a) / sb) + 1, 0, nb)
 
@@ -9,8 +9,8 @@ With equal steps the floor is a + constant, and the sum is a difference of two c
 with unequal steps it is a floor sum, which Euclid's algorithm evaluates in logarithmic time.
 
 Everything is exact in int64: a side's positions lie within +-2**31 and span at most 2**31, so
-differences stay below 2**33 and areas, and each partial sum of them, within 2**62; the sentinel
-2**40 is only added to and compared, never multiplied.
+differences stay below 2**33, and areas and their partial sums within 2**62; the sentinel 2**40 is
+only added and compared, never multiplied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ringloom.planner.columns import chosen
+from ringloom.planner.columns import row_index
 from ringloom.planner.errors import PlanError
 from ringloom.planner.masks.regions import Ints, Region, overlaps
 
@@ -30,7 +30,7 @@ LIMIT = 2**31
 
 
 class Runs(NamedTuple):
-    """Arithmetic progressions start + step * k, 0 <= k < size, and which set each belongs to."""
+    """Arithmetic progressions start + step * k, 0 <= k < size, each with the set it belongs to."""
 
     owner: Ints
     start: Ints
@@ -45,7 +45,7 @@ class Runs(NamedTuple):
         return Runs(*(field[at] for field in self))
 
     def clip(self, low: Ints, high: Ints) -> Runs:
-        """Returns what lies in [low, high), run by run."""
+        """Clips each run to its interval [low, high)."""
         first = np.clip(-((self.start - low) // self.step), 0, self.size)
         last = np.clip(-((self.start - high) // self.step), first, self.size)
         return self._replace(start=self.start + first * self.step, size=last - first)
@@ -54,8 +54,8 @@ class Runs(NamedTuple):
 def areas(region: Region, q: Sequence[Ranges], kv: Sequence[Ranges]) -> Ints:
     """Counts the allowed pairs of every query set and key set, int64 [len(q), len(kv)].
 
-    All ranges of a side are disjoint; query positions are aligned. Raises PlanError for positions
-    outside +-2**31 or a side that spans more than 2**31.
+    The ranges of a side must be disjoint; query positions are aligned. Raises PlanError for
+    positions outside +-2**31 and for a side that spans more than 2**31.
     """
     rows, columns = runs(q), runs(kv)
     total = np.zeros((len(q), len(kv)), np.int64)
@@ -66,12 +66,12 @@ def areas(region: Region, q: Sequence[Ranges], kv: Sequence[Ranges]) -> Ints:
         pieces = pieces[~boxes]
     flat = total.reshape(-1)
     for strips, bands, low, high in _strips(pieces, rows):
-        first = np.maximum(low, strips.stop - 1 + bands[0])  # all queries of a strip meet the keys
-        last = np.minimum(high, strips.start + bands[1] + 1)  # from here to there
+        first = np.maximum(low, strips.stop - 1 + bands[0])  # all queries of a strip see the keys
+        last = np.minimum(high, strips.start + bands[1] + 1)  # from first to last - 1
         for at, column in overlaps(low, high, columns.start, columns.stop):
             whole = (columns.start[column] >= first[at]) & (columns.stop[column] <= last[at])
             count = strips.size[at] * columns.size[column]
-            cut = chosen(~whole)
+            cut = row_index(~whole)
             strip, right = at[cut], columns.take(column[cut])
             right = right.clip(low[strip], high[strip])
             count[cut] = _between(strips.take(strip), right, *bands[:, strip])
@@ -85,20 +85,20 @@ def sizes(sets: Sequence[Ranges]) -> Ints:
 
 
 def runs(sets: Sequence[Ranges]) -> Runs:
-    """Returns all non-empty ranges of the sets, their steps made positive."""
+    """Returns all non-empty ranges of the sets, reversed where needed to ascend."""
     ordered = [
         (owner, r if r.step > 0 else r[::-1]) for owner, rs in enumerate(sets) for r in rs if r
     ]
     least = min((r[0] for _, r in ordered), default=0)
     most = max((r[-1] for _, r in ordered), default=0)
     if least < -LIMIT or most >= LIMIT or most - least >= LIMIT:
-        raise PlanError(f"positions {least} to {most} are more than 2**31 tokens or beyond them")
+        raise PlanError(f"positions {least} to {most} exceed the limit of 2**31 tokens")
     table = [(owner, r.start, r.step if len(r) > 1 else 1, len(r)) for owner, r in ordered]
     return Runs(*np.array(table, np.int64).reshape(-1, 4).T.copy())
 
 
 def _strips(pieces: Ints, rows: Runs) -> Iterator[tuple[Runs, Ints, Ints, Ints]]:
-    """Clips query runs to the pieces they meet; with them the bands [2, n] and key bounds there."""
+    """Clips query runs to the pieces they overlap; yields them with bands [2, n] and key bounds."""
     for piece, row in overlaps(pieces[:, 0], pieces[:, 1], rows.start, rows.stop):
         i0, i1, j0, j1, lo, hi = pieces[piece].T
         strips = rows.take(row).clip(i0, i1)
@@ -110,16 +110,19 @@ def _strips(pieces: Ints, rows: Runs) -> Iterator[tuple[Runs, Ints, Ints, Ints]]
 def _between(left: Runs, right: Runs, lo: Ints, hi: Ints) -> Ints:
     """Counts pairs with lo <= j - i <= hi, one count per row of the runs."""
     count = left.size * right.size
-    over, under = chosen(right.stop - 1 - left.start > hi), chosen(right.start - left.stop + 1 < lo)
+    over, under = (
+        row_index(right.stop - 1 - left.start > hi),
+        row_index(right.start - left.stop + 1 < lo),
+    )
     count[over] = _under_diagonal(left.take(over), right.take(over), hi[over])
     count[under] -= _under_diagonal(left.take(under), right.take(under), lo[under] - 1)
     return count
 
 
 def _under_diagonal(left: Runs, right: Runs, most: Ints) -> Ints:
-    """Counts pairs with j - i <= most, those on one side of a diagonal."""
+    """Counts the pairs with j - i <= most: those on one side of a diagonal."""
     shift = most - right.start + left.start
-    # A run of one position has any step, so it takes the other's.
+    # The step of a run of one position is arbitrary: use the other run's.
     step = np.where(right.size == 1, left.step, right.step)
     first = shift // step + 1
     count = _ramp(first + left.size - 1, right.size) - _ramp(first - 1, right.size)
@@ -136,7 +139,7 @@ def _ramp(last: Ints, most: Ints) -> Ints:
 
 
 def _clamped_floors(left: Runs, right: Runs, shift: Ints) -> Ints:
-    """Sums over a < left.size clamp((shift + left.step a) // right.step + 1, 0, right.size)."""
+    """Sums clamp((shift + left.step a) // right.step + 1, 0, right.size) over a < left.size."""
     first = np.clip(-(shift // left.step), 0, left.size)
     enough = right.step * (right.size - 1)
     last = np.clip(-((shift - enough) // left.step), first, left.size)
@@ -148,8 +151,8 @@ def _clamped_floors(left: Runs, right: Runs, shift: Ints) -> Ints:
 def _floor_sums(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:
     """Returns the sums over k < n of (a k + b) // m, for a, b >= 0 < m, by Euclid's algorithm.
 
-    Each round takes out the whole multiples of m and then counts the same lattice points by
-    columns instead of rows, which swaps a and m. No term exceeds the result.
+    Each round subtracts the multiples of m and then counts the same lattice points by columns
+    instead of rows, which swaps a and m. No term exceeds the result.
     """
     total = np.zeros(len(n), np.int64)
     live = np.flatnonzero(n > 0)
@@ -165,10 +168,10 @@ def _floor_sums(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:
 
 
 def _boxes_under_strides(pieces: Ints, rows: Runs, columns: Runs) -> NDArray[np.bool_]:
-    """Returns True for plain boxes where runs are strided, so that about every run meets every box.
+    """Returns True for boxes without bands if runs are strided: nearly every run meets every box.
 
-    Thousands of blocks or documents are then cheaper by a matrix product: a striped plan on 64
-    ranks under a grid of 256 x 256 cells takes 17 times as long without.
+    With thousands of blocks or documents a matrix product is then faster: without it, a striped
+    plan on 64 ranks under a grid of 256 x 256 cells takes 17 times as long.
     """
     i0, i1, j0, j1, lo, hi = pieces.T
     exact = int(rows.size.sum()) * int(columns.size.sum()) < 2**53
@@ -177,9 +180,9 @@ def _boxes_under_strides(pieces: Ints, rows: Runs, columns: Runs) -> NDArray[np.
 
 
 def _products(pieces: Ints, rows: Runs, columns: Runs, shape: tuple[int, int]) -> Ints:
-    """Sums the areas of plain boxes, (rows of q in box) times (columns of kv in box); [q, kv].
+    """Sums the areas of boxes: (queries of q in the box) x (keys of kv in the box); [q, kv].
 
-    Floats are exact here: every sum is below 2**53.
+    Floats are exact here since every sum is below 2**53.
     """
     total = np.zeros(shape)
     width = max(1, 2**21 // max(1, len(rows.start) + len(columns.start)))

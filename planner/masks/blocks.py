@@ -1,4 +1,4 @@
-"""Blocks: any grid of cells."""
+"""Blocks: a block-sparse mask given by a grid of cells."""
 
 import re
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ MOST_CELLS = 2**24
 
 @dataclass(frozen=True, repr=False)
 class Blocks(Mask):
-    """A query meets the keys of the cells that its row of the grid marks; cells are size x size.
+    """A query sees the keys of the cells that its row of the grid marks; cells are size x size.
 
-    Any two-dimensional sequence or array of booleans or 0/1 is taken as a grid. What lies outside
-    it sees nothing and is not seen. Raises PlanError for anything else.
+    `grid` is any two-dimensional sequence or array of booleans or 0/1. Positions outside of it see
+    nothing and are not seen. Raises PlanError for anything else.
     """
 
     forms = ("blocks:SIZE:01/11", "blocks@FILE")
@@ -56,7 +56,7 @@ class Blocks(Mask):
     def parse(cls, text: str) -> Mask:
         size, _, rows = text.partition(":")
         if not re.fullmatch(r"[01]+(/[01]+)*", rows):
-            raise PlanError("inline blocks are SIZE:ROWS with rows of 0 and 1, such as 64:10/11")
+            raise PlanError("inline blocks must be SIZE:ROWS with rows of 0 and 1, as in 64:10/11")
         grid = tuple(tuple(cell == "1" for cell in row) for row in rows.split("/"))
         return cls(grid, tokens(size))
 
@@ -73,7 +73,7 @@ def _cells(grid: ArrayLike) -> Allowed:
     except (TypeError, ValueError):
         fits = False
     if not fits:
-        raise PlanError("a Blocks grid is rows of equal length, each of 0s and 1s")
+        raise PlanError("a Blocks grid must have rows of equal length that consist of 0s and 1s")
     if cells.size > MOST_CELLS:
         raise PlanError(f"a Blocks grid has at most {MOST_CELLS} cells, not {cells.size}")
     return cells.astype(np.bool_)

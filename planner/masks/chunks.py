@@ -15,8 +15,8 @@ from ringloom.planner.masks.regions import FAR, MOST, Ints, Region
 class Chunked(Mask):
     """A rule on chunks of `size` positions, counted from position 0.
 
-    `tokens` is where the positions end, which nobody gives: a workload fills in its own. Raises
-    PlanError for sizes below 1.
+    `tokens`, the number of positions, is filled in by the workload. Raises PlanError for sizes
+    below 1.
     """
 
     least = 1
@@ -27,21 +27,21 @@ class Chunked(Mask):
     def up_to(self, tokens: int) -> Chunked:
         if (chunks := -(-tokens // self.size)) > MOST:
             raise PlanError(f"{self} cuts {tokens} tokens into {chunks} chunks, more than {MOST}")
-        ended = type(self)(self.size)
-        object.__setattr__(ended, "tokens", tokens)
-        return ended
+        bounded = type(self)(self.size)
+        object.__setattr__(bounded, "tokens", tokens)
+        return bounded
 
     def bounds(self) -> tuple[Ints, Ints]:
-        """Returns where chunks begin and end: int64 [chunks] each."""
+        """Returns the positions at which chunks begin and end: int64 [chunks] each."""
         if self.tokens is None:
-            raise PlanError(f"{self} has no end: use it in a workload, or up_to(tokens)")
+            raise PlanError(f"{self} has no length yet: use it in a workload, or up_to(tokens)")
         begins = np.arange(0, self.tokens, self.size)
         return begins, begins + self.size
 
 
 @dataclass(frozen=True, repr=False)
 class Chunks(Chunked):
-    """A query meets the keys of its own chunk; with Causal, the chunked attention of Llama 4."""
+    """A query sees the keys of its own chunk; with Causal, the chunked attention of Llama 4."""
 
     forms = ("chunks:8192",)
     definition = "i // {size} == j // {size}"
@@ -53,7 +53,7 @@ class Chunks(Chunked):
 
 @dataclass(frozen=True, repr=False)
 class BlockCausal(Chunked):
-    """A query meets the keys of its own chunk and of all chunks before it."""
+    """A query sees the keys of its own chunk and of all earlier chunks."""
 
     forms = ("block-causal:512",)
     definition = "j // {size} <= i // {size}"

@@ -17,7 +17,7 @@ from ringloom.planner.masks.window import Window
 
 @dataclass(frozen=True, repr=False)
 class Lengths(Mask):
-    """A rule on documents, of so many keys and so many queries each.
+    """A rule on documents with given numbers of keys and queries.
 
     Raises PlanError for negative or mismatched lengths.
     """
@@ -39,25 +39,25 @@ class Lengths(Mask):
                 )
 
     def bounds(self) -> tuple[Ints, Ints]:
-        """Returns where documents begin and end, in aligned queries and in keys; [n + 1] each."""
+        """Returns the bounds of documents in aligned queries and in keys: [n + 1] each."""
         keys = np.cumsum([0, *self.lengths], dtype=np.int64)
         queries = np.cumsum([0, *(self.q_lengths or self.lengths)], dtype=np.int64)
         return queries + keys[-1] - queries[-1], keys
 
     def check(self, seq: int, kv_seq: int) -> None:
         if sum(self.lengths) != kv_seq:
-            raise PlanError(f"documents sum to {sum(self.lengths)} tokens, not to kv_seq {kv_seq}")
+            raise PlanError(f"documents sum to {sum(self.lengths)} tokens, but kv_seq is {kv_seq}")
         if self.q_lengths is not None and sum(self.q_lengths) != seq:
-            raise PlanError(f"q_lengths sum to {sum(self.q_lengths)} tokens, not to seq {seq}")
+            raise PlanError(f"q_lengths sum to {sum(self.q_lengths)} tokens, but seq is {seq}")
 
 
 @dataclass(frozen=True, repr=False)
 class Documents(Lengths):
-    """A query meets the keys of its own document.
+    """A query sees the keys of its own document.
 
-    `lengths` are the documents' keys. Without `q_lengths` a query belongs to the document of its
-    aligned position; with them, query number r belongs to the document that r falls in when the
-    queries are divided by `q_lengths`.
+    `lengths` counts the keys of each document. Without `q_lengths`, a query belongs to the document
+    at its aligned position; with them, to the document that contains it when the queries are
+    divided into runs of these lengths.
     """
 
     forms = ("documents:A,B", "documents@FILE")
@@ -84,10 +84,10 @@ class Documents(Lengths):
 
 @dataclass(frozen=True, repr=False)
 class Varlen(Lengths):
-    """A query meets keys of its own document, whose last query is at its last key.
+    """A query sees keys of its own document, in which the last query is aligned with the last key.
 
-    `left` keys before its place there and `right` after it, None being unbounded: chunked prefill
-    and decoding of packed documents, as in flash-attn's function of that name.
+    It sees `left` keys before its position and `right` after it; None is unbounded. Use it for
+    chunked prefill and decoding of packed documents, as in flash-attn's varlen functions.
     """
 
     forms = ("varlen:A,B/QA,QB", "varlen:A,B/QA,QB/LEFT,RIGHT")
@@ -109,7 +109,7 @@ class Varlen(Lengths):
 
     @property
     def names(self) -> Names:
-        """The mask with a bound less, and where that bound is in each document, from 1 on."""
+        """The mask with one bound removed, and that bound per document, padded at both ends."""
         queries, keys = self.bounds()
         ahead, documents = keys[1:] - queries[1:], Documents(self.lengths, self.q_lengths)
         if self.left is not None:
@@ -125,7 +125,7 @@ class Varlen(Lengths):
 
 
 def whole_lengths(name: str, values: Sequence[int]) -> tuple[int, ...]:
-    """Returns lengths as plain ints; raises PlanError, with the name, for anything else."""
+    """Returns lengths as ints; raises PlanError, with the mask's name, for anything else."""
     if not isinstance(values, Iterable):
         raise PlanError(f"{name} takes a list of lengths, such as (512, 1024), not {brief(values)}")
     if isinstance(values, Sized) and len(values) > MOST:
@@ -133,7 +133,7 @@ def whole_lengths(name: str, values: Sequence[int]) -> tuple[int, ...]:
     lengths = tuple(whole(f"{name} length", value) for value in values)
     if not lengths or sum(lengths) > LIMIT:
         raise PlanError(
-            f"{name}: {len(lengths)} lengths sum to {sum(lengths)}, "
-            "where at least one length and at most 2**31 tokens make sense"
+            f"{name}: {len(lengths)} lengths sum to {sum(lengths)}; there must be at least one"
+            " length, and at most 2**31 tokens"
         )
     return lengths

@@ -1,4 +1,4 @@
-"""Keys, Prefix and Global: masks that treat the first tokens apart."""
+"""Keys, Prefix and Global: masks with a special rule for the first tokens."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from ringloom.planner.masks.regions import FAR, Region
 
 @dataclass(frozen=True, repr=False)
 class Keys(Mask):
-    """Every query meets the first `n` keys; what comes after them is padding.
+    """Every query sees the first `n` keys; the keys after them are padding.
 
-    Raises PlanError for a number per batch row: a mask is one for all rows.
+    Raises PlanError for one number per batch row: all rows share one mask.
     """
 
     forms = ("keys:N",)
@@ -22,7 +22,7 @@ class Keys(Mask):
     def __post_init__(self) -> None:
         if hasattr(self.n, "__len__"):
             raise PlanError(
-                f"{len(self.n)} numbers of keys, but one mask holds for all batch rows:"
+                f"{len(self.n)} numbers of keys, but all batch rows share one mask:"
                 " pack the rows into documents"
             )
         super().__post_init__()
@@ -39,7 +39,7 @@ class Keys(Mask):
 
 @dataclass(frozen=True, repr=False)
 class Prefix(Mask):
-    """A query meets the first `n` keys and, beyond them, the keys up to its own position."""
+    """A query sees the first `n` keys and all keys up to its own position."""
 
     forms = ("prefix:N",)
     from_zero = True
@@ -53,7 +53,7 @@ class Prefix(Mask):
 
 @dataclass(frozen=True, repr=False)
 class Global(Mask):
-    """The first `n` queries meet every key and every query meets the first `n` keys."""
+    """The first `n` queries see every key, and every query sees the first `n` keys."""
 
     forms = ("global:N",)
     from_zero = True

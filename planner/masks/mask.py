@@ -1,10 +1,10 @@
-"""Masks: which query i may attend to which key j.
+"""The base class of masks, which say which query i may attend to which key j.
 
     mask ::= word | mask & mask | mask "|" mask
 
-A mask is one class: the forms in which it is typed, its definition as an expression in i and j, and
-the same pairs as boxes cut by bands, from which areas follow. The oracle evaluates the expression,
-programs print it.
+Each mask is a class with its command-line forms, its definition as an expression in i and j, and
+the same pairs as boxes cut by bands, from which areas are counted. The oracle evaluates the
+expression, and programs print it.
 
 Query positions are aligned, i + kv_seq - seq, so the last query meets the last key.
 """
@@ -30,17 +30,17 @@ from ringloom.planner.parse import from_json
 Positions = range | Sequence[int] | NDArray[np.integer]
 Allowed = NDArray[np.bool_]
 Names: TypeAlias = "Mapping[str, Ints | Allowed | Mask]"
-SideName = Literal["q", "kv"]  # of queries, of keys and values
+SideName = Literal["q", "kv"]  # queries; keys and values
 ALL = (-FAR, FAR)
-NO_ENTRY, NO_NUMBER = "-", "inf"  # how None is typed in a list, and elsewhere
-MASKS: dict[str, type[Mask]] = {}  # by the beginning of a form: causal, window:, documents@
+NO_ENTRY, NO_NUMBER = "-", "inf"  # the text for None in a list, and elsewhere
+MASKS: dict[str, type[Mask]] = {}  # by the start of a form: causal, window:, documents@
 
 
 class Packed(NamedTuple):
-    """Documents, one after the other, and a band in each: j - i from -left to right.
+    """Consecutive documents, each with a band: j - i from -left to right.
 
-    sides      where documents begin and end, in aligned queries and in keys, [documents + 1] each;
-               None: the sequence is one
+    sides      bounds of documents in aligned queries and in keys, [documents + 1] each; None if the
+               sequence is a single document
     from_ends  True: the band counts from the last query and the last key of each document
     """
 
@@ -50,7 +50,7 @@ class Packed(NamedTuple):
     from_ends: bool = False
 
     def origins(self, side: SideName) -> tuple[Ints, Ints] | None:
-        """Returns where documents begin, and which position is the zeroth of each."""
+        """Returns the first position, and position 0, of each document."""
         if self.sides is None:
             return None
         q, k = self.sides
@@ -69,19 +69,20 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Mask(OneLine):
-    """A rule which pairs of query and key positions are allowed.
+    """A rule for which pairs of query and key positions are allowed.
 
-    A subclass is a frozen dataclass of whole numbers, if it does not check its fields itself; its
-    word and they, in their order, are how it is typed. `parse` knows it once it is defined.
+    A subclass is a frozen dataclass of integers, unless it checks its fields itself. On the command
+    line it is written as its name followed by its fields in order; `parse` reads every subclass
+    that has been defined.
 
-    forms         how it is typed, such as "causal", "window:4096" or "documents@FILE"
-    definition    its expression, with fields in braces; another one overrides `expression`
-    from_zero     True: queries before position 0 see nothing, and its expression leaves them out
-    fixed_length  False: its region names no position, so a program may hold for any length
-    restarts      True: positions count anew in each of the documents that it is packed in
-    lists         of its fields, the number of first ones that are tuples of numbers
-    least         of its numbers
-    example       what to say of a file that holds something else
+    forms         command-line forms, such as "causal", "window:4096" or "documents@FILE"
+    definition    the expression, with fields in braces; or override `expression`
+    from_zero     True: queries before position 0 see nothing, and the expression ignores them
+    fixed_length  False: the region names no position, so a program may work for any length
+    restarts      True: positions restart at 0 in each packed document
+    lists         the number of leading fields that are tuples of numbers
+    least         the smallest value allowed in the fields
+    example       the message for a file with other contents
     """
 
     forms: ClassVar[tuple[str, ...]] = ()
@@ -98,7 +99,9 @@ class Mask(OneLine):
             start = re.split(r"(?<=[:@])", form)[0]
             known = MASKS.setdefault(start, cls)
             if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise PlanError(f"{start} is a form of {known.__module__}.{known.__qualname__}")
+                raise PlanError(
+                    f"{start} is already a form of {known.__module__}.{known.__qualname__}"
+                )
             MASKS[start] = cls
 
     def __post_init__(self) -> None:
@@ -109,51 +112,51 @@ class Mask(OneLine):
 
     @property
     def expression(self) -> str:
-        """The definition, in the names i and j and those of `names`, with operators of arrays.
+        """The definition as an array expression in i, j and the entries of `names`.
 
-        i and j are whole arrays that broadcast to [queries, keys], so & and | stand for and and
-        or, and `place(x, BOUNDS)` is the number of bounds up to x.
+        i and j are arrays that broadcast to [queries, keys], so & and | mean `and` and `or`;
+        `place(x, BOUNDS)` is the number of bounds up to x.
         """
         return self.definition.format_map(vars(self))
 
     @property
     def names(self) -> Names:
-        """Arrays and masks that the expression names: bounds, what it indexes, other masks."""
+        """Arrays and masks that the expression refers to: bounds, lookup tables, other masks."""
         return {}
 
     def region(self) -> Region:
-        """Returns the same pairs as a disjoint union of boxes cut by bands: here as packed."""
+        """Returns the same pairs as a disjoint union of boxes cut by bands."""
         return self.packed().region()
 
     def check(self, seq: int, kv_seq: int) -> None:
-        """Raises PlanError when the mask does not fit `seq` queries and `kv_seq` keys."""
+        """Raises PlanError if the mask does not fit `seq` queries and `kv_seq` keys."""
 
     def up_to(self, tokens: int) -> Mask:
-        """Returns the mask for the keys 0..tokens - 1: itself, if its region ends by itself.
+        """Returns the mask for the keys 0..tokens - 1: itself, unless it needs to know the length.
 
-        Raises PlanError where its region would have more than `MOST` pieces.
+        Raises PlanError if its region would have more than `MOST` pieces.
         """
         return self
 
     def packed(self) -> Packed:
-        """Returns the mask as documents, one after the other, with a band in each.
+        """Returns the mask as consecutive documents with a band in each.
 
-        Raises PlanError for masks that are more than that.
+        Raises PlanError for masks that have no such form.
         """
-        raise PlanError(f"cumulative lengths cannot say {self}")
+        raise PlanError(f"cumulative lengths cannot express {self}")
 
     def origins(self, side: SideName) -> tuple[Ints, Ints] | None:
-        """Returns where documents begin on a side, and which position is the zeroth of each.
+        """Returns the first position, and position 0, of each document on a side.
 
-        Both int64 [documents], of aligned queries or of keys; None for masks without documents.
-        Raises PlanError where there are documents, but not one for every token.
+        Both are int64 [documents], in aligned queries or in keys; None for masks without documents.
+        Raises PlanError if only some tokens belong to a document.
         """
         return self.packed().origins(side) if self.restarts else None
 
     def allowed(self, q: Positions, kv: Positions) -> Allowed:
         """Evaluates the expression for aligned query and key positions: bool [len(q), len(kv)].
 
-        Positions lie within the lengths that `check` accepts.
+        Positions must lie within the lengths that `check` accepts.
         """
         i, j = (np.asarray(positions, np.int64) for positions in (q, kv))
         i, j = i[:, None], j[None, :]
@@ -171,12 +174,12 @@ class Mask(OneLine):
 
     @classmethod
     def given(cls) -> tuple[Field[Any], ...]:
-        """Returns the fields that a caller gives and that its text shows."""
+        """Returns the fields that callers set and that its text shows."""
         return tuple(field for field in fields(cls) if field.init)
 
     @classmethod
     def parse(cls, text: str) -> Mask:
-        """Reads what follows the word and its colon: lists and numbers, / after each list."""
+        """Parses the text after the name and colon: lists, each followed by /, then numbers."""
         parts = text.split("/") if text else []
         values: list[Any] = [_read(part, NO_ENTRY) for part in parts[: cls.lists]]
         values += [number for part in parts[cls.lists :] for number in _read(part, NO_NUMBER)]
@@ -188,11 +191,11 @@ class Mask(OneLine):
 
     @classmethod
     def parse_file(cls, text: str) -> Mask:
-        """Reads the text of a file, of a form such as blocks@FILE: JSON of the fields by name."""
-        said, wanted = from_json(text, cls.example), {field.name for field in cls.given()}
+        """Parses a file, for forms such as blocks@FILE: JSON of the fields by name."""
+        values, names = from_json(text, cls.example), {field.name for field in cls.given()}
         with suppress(TypeError):
-            if isinstance(said, dict) and said.keys() == wanted:
-                return cls(**said)
+            if isinstance(values, dict) and values.keys() == names:
+                return cls(**values)
         raise PlanError(cls.example)
 
     def __and__(self, other: Mask) -> And:
@@ -202,7 +205,7 @@ class Mask(OneLine):
         return Or(self, other)
 
     def __str__(self) -> str:
-        """Returns the form on the command line."""
+        """Returns the command-line form."""
         values = self._arguments()
         parts = [_written(part, NO_ENTRY) for part in values[: self.lists]]
         parts += [_written(values[self.lists :], NO_NUMBER)] * (len(values) > self.lists)
@@ -214,7 +217,7 @@ class Mask(OneLine):
         return f"{type(self).__name__}({', '.join(map(repr, self._arguments()))})"
 
     def _arguments(self) -> list[Any]:
-        """Returns the values of the fields, without the last ones that have their default."""
+        """Returns the values of the fields, without trailing defaults."""
         values = [(getattr(self, field.name), field.default) for field in self.given()]
         while values and values[-1][0] == values[-1][1]:
             values.pop()
@@ -223,7 +226,7 @@ class Mask(OneLine):
 
 @dataclass(frozen=True, repr=False)
 class Pair(Mask):
-    """Two masks joined by a sign."""
+    """Two masks joined by an operator."""
 
     left: Mask
     right: Mask
@@ -233,7 +236,7 @@ class Pair(Mask):
     def __post_init__(self) -> None:
         """Raises PlanError unless both are masks."""
         for part in (self.left, self.right):
-            checked(part)
+            check_mask(part)
 
     @property
     def expression(self) -> str:
@@ -258,7 +261,7 @@ class Pair(Mask):
         return self._joined(python)
 
     def _joined(self, leaf: Callable[[Mask], str]) -> str:
-        """Both sides, with parentheses only where reading it back would group otherwise."""
+        """Joins both sides, with parentheses only where parsing needs them."""
         left, right = leaf(self.left), leaf(self.right)
         if isinstance(self.left, Pair) and self.left.binds < self.binds:
             left = f"({left})"
@@ -282,17 +285,17 @@ class And(Pair):
         if Packed() in (one, other):
             return one if other == Packed() else other
         if one.sides and other.sides:
-            raise undivided(self)
+            raise no_documents_error(self)
         for mask, part in ((self.left, one), (self.right, other)):
             if part.from_ends:
-                raise PlanError(f"cumulative lengths cannot say {mask}, a part of {self}")
+                raise PlanError(f"cumulative lengths cannot express {mask}, a part of {self}")
         left, right = min(one.left, other.left), min(one.right, other.right)
         return Packed(one.sides or other.sides, left, right)
 
     def origins(self, side: SideName) -> tuple[Ints, Ints] | None:
         one, other = self.left.origins(side), self.right.origins(side)
         if one and other:
-            raise undivided(self)
+            raise no_documents_error(self)
         return one or other
 
 
@@ -307,25 +310,24 @@ class Or(Pair):
         return self.left.region().union(self.right.region())
 
     def packed(self) -> Packed:
-        raise undivided(self)
+        raise no_documents_error(self)
 
     def origins(self, side: SideName) -> tuple[Ints, Ints] | None:
         if self.left.origins(side) or self.right.origins(side):
-            raise undivided(self)
+            raise no_documents_error(self)
         return None
 
 
-def checked(mask: object) -> Mask:
-    """Returns a mask; raises PlanError for anything else."""
+def check_mask(mask: object) -> Mask:
+    """Returns the given mask; raises PlanError for anything else."""
     if not isinstance(mask, Mask):
         raise PlanError(f"the mask must be a Mask such as Causal(), not {brief(mask)}")
     return mask
 
 
-def undivided(mask: Mask) -> PlanError:
-    """Returns the error of a mask without a document for every token."""
-    said = "does not divide queries and keys into documents, one after the other"
-    return PlanError(f"{mask!s:.200} {said}")
+def no_documents_error(mask: Mask) -> PlanError:
+    """Returns the error for a mask without a document for every token."""
+    return PlanError(f"{mask!s:.200} does not divide queries and keys into consecutive documents")
 
 
 def _read(part: str, none: str) -> tuple[int | None, ...]:

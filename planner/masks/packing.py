@@ -1,4 +1,4 @@
-"""Packed batches: documents by their cumulative lengths, as flash-attn takes them, and back."""
+"""Packed batches: converts documents to and from cumulative lengths as in flash-attn."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from ringloom.planner.errors import PlanError, brief
 from ringloom.planner.given import whole
 from ringloom.planner.masks.documents import Documents, Varlen
-from ringloom.planner.masks.mask import Mask, checked, undivided
+from ringloom.planner.masks.mask import Mask, check_mask, no_documents_error
 from ringloom.planner.masks.plain import Causal
 from ringloom.planner.masks.regions import FAR
 from ringloom.planner.masks.window import Window
 
 
 class CuSeqlens(NamedTuple):
-    """The arguments of `flash_attn_varlen_func` that say what a mask says."""
+    """The arguments of `flash_attn_varlen_func` that express a mask."""
 
     cu_seqlens_q: NDArray[np.int32]
     cu_seqlens_k: NDArray[np.int32]
@@ -28,8 +28,8 @@ class CuSeqlens(NamedTuple):
     window_size: tuple[int, int]
 
 
-def within(mask: Mask, lengths: Iterable[int]) -> Mask:
-    """Returns a mask that holds within each document, of these lengths in tokens."""
+def within_documents(mask: Mask, lengths: Iterable[int]) -> Mask:
+    """Returns a mask applied within each document, given the documents' lengths in tokens."""
     return mask & Documents(tuple(lengths))
 
 
@@ -42,14 +42,14 @@ def from_cu_seqlens(
     cu_seqlens_q_padded: ArrayLike | None = None,
     cu_seqlens_k_padded: ArrayLike | None = None,
 ) -> Mask:
-    """Returns the mask of packed documents with flash-attn's meaning, -1 being unbounded.
+    """Returns the mask of packed documents, with arguments as in flash-attn; -1 is unbounded.
 
-    cu_seqlens are where documents begin, and where the last one ends: [documents + 1], from 0.
-    With other cumulative lengths of keys, as in chunked prefill and decoding, causal and windows
-    count from the end of each document: its last query is at its last key. Padded ones, as
-    TransformerEngine takes them, are where documents begin that have padding behind their tokens,
-    which sees nothing and is seen by nothing; without cu_seqlens_k those of queries hold for keys.
-    Raises PlanError for numbers that are not cumulative lengths, and for padded ones that are less.
+    cu_seqlens are cumulative lengths from 0: [documents + 1]. If those of keys differ, as in
+    chunked prefill and decoding, causal masks and windows count from the end of each document: its
+    last query is aligned with its last key. Padded cumulative lengths, as in TransformerEngine, are
+    the starts of documents that have padding after their tokens; padding sees nothing and is not
+    seen. Without cu_seqlens_k, those of queries also apply to keys. Raises PlanError for invalid
+    cumulative lengths, and for padded lengths that are too short.
     """
     q = _lengths("cu_seqlens_q", cu_seqlens_q)
     k = q if cu_seqlens_k is None else _lengths("cu_seqlens_k", cu_seqlens_k)
@@ -72,15 +72,15 @@ def from_cu_seqlens(
 
 
 def to_cu_seqlens(mask: Mask) -> CuSeqlens:
-    """Returns the arguments of `flash_attn_varlen_func` for documents, causal or in a window too.
+    """Returns the arguments of `flash_attn_varlen_func` for documents, perhaps causal or windowed.
 
-    Where the mask has no lengths of queries, there are as many as keys. Raises PlanError for any
-    other mask, and for documents that are causal by their places in the sequence where flash-attn
-    would count from the end of each.
+    If the mask has no query lengths, they equal the key lengths. Raises PlanError for any other
+    mask, and for documents that are causal by positions in the sequence where flash-attn would
+    count from the end of each document.
     """
-    sides, left, right, from_ends = checked(mask).packed()
+    sides, left, right, from_ends = check_mask(mask).packed()
     if sides is None:
-        raise undivided(mask)
+        raise no_documents_error(mask)
     q, k = sides
     banded = left < FAR or right < FAR
     if banded and not from_ends and (q[1:] != k[1:]).any():
@@ -92,10 +92,10 @@ def to_cu_seqlens(mask: Mask) -> CuSeqlens:
 
 
 def _lengths(name: str, values: ArrayLike) -> tuple[int, ...]:
-    """Returns the lengths of cumulative ones; raises PlanError unless they ascend from 0."""
+    """Returns lengths from cumulative lengths; raises PlanError unless these ascend from 0."""
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 2 or array[0] != 0:
-        raise PlanError(f"{name} must be whole numbers that ascend from 0, not {brief(values)}")
+        raise PlanError(f"{name} must be integers that ascend from 0, not {brief(values)}")
     lengths = np.diff(array.astype(np.int64))
     if (lengths < 0).any():
         raise PlanError(f"{name} must ascend, not {brief(values)}")
@@ -103,16 +103,16 @@ def _lengths(name: str, values: ArrayLike) -> tuple[int, ...]:
 
 
 def _sides(window_size: tuple[int, int]) -> list[int | None]:
-    """Returns the keys to the left and to the right, None for all; raises PlanError for others."""
+    """Returns the window's left and right, None for unbounded; raises PlanError if invalid."""
     if not isinstance(window_size, Iterable) or len(sides := [*window_size]) != 2:
         raise PlanError(
-            f"window_size is keys to the left and to the right, not {brief(window_size)}"
+            f"window_size must be (keys to the left, to the right), not {brief(window_size)}"
         )
     return [x if (x := whole("window_size", side, -1)) >= 0 else None for side in sides]
 
 
 def _padding(name: str, values: ArrayLike | None, lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the padding behind each document; raises PlanError for other documents."""
+    """Returns the padding after each document; raises PlanError if documents do not match."""
     if values is None:
         return (0,) * len(lengths)
     padded = _lengths(name, values)
@@ -128,8 +128,8 @@ def _padding(name: str, values: ArrayLike | None, lengths: tuple[int, ...]) -> t
 def _with_padding(
     q: tuple[int, ...], k: tuple[int, ...], q_padding: tuple[int, ...], k_padding: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns lengths with documents of queries alone, and of keys alone, behind each document."""
-    behind = zip(q, k, q_padding, k_padding, strict=True)
-    pairs = [pair for a, b, c, d in behind for pair in ((a, b), (c, 0), (0, d)) if any(pair)]
+    """Inserts a document of padding queries and one of padding keys after each document."""
+    rows = zip(q, k, q_padding, k_padding, strict=True)
+    pairs = [pair for a, b, c, d in rows for pair in ((a, b), (c, 0), (0, d)) if any(pair)]
     padded_q, padded_k = zip(*pairs, strict=True)
     return padded_q, padded_k

@@ -1,11 +1,11 @@
-"""parse(text)   reads a mask as it is typed on the command line and written in plan files.
+"""parse(text)   parses a mask as written on the command line and in plan files.
 
     mask ::= both ("|" both)*
     both ::= term ("&" term)*
     term ::= "(" mask ")" | word
-    word ::= NAME | NAME:TEXT | NAME@FILE        as the `forms` of each mask say
+    word ::= NAME | NAME:TEXT | NAME@FILE        see the `forms` of each mask
 
-A file name with spaces or signs in it is put in double quotes: documents@"my file".
+Put a file name with spaces or operators in double quotes: documents@"my file".
 """
 
 import re
@@ -18,21 +18,20 @@ from ringloom.planner.masks.mask import MASKS, And, Mask, Or
 PAIRS = {pair.sign: pair for pair in (And, Or)}
 LARGEST_FILE = 1 << 24  # bytes: a million lengths, or a grid of 2**22 cells as JSON
 MOST_WORDS, MOST_NESTED = 500, 50
-SINKS = "sinks are no mask: give --sinks, or Workload(..., sinks=True)"
+SINKS = "sinks are not a mask: use --sinks, or Workload(..., sinks=True)"
 REFUSED = {
-    "dropout": "its results are random, so none can be checked: train without, as most models do",
-    "alibi": "a bias on the scores: rotary positions or a window, which are exact here, need none",
-    "softcap": "it bends the scores: normalised queries and keys, as of Gemma 3, need none",
+    "dropout": "random results cannot be verified: train without it, as most models do",
+    "alibi": "it adds a bias to the scores: use rotary positions or a window, which are exact here",
+    "softcap": "it changes the scores: normalise queries and keys instead, as Gemma 3 does",
     "sink": SINKS,
     "sinks": SINKS,
 }
 
 
 def parse(text: str) -> Mask:
-    """Returns the mask that a text describes, `&` binding before `|`.
+    """Returns the mask that a text describes; `&` binds before `|`.
 
-    Raises PlanError with the word that is not understood, RingloomError for a file that cannot be
-    read.
+    Raises PlanError with the offending word, and RingloomError for a file that cannot be read.
     """
     if len(text) > LARGEST_FILE:
         raise PlanError(f"a mask of {len(text)} characters is too long: at most {LARGEST_FILE}")
@@ -46,19 +45,19 @@ def parse(text: str) -> Mask:
     mask = _joined(words)
     if words:
         raise PlanError(
-            f"{brief(words[-1])} is unexpected after {brief(str(mask))}; join by & or |"
+            f"{brief(words[-1])} is unexpected after {brief(str(mask))}; join masks with & or |"
         )
     return mask
 
 
 def forms() -> str:
-    """Returns the forms of all masks, those of a word alone first."""
+    """Returns the forms of all masks, single words first."""
     every = dict.fromkeys(form for mask in MASKS.values() for form in mask.forms)
     return ", ".join(sorted(every, key=lambda form: not form.isidentifier()))
 
 
 def _joined(words: list[str], binds: int = 0) -> Mask:
-    """Reads masks that signs join which bind tighter than that."""
+    """Parses masks joined by operators that bind tighter than `binds`."""
     mask = _term(words)
     while words and words[-1] in PAIRS and PAIRS[words[-1]].binds > binds:
         pair = PAIRS[words.pop()]
@@ -81,14 +80,14 @@ def _term(words: list[str]) -> Mask:
 
 
 def _word(word: str) -> Mask:
-    """Reads one mask by the class that its beginning names."""
+    """Parses one mask with the class that its start names."""
     name, sign, rest = re.split("([:@]|$)", word, maxsplit=1)
     if name in REFUSED:
         raise PlanError(f"not expressible: {name} ({REFUSED[name]})")
     if (mask := MASKS.get(name + sign)) is None:
         near = nearest(word, forms().split(", "))
         like = f"did you mean {near}? " if near else ""
-        raise PlanError(f"{brief(word)} is not a mask; {like}masks: {forms()}; joined by & and |")
+        raise PlanError(f"{brief(word)} is not a mask; {like}masks: {forms()}; join with & or |")
     try:
         return mask.parse_file(_read(rest)) if sign == "@" else mask.parse(rest)
     except RingloomError as error:

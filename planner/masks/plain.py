@@ -1,4 +1,4 @@
-"""Full and Causal: the masks that name no position."""
+"""Full and Causal: the masks without parameters."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from ringloom.planner.masks.mask import Mask, Packed
 
 @dataclass(frozen=True, repr=False)
 class Full(Mask):
-    """Every query meets every key."""
+    """Every query sees every key."""
 
     forms = ("full",)
     fixed_length = False
@@ -19,7 +19,7 @@ class Full(Mask):
 
 @dataclass(frozen=True, repr=False)
 class Causal(Mask):
-    """A query meets the keys up to its own position."""
+    """A query sees the keys up to its own position."""
 
     forms = ("causal",)
     fixed_length = False

@@ -5,8 +5,8 @@ piece ::= (i0, i1, j0, j1, lo, hi)    queries i0 <= i < i1, keys j0 <= j < j1, l
             j0        j1
        i0   +----------+
             |\ hi      |    A box alone is a document or a run of blocks, a band alone is
-            | \\\      |    causal or a window; everything else is made of these by
-            |  lo \    |    intersecting and uniting.
+            | \\\      |    causal or a window; all other masks are intersections and
+            |  lo \    |    unions of these.
        i1   +----------+
 """
 
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 MOST = 2**20  # documents, chunks or slices of a mask: a region has a piece of each
 FAR = 2**40  # stands for "unbounded"; positions stay below 2**31
-CHUNK = 2**16  # pairs looked at together: temporaries of 512 KB fit a cache
+CHUNK = 2**16  # pairs processed at a time: temporaries of 512 KB fit a cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +33,7 @@ class Region:
 
     @staticmethod
     def of(rows: Sequence[Sequence[int]] | Ints) -> Region:
-        """Returns the region of these disjoint pieces, the empty ones dropped; rows: [K, 6]."""
+        """Returns the region of disjoint pieces, dropping empty ones; rows: [K, 6]."""
         pieces = _alive(np.array(rows, np.int64).reshape(-1, 6))
         pieces.flags.writeable = False
         return Region(pieces)
@@ -47,7 +47,7 @@ class Region:
         lo: ArrayLike = -FAR,
         hi: ArrayLike = FAR,
     ) -> Region:
-        """Returns the region of disjoint pieces from their columns, numbers or [K] each."""
+        """Returns the region of disjoint pieces, given by columns: numbers or [K] each."""
         return Region.of(np.stack(np.broadcast_arrays(i0, i1, j0, j1, lo, hi), axis=-1))
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Region:
         return Region.of(np.concatenate(pieces))
 
     def union(self, other: Region) -> Region:
-        """Returns the pairs in either region: the smaller is cut out of the larger, then added."""
+        """Returns the pairs in either region: cuts the smaller out of the larger, then adds it."""
         small, large = sorted((self, other), key=len)
         rest = _difference(large.pieces, small.pieces)
         return Region.of(np.concatenate([small.pieces, rest]))
@@ -70,15 +70,15 @@ class Region:
 def overlaps(
     low: Ints, high: Ints, other_low: Ints, other_high: Ints, limit: int = CHUNK
 ) -> Iterator[tuple[Ints, Ints]]:
-    """Yields index pairs of non-empty intervals [low, high) that overlap those of the other list.
+    """Yields index pairs of overlapping non-empty intervals [low, high) of two lists.
 
-    Each is a pair of index arrays, in order of the first list, about `limit` pairs at a time.
+    They come as pairs of index arrays, in order of the first list, about `limit` at a time.
     """
     if not len(low) or not len(other_low):
         return
     order = np.argsort(other_low, kind="stable")
-    # Sorted by start, the candidates of an interval are one slice: it begins at the first
-    # interval whose running end passes ours, and ends where they start too late.
+    # Sorted by start, the candidates for an interval are one slice: it begins at the first
+    # interval whose running maximum end exceeds our start, and ends where starts reach our end.
     start = np.searchsorted(np.maximum.accumulate(other_high[order]), low, side="right")
     stop = np.searchsorted(other_low[order], high, side="left")
     ends = np.cumsum(np.maximum(stop - start, 0))
@@ -96,7 +96,7 @@ def overlaps(
 
 
 def first_overlap(pieces: Ints) -> tuple[int, int] | None:
-    """Returns the numbers of two pieces [K, 6] that share a pair, None where all are disjoint."""
+    """Returns the numbers of two pieces [K, 6] that share a pair, or None if all are disjoint."""
     for left, right in _neighbours(pieces, pieces):
         later = left < right
         left, right = left[later], right[later]
@@ -115,20 +115,20 @@ def _neighbours(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _meet(left: Ints, right: Ints) -> Ints:
-    """Returns, piece by piece, what both allow (possibly nothing); [K, 6] each."""
+    """Intersects pieces with pieces, one by one; results may be empty. [K, 6] each."""
     low, high = np.maximum(left, right), np.minimum(left, right)
     return np.stack([low[:, 0], high[:, 1], low[:, 2], high[:, 3], low[:, 4], high[:, 5]], axis=1)
 
 
 def _is_alive(pieces: Ints) -> NDArray[np.bool_]:
-    """Returns True for pieces that allow a pair: a box has every j - i between its far corners."""
+    """Returns True for non-empty pieces: a box has every j - i between its far corners."""
     i0, i1, j0, j1, lo, hi = pieces.T
     band = np.maximum(lo, j0 - i1 + 1) <= np.minimum(hi, j1 - 1 - i0)
     return np.asarray((i0 < i1) & (j0 < j1) & band)
 
 
 def _alive(pieces: Ints) -> Ints:
-    """Drops empty pieces, and shrinks the other boxes to the rows and columns in the band."""
+    """Drops empty pieces and shrinks the other boxes to the rows and columns in the band."""
     kept = pieces[_is_alive(pieces)]
     i0, i1, j0, j1, lo, hi = kept.T
     top, bottom = np.maximum(i0, j0 - hi), np.minimum(i1, j1 - lo)
@@ -137,10 +137,10 @@ def _alive(pieces: Ints) -> Ints:
 
 
 def _difference(pieces: Ints, cuts: Ints) -> Ints:
-    """Cuts the disjoint `cuts` out of the disjoint pieces; the result is disjoint pieces, too.
+    """Subtracts the disjoint `cuts` from the disjoint pieces; the result is disjoint, too.
 
-    Each piece knows the cuts near it; round r cuts every remnant by the r-th of them, so the
-    number of rounds is the largest number of cuts near one piece.
+    Round r subtracts from every remnant the r-th of the cuts near its piece, so the number of
+    rounds is the largest number of cuts near one piece.
     """
     near = [*_neighbours(pieces, cuts)]
     owner = np.concatenate([np.empty(0, np.int64), *(left_at for left_at, _ in near)])
@@ -161,11 +161,11 @@ def _difference(pieces: Ints, cuts: Ints) -> Ints:
 
 
 def _fragments(pieces: Ints, cuts: Ints) -> tuple[Ints, Ints]:
-    r"""Returns each piece without its cut, as up to six pieces, and which piece each came from.
+    r"""Subtracts from each piece its cut, into up to six pieces, each with its source piece.
 
     +---------------+
-    |     above     |      Inside the middle box the cut is a band, so what
-    +----+-----+----+      remains there lies under it or over it.
+    |     above     |      Inside the middle box the cut is a band, so the
+    +----+-----+----+      remainder lies below or above it.
     |left|mid\\|rght|
     +----+-----+----+
     |     below     |
@@ -190,7 +190,7 @@ def _fragments(pieces: Ints, cuts: Ints) -> tuple[Ints, Ints]:
 
 
 def rectangles(cells: NDArray[np.bool_]) -> Ints:
-    """Covers the true cells by disjoint rectangles: runs of a row, joined with equal runs below.
+    """Covers the true cells by disjoint rectangles: runs in a row, joined with equal runs below.
 
     cells: [rows, columns]; result: int64 [4, K], each (top, bottom, left, right), ends excluded.
     """

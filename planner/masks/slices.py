@@ -1,4 +1,4 @@
-"""Slices: rectangles of queries and keys, whole or cut by diagonals."""
+"""Slices: rectangles of queries and keys, full or cut by diagonals."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ import numpy as np
 from ringloom.planner.errors import PlanError, brief
 from ringloom.planner.given import tokens, whole
 from ringloom.planner.masks.areas import LIMIT
-from ringloom.planner.masks.mask import Allowed, Mask, Names, Packed, undivided
+from ringloom.planner.masks.mask import Allowed, Mask, Names, Packed, no_documents_error
 from ringloom.planner.masks.plain import Causal, Full
 from ringloom.planner.masks.regions import FAR, MOST, Ints, Region, first_overlap
 from ringloom.planner.parse import from_json
 
 Row = tuple[int, int, int, int, str]
-KINDS = {  # whether j - i has a least value, and a largest
+KINDS = {  # whether j - i has a lower bound, and an upper bound
     "full": (False, False),
     "causal": (False, True),
     "inverse": (True, False),
@@ -26,16 +26,16 @@ EXPECTED = 'expected JSON [[q0, q1, k0, k1, "causal"], ...]'
 
 @dataclass(frozen=True, repr=False)
 class Slices(Mask):
-    """Of each row (q0, q1, k0, k1, kind), queries q0..q1 - 1 meet keys k0..k1 - 1 by its kind.
+    """For each row (q0, q1, k0, k1, kind), queries q0..q1 - 1 see keys k0..k1 - 1 by kind.
 
-    full      all of them
-    causal    j - i <= k1 - q1: the last query meets all keys, each one before it a key less
-    inverse   j - i >= k0 - q0: the first query meets all keys, each one after it a key less
-    bi        both
+    full      all keys
+    causal    j - i <= k1 - q1: the last query sees all keys, each earlier query one key fewer
+    inverse   j - i >= k0 - q0: the first query sees all keys, each later query one key fewer
+    bi        both bounds
 
-    Query positions are aligned, some negative where there are more queries than keys. Raises
-    PlanError for unknown kinds, for ends before beginnings, and for two rows that share a pair,
-    with their numbers (slices of MagiAttention).
+    Query positions are aligned, so some are negative if there are more queries than keys. Raises
+    PlanError for unknown kinds, for ends before starts, and, with the numbers of the rows, for two
+    rows that share a pair. Slices as in MagiAttention.
     """
 
     forms = ("slices:Q0,Q1,K0,K1,KIND", "slices@FILE")
@@ -49,7 +49,7 @@ class Slices(Mask):
         rows = tuple(_row(number, row) for number, row in enumerate(self.rows))
         object.__setattr__(self, "rows", rows)
         if not rows:
-            raise PlanError("Slices needs a row (q0, q1, k0, k1, kind) at least")
+            raise PlanError("Slices needs at least one row (q0, q1, k0, k1, kind)")
         if pair := first_overlap(self._boxes()):
             one, other = pair
             raise PlanError(
@@ -69,7 +69,7 @@ class Slices(Mask):
 
     @property
     def names(self) -> Names:
-        """Each half of the rows, or the rectangle of a row that a diagonal cuts."""
+        """Both halves of the rows, or the rectangle of a row that a diagonal cuts."""
         if len(self.rows) > 1:
             half = len(self.rows) // 2
             return {"left": Slices(self.rows[:half]), "right": Slices(self.rows[half:])}
@@ -100,11 +100,11 @@ class Slices(Mask):
                 )
 
     def packed(self) -> Packed:
-        """Returns documents where each row is one, all of them full or all causal."""
+        """Returns one document per row, if all rows are full or all are causal."""
         q, k = ([*(row[at] for row in self.rows), self.rows[-1][at + 1]] for at in (0, 2))
         ends, kinds = [(row[1], row[3]) for row in self.rows], {row[4] for row in self.rows}
         if ends != [*zip(q[1:], k[1:], strict=True)] or kinds not in ({"full"}, {"causal"}):
-            raise undivided(self)
+            raise no_documents_error(self)
         causal = kinds == {"causal"}
         return Packed((np.array(q), np.array(k)), right=0 if causal else FAR, from_ends=causal)
 
@@ -128,11 +128,12 @@ class Slices(Mask):
 
 
 def _row(number: int, row: Sequence[object]) -> Row:
-    """Returns a row with whole numbers; raises PlanError for one that means nothing."""
+    """Returns a row of integers; raises PlanError for an invalid row."""
     if not isinstance(row, Sequence) or len(row) != 5 or row[4] not in [*KINDS]:
         kinds = ", ".join(KINDS)
         raise PlanError(
-            f"slice {number} is not (q0, q1, k0, k1, kind) with a kind of {kinds}: {brief(row)}"
+            f"slice {number} must be (q0, q1, k0, k1, kind) with kind one of {kinds}, not"
+            f" {brief(row)}"
         )
     least = -LIMIT, -LIMIT, 0, 0
     q0, q1, k0, k1 = (
@@ -140,12 +141,12 @@ def _row(number: int, row: Sequence[object]) -> Row:
         for position, low in zip(row[:4], least, strict=True)
     )
     if q1 < q0 or k1 < k0:
-        raise PlanError(f"slice {number} ends before it begins: {brief(row)}")
+        raise PlanError(f"slice {number} ends before it starts: {brief(row)}")
     return q0, q1, k0, k1, str(row[4])
 
 
 def _position(text: str) -> int:
-    """Returns a position; those of queries may be negative."""
+    """Parses a position; query positions may be negative."""
     return -tokens(text[1:]) if text.startswith("-") else tokens(text)
 
 
@@ -155,9 +156,9 @@ def _text(row: Row) -> str:
 
 @dataclass(eq=False)
 class _Run:
-    """Keys low..high - 1 of a query, and those of the queries before it that they go on from.
+    """A run of queries up to one that sees the keys low..high - 1.
 
-    From one query to the next, `low` stays or goes up by one, always alike, and so does `high`.
+    From each query to the next, `low` increases by a constant 0 or 1, and so does `high`.
     """
 
     first: int  # query
@@ -166,8 +167,8 @@ class _Run:
     high: int
     steps: tuple[int, int] | None = None
 
-    def goes_on(self, low: int, high: int) -> bool:
-        """Takes the next query's keys if they fit."""
+    def extend(self, low: int, high: int) -> bool:
+        """Appends the next query if its keys fit; returns whether they do."""
         steps = low - self.low, high - self.high
         if steps != (self.steps or steps) or not {*steps} <= {0, 1}:
             return False
@@ -176,17 +177,17 @@ class _Run:
 
 
 def covering(rows: Iterable[Allowed], first: int, kv_seq: int) -> Mask:
-    """Returns the mask of exactly these pairs: Full or Causal if it is, else slices.
+    """Returns the mask of exactly these pairs: Full or Causal if possible, else Slices.
 
-    rows: the keys that each query meets, bool [kv_seq]; the first query is at aligned position
-    `first`. Queries whose keys are alike, or go up by one at an end, make one slice.
+    rows: the keys that each query sees, bool [kv_seq]; the first query is at aligned position
+    `first`. Adjacent queries whose key ranges are equal, or grow by one at an end, form one slice.
     """
     runs, done, last = list[_Run](), list[Row](), first
     for last, row in enumerate(rows, first):
         edges = np.flatnonzero(np.diff(row, prepend=False, append=False)).reshape(-1, 2)
         kept = list[_Run]()
         for low, high in edges.tolist():
-            run = next((r for r in runs if r not in kept and r.goes_on(low, high)), None)
+            run = next((r for r in runs if r not in kept and r.extend(low, high)), None)
             kept.append(run or _Run(last, low, low, high))
         done += [_slice(run, last) for run in runs if run not in kept]
         runs = kept

@@ -1,4 +1,4 @@
-"""Tree: sequences that share their beginnings."""
+"""Tree: sequences that share prefixes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from ringloom.planner.masks.mask import Allowed, Mask, Names, SideName
 from ringloom.planner.masks.plain import Causal
 from ringloom.planner.masks.regions import Ints, Region, rectangles
 
-MOST_NODES = 2**13  # a table tells of any two whether the one is above the other
+MOST_NODES = 2**13  # bounds the table of ancestors, nodes x nodes
 
 
 @dataclass(frozen=True, repr=False)
 class Tree(Mask):
-    """A query meets its own node up to its position, and every node above its own whole.
+    """A query sees its own node up to its position, and all ancestors of the node entirely.
 
-    Node n has `lengths[n]` tokens, which stand in the order of the nodes, and `parents[n]` is the
-    number of the node above it, None or -1 for a root; nodes come in any order. Raises PlanError
-    for parents that are no nodes, and for nodes above themselves.
+    Node n has `lengths[n]` tokens, laid out in the order of the nodes, and the parent `parents[n]`,
+    None or -1 for a root; nodes may be in any order. Raises PlanError for parents that do not
+    exist, and for cycles.
     """
 
     forms = ("tree:8,4,4/-,0,0", "tree@FILE")
@@ -48,10 +48,10 @@ class Tree(Mask):
                 raise PlanError(f"Tree node {node} has parent {parent} of {len(lengths)} nodes")
         object.__setattr__(self, "lengths", lengths)
         object.__setattr__(self, "parents", parents)
-        _from_roots(parents)  # refuses nodes above themselves
+        _from_roots(parents)  # refuses cycles
 
     def bounds(self) -> Ints:
-        """Returns where nodes begin and end: int64 [nodes + 1]."""
+        """Returns the bounds of nodes: int64 [nodes + 1]."""
         return np.cumsum([0, *self.lengths], dtype=np.int64)
 
     @property
@@ -67,22 +67,22 @@ class Tree(Mask):
         return Region.of(np.concatenate([own.pieces, above.pieces]))
 
     def origins(self, side: SideName) -> tuple[Ints, Ints]:
-        """Returns where nodes begin, and for each where its path from the root begins."""
+        """Returns the first position of each node, and position 0 of its path from the root."""
         begins = self.bounds()[:-1]
         return begins, begins - ancestors(self.parents) @ np.array(self.lengths)
 
     def check(self, seq: int, kv_seq: int) -> None:
         if sum(self.lengths) != kv_seq:
-            raise PlanError(f"nodes sum to {sum(self.lengths)} tokens, not to kv_seq {kv_seq}")
+            raise PlanError(f"nodes sum to {sum(self.lengths)} tokens, but kv_seq is {kv_seq}")
 
 
 def _parent(value: int) -> int | None:
-    """Returns the number of a node, None for -1, which stands for a root."""
+    """Returns the number of a parent, or None for -1, a root."""
     return number if (number := whole("Tree parent", value, -1)) >= 0 else None
 
 
 def ancestors(parents: tuple[int | None, ...]) -> Allowed:
-    """Returns which nodes (columns) are above which (rows): bool [nodes, nodes]."""
+    """Returns which nodes (columns) are ancestors of which (rows): bool [nodes, nodes]."""
     table = np.zeros((len(parents), len(parents)), np.bool_)
     for node in _from_roots(parents):
         if (parent := parents[node]) is not None:
@@ -92,13 +92,13 @@ def ancestors(parents: tuple[int | None, ...]) -> Allowed:
 
 
 def _from_roots(parents: tuple[int | None, ...]) -> list[int]:
-    """Returns all nodes, each after the one above it; raises PlanError where that cannot be."""
-    below: dict[int | None, list[int]] = {}
+    """Returns all nodes, each after its parent; raises PlanError for cycles."""
+    children: dict[int | None, list[int]] = {}
     for node, parent in enumerate(parents):
-        below.setdefault(parent, []).append(node)
-    order = below.get(None, [])
-    for node in order:  # which grows
-        order += below.get(node, ())
-    if lost := {*range(len(parents))} - {*order}:
-        raise PlanError(f"Tree node {min(lost)} is above itself")
+        children.setdefault(parent, []).append(node)
+    order = children.get(None, [])
+    for node in order:  # the list grows while it is traversed
+        order += children.get(node, ())
+    if cyclic := {*range(len(parents))} - {*order}:
+        raise PlanError(f"Tree node {min(cyclic)} is its own ancestor, or below such a node")
     return order

@@ -1,4 +1,4 @@
-"""Window: keys near the query."""
+"""Window: sliding-window attention."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,10 @@ from ringloom.planner.masks.regions import FAR
 
 @dataclass(frozen=True, repr=False)
 class Window(Mask):
-    """A query meets `left` keys before its position and `right` after it, ends included.
+    """A query sees the keys from `left` before its position to `right` after it, ends included.
 
-    None is unbounded on that side, as in flash-attn. Raises PlanError for negative widths.
+    None is unbounded. The same convention as flash-attn, but None for -1. Raises PlanError for
+    negative widths.
     """
 
     forms = ("window:4096", "window:128,128")
@@ -40,7 +41,7 @@ class Window(Mask):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The keys before a query and after it; FAR is unbounded."""
+        """The number of keys before and after a query; FAR is unbounded."""
         left, right = (FAR if side is None else side for side in (self.left, self.right))
         return left, right
 

@@ -1,1 +1,1 @@
-"""Passes: Plan -> Plan, each exact for every plan it accepts, each verified after it ran."""
+"""Compiler passes: Plan -> Plan, exact for every plan they accept; results are verified."""

@@ -1,4 +1,4 @@
-"""fit_buffers(plan)   declares the slots that ranks need, where a pass made them need more."""
+"""fit_buffers(plan)   raises declared buffers to what the steps need after a pass."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from ringloom.planner.ir import Plan
 
 
 def fit_buffers(plan: Plan) -> Plan:
-    """Returns the plan with buffers as large as they were, or as its steps need."""
+    """Returns the plan with each declared buffer at least as large as its steps need."""
     needs = (
         (tensor, max(declared, int(slots(plan, tensor).max(initial=0))))
         for tensor, declared in plan.buffers

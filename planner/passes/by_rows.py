@@ -1,14 +1,14 @@
-r"""by_rows(plan, price)   rows that see the same keys are one full call.
+r"""by_rows(plan, price)   groups rows that see the same keys into full kernel calls.
 
           keys
          +---+---+---+---+     whole        one rectangle, cut into calls run by run
-    rows |###|   |###|   |     components   rows without a key in common are rectangles
-         |###|   |###|   |                  of their own
-         |   |\  |   |   |     split        rows that see the same keys in full are one,
-         |   |#\ |   |###|                  and those that see the same ones in part
+    rows |###|   |###|   |     components   one rectangle per connected component of
+         |###|   |###|   |                  rows and keys
+         |   |\  |   |   |     split        one rectangle for rows that fully see the same
+         |   |#\ |   |###|                  keys, one for rows that see the same in part
          +---+---+---+---+
 
-Blocks are cut at the edges of the mask first. Of each rectangle the cheapest of the three is taken.
+Blocks are first cut at the edges of the mask. Each rectangle takes the cheapest of the three ways.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringloom.planner.analysis.tables import attended_blocks
-from ringloom.planner.analysis.tiles import FULL, LIVE, Tiles, alive, tiles
+from ringloom.planner.analysis.tiles import FULL, LIVE, Tiles, tiles, without_dead_blocks
 from ringloom.planner.columns import ragged
 from ringloom.planner.ir import ACCUMULATORS, Attend, Index, Plan, Step
 from ringloom.planner.partitions import Ints
@@ -31,37 +31,37 @@ from ringloom.planner.plans import AnyPlans, Plans
 
 Bits = NDArray[np.bool_]
 Floats = NDArray[np.float64]
-MOST = 4096  # parts of different rectangles: pricing one may take a tenth of a millisecond
-WORTH = 1 - 1e-6  # of what a rectangle costs as a whole: rounding is no gain
+MOST = 4096  # parts of distinct rectangles: pricing one may take a tenth of a millisecond
+WORTH = 1 - 1e-6  # the largest share of a rectangle's cost that counts as a gain, not rounding
 
 
 class AttendCosts(Protocol):
     """The costs of the attends of one plan, in any unit."""
 
     def attend(self, node: Attend) -> Floats:
-        """Returns the cost of each rectangle, its calls and the merging of their results: [n]."""
+        """Returns the cost of each rectangle, including the merging of its calls' results: [n]."""
 
     def per_block(self, event: Literal["add"]) -> dict[str, Floats]:
-        """Per accumulator, returns the cost of adding one more result to each block, 0 for -1."""
+        """Returns, per accumulator, the cost of adding a result to each block; 0 for block -1."""
 
 
 Price = Callable[[Plan], AttendCosts]
 
 
 class Parts(NamedTuple):
-    """Parts of rectangles: whose each is, which of its q blocks it has, and which kv blocks."""
+    """Parts of rectangles: the rectangle of each part, and masks of its q and kv blocks."""
 
     of: Index  # [parts]
     q: Bits  # [parts, a]
     kv: Bits  # [parts, b]
 
     def only(self, which: Bits | Index) -> "Parts":
-        """Returns some of them."""
+        """Returns a subset of the parts."""
         return Parts(self.of[which], self.q[which], self.kv[which])
 
     @staticmethod
     def joined(several: Sequence["Parts"]) -> "Parts":
-        """Returns those of several, one after the other."""
+        """Concatenates several sets of parts."""
         return Parts(*map(np.concatenate, zip(*several, strict=True)))
 
 
@@ -76,11 +76,11 @@ def by_rows(given: Plans | tuple[Plan, Plan], price: Price | None = None) -> Pla
 def by_rows(given: AnyPlans, price: Price | None = None) -> Plan | Plans:
     """Cut blocks at the mask's edges, and attend rows that see the same keys by one full call.
 
-    `price(plan)` says what attends of a plan cost, as `rl.attend_price(hardware)` does; without it,
-    pairs, calls and merged rows are counted. A rectangle that gets no cheaper stays whole. Where
-    none does, or where there is too much to try (more than 2,000 edges of the mask, a million tiles
-    or 4,096 parts), the plan is returned as it is. Of a pair, both passes are cut if one gains: a
-    backward pass that starts from copies needs the blocks of the forward pass.
+    `price(plan)` gives the costs of a plan's attends, as `rl.attend_price(hardware)` does; by
+    default, costs count pairs, calls and merged rows. Rectangles that get no cheaper stay whole.
+    The plan is returned unchanged if no rectangle gets cheaper, or if there is too much to try
+    (more than 2,000 edges of the mask, a million tiles or 4,096 parts). In a pair, both passes are
+    cut if one gains: a backward pass with initial copies needs the blocks of the forward pass.
     """
     plans = Plans.of(given)
     cut = [_cut(plan, price or PairCosts) for plan in plans]
@@ -91,9 +91,9 @@ def by_rows(given: AnyPlans, price: Price | None = None) -> Plan | Plans:
 
 
 def _cut(plan: Plan, price: Price) -> tuple[Plan, bool]:
-    """Returns the plan with its blocks cut; True if any of its rectangles gets cheaper."""
-    plan = _alive(plan)
-    cut = _alive(cut_at_edges(plan))
+    """Returns the plan with its blocks cut, and True if any of its rectangles gets cheaper."""
+    plan = _without_dead_blocks(plan)
+    cut = _without_dead_blocks(cut_at_edges(plan))
     table, nodes = tiles(cut), [a for _, a in cut.attends()]
     if not nodes:
         return cut, False
@@ -101,19 +101,23 @@ def _cut(plan: Plan, price: Price) -> tuple[Plan, bool]:
     rows = np.flatnonzero(~table.full(after))
     if not len(rows):
         return cut, False
-    first, alike = _distinct(cut, after.only(rows))
+    first, alike = _distinct_rectangles(cut, after.only(rows))
     whole, apart = before.only(rows[first]), after.only(rows[first])
     ways = [*_ways(table, apart)]
     if not 0 < sum(len(way.of) for way in ways) <= MOST:
         return cut, False
     parts = _cheapest((plan, whole), (cut, apart), ways, price)
-    return (_replaced(cut, after, rows, alike, parts), True) if len(parts.of) else (cut, False)
+    return (
+        (_replace_rectangles(cut, after, rows, alike, parts), True)
+        if len(parts.of)
+        else (cut, False)
+    )
 
 
 def _cheapest(
     before: tuple[Plan, Attend], after: tuple[Plan, Attend], ways: list[Parts], price: Price
 ) -> Parts:
-    """Returns the parts of rectangles that cost least in parts; none of others."""
+    """Returns the cheapest parts of each rectangle that is cheaper in parts than as a whole."""
     (plan, whole), (cut, apart) = before, after
     tried, count = np.unique(np.concatenate([way.of for way in ways])), len(apart)
     least, costs = np.zeros(count), price(cut)
@@ -128,18 +132,20 @@ def _cheapest(
     return Parts.joined(chosen)
 
 
-def _alive(plan: Plan) -> Plan:
-    """Returns the plan without dead blocks in its rectangles; the plan itself where it has none."""
+def _without_dead_blocks(plan: Plan) -> Plan:
+    """Returns the plan without dead blocks in its rectangles; the plan itself if it has none."""
     table = tiles(plan)
-    steps = [tuple(alive(table, node) for node in step.attends) for step in plan.steps]
+    steps = [
+        tuple(without_dead_blocks(table, node) for node in step.attends) for step in plan.steps
+    ]
     if all(a is b for (_, a), b in zip(plan.attends(), chain(*steps), strict=True)):
         return plan
     pairs = zip(steps, plan.steps, strict=True)
     return replace(plan, steps=tuple(Step(attends, step.moves) for attends, step in pairs))
 
 
-def _distinct(plan: Plan, node: Attend) -> tuple[Index, Index]:
-    """Returns rectangles of different positions or heads, and which of them each row is like."""
+def _distinct_rectangles(plan: Plan, node: Attend) -> tuple[Index, Index]:
+    """Returns rectangles that differ in positions or heads, and for each row the equal one."""
     sides = (plan.partition.q, node.q), (plan.partition.kv, node.kv)
     chunks = [np.append(side.chunk, -1)[blocks] for side, blocks in sides]
     rows = np.column_stack([*chunks, tiles(plan).heads(node)])
@@ -148,7 +154,7 @@ def _distinct(plan: Plan, node: Attend) -> tuple[Index, Index]:
 
 
 def _cost(plan: Plan, costs: AttendCosts, node: Attend) -> Floats:
-    """Returns what each rectangle costs, its results added to those of others: [n]."""
+    """Returns the cost of each rectangle, including adding its results to others: [n]."""
     cost, adding = costs.attend(node), costs.per_block("add")
     for tensor in ACCUMULATORS[plan.pass_]:
         cost = cost + adding[tensor][attended_blocks(node, tensor)].sum(axis=1)
@@ -156,25 +162,25 @@ def _cost(plan: Plan, costs: AttendCosts, node: Attend) -> Floats:
 
 
 def _ways(table: Tiles, node: Attend) -> Iterator[Parts]:
-    """Yields the connected components of rectangles, then these split into full and other parts.
+    """Yields the connected components of rectangles, then their split into full and other parts.
 
-    Rectangles of which all is one part are left out.
+    Leaves out rectangles that are a single part.
     """
     components, split = list[Parts](), list[Parts]()
     for rows, kinds in table.kinds(node):
         kinds = kinds.transpose(2, 0, 1)
         live, full = (kinds & LIVE) > 0, (kinds & (LIVE | FULL)) == LIVE | FULL
         components.append(_components(live, rows.start))
-        split += [_alike_rows(seen, rows.start) for seen in (full, live & ~full)]
+        split += [_rows_alike(seen, rows.start) for seen in (full, live & ~full)]
     for parts in map(Parts.joined, (components, split)):
         yield parts.only(np.bincount(parts.of, minlength=len(node))[parts.of] > 1)
 
 
 def _components(live: Bits, at: int) -> Parts:
-    """Connected parts of tables [n, a, b], which are those of the rectangles from `at` on."""
+    """Returns the connected components of tables [n, a, b] of the rectangles from `at` on."""
     none = live.shape[1]
     label = np.broadcast_to(np.arange(none, dtype=np.int32), live.shape[:2])
-    while True:  # each row takes the least label of those that it meets in a column
+    while True:  # each row takes the least label of the rows that share a column with it
         columns = np.where(live, label[:, :, None], none).min(axis=1, initial=none)
         least = np.where(live, columns[:, None, :], none).min(axis=2, initial=none)
         if np.array_equal(least, label):
@@ -185,8 +191,8 @@ def _components(live: Bits, at: int) -> Parts:
     return Parts(of + at, q, kv)
 
 
-def _alike_rows(full: Bits, at: int) -> Parts:
-    """Rows [n, a] that see the same columns [b], if any, of tables as above."""
+def _rows_alike(full: Bits, at: int) -> Parts:
+    """Groups rows [n, a] that see the same columns [b], if any, of tables as above."""
     of, row = np.nonzero(full.any(axis=2))
     keys = np.column_stack([of, np.packbits(full[of, row], axis=1)])
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
@@ -196,31 +202,31 @@ def _alike_rows(full: Bits, at: int) -> Parts:
 
 
 def _attend(node: Attend, rows: Index, parts: Parts) -> Attend:
-    """Returns one rectangle for each part, of the blocks of a row of a node."""
+    """Returns one rectangle per part, from the blocks of rows of a node."""
     q, kv = (
-        _packed(np.where(kept, blocks[rows], -1))
+        _pack_left(np.where(kept, blocks[rows], -1))
         for kept, blocks in ((parts.q, node.q), (parts.kv, node.kv))
     )
     return Attend(node.rank[rows], q, kv)
 
 
-def _packed(blocks: Ints) -> Ints:
-    """Returns a table with the blocks of each row in its first places."""
+def _pack_left(blocks: Ints) -> Ints:
+    """Returns a table with the blocks of each row moved to the left."""
     order = np.argsort(blocks < 0, axis=1, kind="stable")
     width = int((blocks >= 0).sum(axis=1).max(initial=1))
     return np.take_along_axis(blocks, order[:, :width], axis=1)
 
 
-def _replaced(plan: Plan, node: Attend, rows: Index, alike: Index, parts: Parts) -> Plan:
-    """Returns the plan with parts in the place of rectangles.
+def _replace_rectangles(plan: Plan, node: Attend, rows: Index, alike: Index, parts: Parts) -> Plan:
+    """Returns the plan with rectangles replaced by parts.
 
-    node: all rectangles of the plan; rows: those of them that are like the ones that have parts, as
-    numbered by `alike`.
+    node: all rectangles of the plan; rows: the rectangles to look at; alike: for each of them, the
+    number of the distinct rectangle that has the parts.
     """
     parts = parts.only(np.argsort(parts.of, kind="stable"))
     count = np.bincount(parts.of, minlength=int(alike.max()) + 1)
     which, place = ragged(count[alike])
-    apart = node.only(rows)  # as wide as their parts, which the widest of all need not be
+    apart = node.only(rows)  # only as wide as their parts
     cut = _attend(apart, which, parts.only((np.cumsum(count) - count)[alike][which] + place))
     kept = np.ones(len(node), np.bool_)
     kept[rows[count[alike] > 0]] = False

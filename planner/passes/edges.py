@@ -1,7 +1,7 @@
-"""cut_at_edges(plan)   blocks end where boxes of the mask begin or end.
+"""cut_at_edges(plan)   cuts blocks where boxes of the mask begin or end.
 
-Between edges a tile is dead, full, or cut by a band; so rows that see the same keys can be told
-from others block by block. Moves, initial copies, attends and buffers name the parts of blocks.
+Between edges a tile is dead, full, or cut by a band, so rows that see the same keys can be found
+block by block. Moves, initial copies, attends and buffers then refer to the parts of blocks.
 """
 
 from bisect import bisect_right
@@ -18,9 +18,9 @@ from ringloom.planner.partitions import LARGEST, Block, Ints, Partition, Ranges,
 from ringloom.planner.plans import one_plan
 from ringloom.planner.workload import Workload
 
-EDGES = 2000  # of a mask, on both sides
-TILES = 1 << 20  # of parts of both sides: the table of what sees what takes a third of a second
-Parts = tuple[Index, Index]  # of each block: its first part, and how many it has
+EDGES = 2000  # the most edges of a mask, on both sides together
+TILES = 1 << 20  # the most tiles of parts: their table takes a third of a second
+Parts = tuple[Index, Index]  # for each block: its first part, and its number of parts
 
 
 def cut_at_edges(plan: Plan) -> Plan:
@@ -28,9 +28,9 @@ def cut_at_edges(plan: Plan) -> Plan:
 
     Move([a], r, s)  -->  Move([a0, a1], r, s)      the edge of a document lies within a
 
-    Rectangles may have dead blocks then, which `trim` drops. Strided blocks stay whole. A plan that
-    would have too much to look at is returned as it is: edges of the mask beyond `EDGES`, tiles
-    beyond `TILES`, or more blocks than plans may have.
+    Rectangles may then have dead blocks, which `trim` drops. Strided blocks stay whole. The plan is
+    returned unchanged if it would be too large: more edges than `EDGES`, more tiles than `TILES`,
+    or more blocks than a plan may have.
     """
     one_plan(plan, "cut_at_edges")
     queries, keys = edges(plan.workload)
@@ -71,10 +71,10 @@ def edges(work: Workload) -> tuple[list[int], list[int]]:
 
 
 def shares_keys(work: Workload) -> bool:
-    """Returns True if keys between edges of the mask are seen by rows on two sides of an edge.
+    """Returns True if keys between two edges of the mask are seen by rows on both sides of an edge.
 
-    And also where rows between edges see keys on two sides of one. Documents do neither. False for
-    a mask of more edges than `cut_at_edges` looks at.
+    Also if rows between two edges see keys on both sides of an edge. Documents do neither. False
+    for a mask with more edges than `EDGES`.
     """
     rows, columns = edges(work)
     if len(rows) + len(columns) > EDGES:
@@ -89,7 +89,7 @@ def shares_keys(work: Workload) -> bool:
 
 
 def _cut_side(side: Side, edges: list[int]) -> tuple[Side, Parts]:
-    """Cuts the blocks of a side; the parts of a block follow each other."""
+    """Cuts the blocks of a side; the parts of a block are consecutive."""
     cut = [_cut_chunk(chunk, edges) for chunk in side.chunks]
     blocks = [
         Block(part, block.heads, block.home)
@@ -101,7 +101,7 @@ def _cut_side(side: Side, edges: list[int]) -> tuple[Side, Parts]:
 
 
 def _cut_chunk(chunk: Ranges, edges: list[int]) -> list[Ranges]:
-    """Cuts ranges of step 1 into what lies between two edges, in the order of positions."""
+    """Cuts ranges of step 1 at edges, into parts in the order of positions."""
     if any(part.step != 1 and len(part) > 1 for part in chunk):
         return [chunk]
     between = defaultdict[int, list[range]](list)
@@ -113,7 +113,7 @@ def _cut_chunk(chunk: Ranges, edges: list[int]) -> list[Ranges]:
 
 
 def _parts(table: Ints, parts: Parts) -> Ints:
-    """Puts the parts of blocks in the place of blocks: [n, w] to [n, as wide as need be]."""
+    """Replaces blocks by their parts: [n, w] -> [n, widest]."""
     first, count = parts
     row, column = np.nonzero(table >= 0)
     blocks = table[row, column]
@@ -122,5 +122,5 @@ def _parts(table: Ints, parts: Parts) -> Ints:
 
 
 def _slots(slots: int, parts: Parts) -> int:
-    """Returns how many slots the parts of so many blocks take at the most."""
+    """Returns the most slots that the parts of `slots` blocks take."""
     return int(np.sort(parts[1])[::-1][:slots].sum())

@@ -1,4 +1,4 @@
-"""Costs of attends without a machine: pairs that calls look at, calls, and rows that are merged."""
+"""Machine-independent costs of attends: counts pairs, calls and merged rows."""
 
 from typing import Literal
 
@@ -12,15 +12,15 @@ from ringloom.planner.kernel_calls.positions import Positions, repeated
 from ringloom.planner.kernel_calls.strips import EACH
 from ringloom.planner.partitions import Ints
 
-# Merging a row of 128 elements moves some 1,300 bytes, for which an H100 takes as long as for about
-# 500 pairs of that head_dim.
+# Merging a row of 128 elements moves some 1,300 bytes, which takes an H100 as long as about 500
+# pairs of that head_dim.
 MERGED = 500
 
 Floats = NDArray[np.float64]
 
 
 class PairCosts:
-    """Pairs of one head that calls of a plan's rectangles look at, more for calls and merges."""
+    """Costs of a plan's rectangles: pairs that calls compute, plus terms for calls and merges."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._tiles = plan, tiles(plan)
@@ -31,14 +31,14 @@ class PairCosts:
         """Returns the cost of each rectangle: float64 [rows]."""
         sizes = [np.append(self._plan.partition.side(s).sizes, 0) for s in ("q", "kv")]
         rows, columns = sizes[0][node.q].sum(axis=1), sizes[1][node.kv].sum(axis=1)
-        cost: Floats = (rows * columns + EACH).astype(np.float64)  # of full calls
+        cost: Floats = (rows * columns + EACH).astype(np.float64)  # full calls
         q, kv = self._positions.chunks(node.q, node.kv)
         for n in np.flatnonzero(~self._tiles.full(node)).tolist():
             cost[n] = self._cost(q[n], kv[n])
         return np.asarray(cost * self._tiles.heads(node))
 
     def per_block(self, event: Literal["add"]) -> dict[str, Floats]:
-        """Per accumulator, returns the cost of adding a result to each block, 0 for -1."""
+        """Returns, per accumulator, the cost of adding a result to each block; 0 for block -1."""
         names = ACCUMULATORS[self._plan.pass_]
         sides = map(self._plan.side, names)
         return {
@@ -59,7 +59,7 @@ class PairCosts:
 
 
 def _pairs(call: Call) -> float:
-    """Counts the pairs that a call computes; those under an explicit mask double."""
+    """Counts the pairs that a call computes; pairs under an explicit mask count double."""
     rows, columns = len(call.rows), len(call.columns)
     if call.band is True:
         return rows * (2 * columns - rows + 1) / 2

@@ -1,5 +1,5 @@
-"""per_piece(plan)    messages as small as they stay regular, for masks that need few of them
-per_block(plan)    one message per block;  joined(plan)   messages between two ranks are one again
+"""per_piece(plan)    the smallest messages that stay regular, for masks that need few of them
+per_block(plan)    one message per block;  joined(plan)   one message per pair of ranks
 """
 
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from ringloom.planner.passes.trim import drop_empty
 
 
 def per_piece(plan: Plan) -> Plan:
-    """State one message per piece, unless the mask is full or causal.
+    """Split messages into one per piece, unless the mask is full or causal.
 
     Move([early, late], r, r + 1)  -->  Move([early], r, r + 1), Move([late], r, r + 1)
 
-    Blocks whose positions run on in every row of a move, and head slices of the same positions,
-    are one piece. What is attended together with blocks of other messages stays whole: a gather,
-    an all-to-all and their sums are one collective each.
+    Blocks with contiguous positions in every row of a move form one piece, and so do head slices of
+    the same positions. Messages stay whole if their blocks are attended together with blocks of
+    other messages: a gather, an all-to-all and their sums are one collective each.
     """
     if not plan.workload.mask.fixed_length:
         return plan
     pieces = {side: _pieces(plan.partition.side(side)) for side in ("q", "kv")}
-    wider = {side: _wider(plan, side) for side in ("q", "kv")}
+    wider = {side: _attended_with_others(plan, side) for side in ("q", "kv")}
 
     def cut(move: Move) -> list[Move]:
         if move.blocks.shape[1] == 1:
@@ -40,32 +40,32 @@ def per_piece(plan: Plan) -> Plan:
 
 
 def _cut(plan: Plan, cut: Callable[[Move], list[Move]]) -> Plan:
-    """The plan with its messages cut, those dropped that carry no sum then.
+    """Returns the plan with its messages cut, without those that then carry no sum.
 
-    What is held is cut as the messages are that brought it.
+    Initial copies are cut like the messages that brought them.
     """
     steps = (Step(s.attends, tuple(n for m in s.moves for n in cut(m))) for s in plan.steps)
-    start = (_left(m) for held in plan.start for m in cut(brought(plan, held)))
+    start = (_as_initial_copy(m) for held in plan.start for m in cut(bringing_moves(plan, held)))
     return drop_empty(replace(plan, start=tuple(filter(len, start)), steps=tuple(steps)))
 
 
-def brought(plan: Plan, held: InitialCopy) -> Move:
-    """The messages by which held copies came: from their owner, from -1 if that is not one rank."""
+def bringing_moves(plan: Plan, held: InitialCopy) -> Move:
+    """Returns messages that bring initial copies from their owner; -1 for several owners."""
     owners = plan.partition.side(held.side).owners
     owner = owners[held.blocks.max(axis=1)]
     one = ((owners[held.blocks] == owner[:, None]) | (held.blocks < 0)).all(axis=1)
     return Move(held.tensors, held.blocks, np.where(one, owner, -1), held.rank)
 
 
-def _left(move: Move) -> InitialCopy:
+def _as_initial_copy(move: Move) -> InitialCopy:
     return InitialCopy(move.tensors, move.blocks, move.dst)
 
 
-def _wider(plan: Plan, side: SideName) -> Callable[[Move], Bits]:
-    """Returns what marks messages whose blocks are attended together with others: bool [rows].
+def _attended_with_others(plan: Plan, side: SideName) -> Callable[[Move], Bits]:
+    """Returns a function that marks messages attended together with other blocks: bool [rows].
 
-    Inputs are read where they come to, sums were made where they come from; of each block the
-    first rectangle counts in which that rank attends it.
+    Inputs are attended at the destination, sums were made at the source. The first rectangle in
+    which that rank attends a block decides.
     """
     tensor, attends = "Q" if side == "q" else "KV", [attend for _, attend in plan.attends()]
     first = Table(plan, tensor, np.uint32)  # rectangles are numbered from the last one, which is 1
@@ -87,11 +87,11 @@ def _wider(plan: Plan, side: SideName) -> Callable[[Move], Bits]:
 
 
 def _pieces(side: Side) -> Callable[[Move], Index]:
-    """Returns what numbers the columns of a move by the piece that each belongs to."""
+    """Returns a function that numbers the columns of a move by their piece."""
     chunk, none = side.chunk.astype(np.intp), side.sizes == 0
     begin = np.array([min((r.start for r in c), default=-1) for c in side.chunks], np.intp)[chunk]
     plain = [c[0].stop if len(c) == 1 and c[0].step == 1 else -1 for c in side.chunks]
-    end = np.array(plain, np.intp)[chunk]  # -1 for several ranges
+    end = np.array(plain, np.intp)[chunk]  # -1 for blocks of several ranges
 
     def pieces(move: Move) -> Index:
         blocks = move.blocks
@@ -99,8 +99,8 @@ def _pieces(side: Side) -> Callable[[Move], Index]:
         order = np.lexsort((chunk[fullest], begin[fullest]))
         left, right = blocks[:, order[:-1]], blocks[:, order[1:]]
         absent = (left < 0) | (right < 0) | none[left] | none[right]
-        runs_on = (chunk[left] == chunk[right]) | (end[left] == begin[right])
-        together = (absent | runs_on).all(axis=0) & ~absent.all(axis=0)
+        contiguous = (chunk[left] == chunk[right]) | (end[left] == begin[right])
+        together = (absent | contiguous).all(axis=0) & ~absent.all(axis=0)
         piece = np.empty(blocks.shape[1], np.intp)
         piece[order] = np.concatenate([[0], np.cumsum(~together)])
         return piece
@@ -124,15 +124,15 @@ def per_block(plan: Plan) -> Plan:
     return _cut(plan, cut)
 
 
-def joined(plan: Plan) -> Plan:
+def join_messages(plan: Plan) -> Plan:
     """Move([a], r, s), Move([b], r, s)  -->  Move([a, b], r, s)"""
     steps = (Step(step.attends, _join(step.moves)) for step in plan.steps)
-    held = _join(tuple(brought(plan, one) for one in plan.start))
-    return replace(plan, start=tuple(map(_left, held)), steps=tuple(steps))
+    held = _join(tuple(bringing_moves(plan, one) for one in plan.start))
+    return replace(plan, start=tuple(map(_as_initial_copy, held)), steps=tuple(steps))
 
 
 def _join(moves: tuple[Move, ...]) -> tuple[Move, ...]:
-    """One message for each pair of ranks and tensors, its blocks in the order of the nodes."""
+    """Joins messages per pair of ranks and tensors, with blocks in the order of the nodes."""
     return tuple(map(_by_pair, Step((), moves).joined().moves))
 
 

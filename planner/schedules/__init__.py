@@ -1,4 +1,4 @@
-"""The table of schedules: rows of ours, and what files in the rooms beside this register."""
+"""The table of schedules: built-in rows, and those that files in subfolders register."""
 
 from functools import partial
 from importlib import import_module
@@ -31,14 +31,14 @@ from ringloom.planner.schedules.table import (
 )
 from ringloom.planner.schedules.variants import (
     FAMILIES,
-    beside_a_cache,
     by_heads,
     in_nodes,
-    never,
-    once,
+    no_variants,
+    plain,
     settings,
     under_documents,
     under_sparse,
+    with_cache,
 )
 from ringloom.planner.workload import Workload
 
@@ -59,8 +59,8 @@ ulysses = partial(usp, ring=1, layout="contiguous")
 ulysses_gather = partial(usp, ring=1, gather=0, keep=0)
 decode_a2a = partial(mesh2d, columns=1, layout="contiguous")
 pass_q, head_chunks = partial(tokenring, late=1), partial(ulysses_stages, ahead=1)
-_newer = partial(Schedule, variants=never, classic=False)
-_cached = partial(_newer, variants=beside_a_cache)
+_newer = partial(Schedule, variants=no_variants, classic=False)
+_cached = partial(_newer, variants=with_cache)
 
 ROWS = (
     Schedule("ring", ring, "KV", "one ring", "Ring Attention (Liu et al. 2023)"),
@@ -68,7 +68,7 @@ ROWS = (
     Schedule("zigzag", zigzag, "KV", "ring, head-tail layout", "common practice"),
     Schedule("balanced", balanced, "KV, Q, OUT", "helpers", "DistFlashAttn (Li et al. 2023)"),
     Schedule("burst", burst, "KV; backward Q", "one ring", "BurstAttention (Sun et al. 2024)"),
-    Schedule("allgather", allgather, "KV", "all-gather", "common practice", once),
+    Schedule("allgather", allgather, "KV", "all-gather", "common practice", plain),
     Schedule("ulysses", ulysses, "heads", "all-to-all", "DeepSpeed-Ulysses (Jacobs et al. 2023)"),
     Schedule("usp", usp, "heads, KV", "all-to-all, rings", "USP (Fang and Zhao 2024)", by_heads),
     _newer(
@@ -90,11 +90,18 @@ ROWS = (
         variants=under_sparse,
     ),
     _newer("halo", group_cast, "KV that is seen", "group-cast", "swa_p2p of Megatron-LM"),
-    _newer("llama3", llama3, "KV", "all-gather by heads", "Llama 3 (2024)", variants=once),
+    _newer("llama3", llama3, "KV", "all-gather by heads", "Llama 3 (2024)", variants=plain),
     _newer(
-        "ulysses-stages", ulysses_stages, "heads", "all-to-all in stages", "UPipe", variants=once
+        "ulysses-stages",
+        ulysses_stages,
+        "heads",
+        "all-to-all in stages",
+        "UPipe",
+        variants=plain,
     ),
-    _newer("head-chunks", head_chunks, "heads", "ulysses-stages, one ahead", "HCMS", variants=once),
+    _newer(
+        "head-chunks", head_chunks, "heads", "ulysses-stages, one ahead", "HCMS", variants=plain
+    ),
     _newer("ulysses-gather", ulysses_gather, "heads, KV", "usp with a gather", "vLLM-Omni"),
     _newer(
         *("groups", groups, "KV", "rings per document", "FlexSP, ByteScale"),
@@ -102,23 +109,23 @@ ROWS = (
     ),
 )
 SCHEDULES |= {row.name: row for row in ROWS}
-for _module in walk_packages(__path__, f"{__name__}."):  # a file registers its schedules itself
+for _module in walk_packages(__path__, f"{__name__}."):  # importing a file registers its schedules
     import_module(_module.name)
 
 
 def classic() -> list[str]:
-    """Returns the names of the schedules that most people know."""
+    """Returns the names of the best-known schedules."""
     return [name for name, row in SCHEDULES.items() if row.classic]
 
 
 def comparable(work: Workload, ranks: int, node: int) -> list[str]:
-    """Returns the schedules, with parameters, to compare on a machine of so many ranks per node."""
+    """Returns the schedules, with parameters, to compare on nodes of `node` ranks."""
     rows = SCHEDULES.values()
     return [f"{row.name}{more}" for row in rows for more in row.variants(work, ranks, node)]
 
 
 def further(work: Workload, ranks: int, node: int) -> list[str]:
-    """Returns settings of schedules beyond those of `comparable`, of which some may be faster."""
+    """Returns more settings of schedules than `comparable`; some may be faster."""
     defaults = {name: SCHEDULES[name].parameters for name in FAMILIES}
     usual = {*comparable(work, ranks, node)}
     return [name for name in settings(work, ranks, node, defaults) if name not in usual]

@@ -1,4 +1,4 @@
-"""The table of schedules by name, their plain names, and the decorator that adds one."""
+"""The table of schedules by name, their plain names, and the decorator that registers one."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ from typing import Literal, TypeVar, get_args, get_origin, overload
 
 from ringloom.planner.errors import PlanError, brief
 from ringloom.planner.ir import Plan
-from ringloom.planner.schedules.variants import once
+from ringloom.planner.schedules.variants import plain
 from ringloom.planner.workload import Workload
 
 Build = TypeVar("Build", bound=Callable[..., Plan])
@@ -18,8 +18,8 @@ Build = TypeVar("Build", bound=Callable[..., Plan])
 class Schedule:
     """A named recipe: `build(work, ranks, pass_, **parameters)` ignores the mask.
 
-    `variants(work, ranks, node)` are the parameters that a comparison tries when no schedule is
-    named. `classic` marks those that most people know, and that examples show.
+    `variants(work, ranks, node)` yields the parameters that a comparison tries if no schedule is
+    named. `classic` marks the best-known schedules, which examples show.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Schedule:
     travels: str
     path: str
     paper: str
-    variants: Callable[[Workload, int, int], Iterable[str]] = once
+    variants: Callable[[Workload, int, int], Iterable[str]] = plain
     classic: bool = True
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ class Schedule:
         return {p.name: p.default for p in signature if p.kind is p.KEYWORD_ONLY}
 
     def check(self, given: dict[str, int | str]) -> None:
-        """Raise PlanError for a parameter that this schedule does not have, or of a wrong value."""
+        """Raise PlanError for an unknown parameter or an invalid value."""
         known, signature = self.parameters, inspect.signature(self.build, eval_str=True)
         for name, value in given.items():
             if name not in known:
@@ -54,7 +54,7 @@ class Schedule:
             form = signature.parameters[name].annotation
             if get_origin(form) is Literal and value not in get_args(form):
                 allowed = " or ".join(map(str, get_args(form)))
-                raise PlanError(f"{self.name}:{name} is {allowed}, not {brief(value)}")
+                raise PlanError(f"{self.name}:{name} must be {allowed}, not {brief(value)}")
 
 
 SCHEDULES: dict[str, Schedule] = {}
@@ -87,17 +87,17 @@ def schedule(
 ) -> Build | Callable[[Build], Build]:
     """Register `build(work, ranks, pass_, **parameters)` as a schedule of the function's name.
 
-    A decorator; its arguments are shown by `ringloom schedules`: the tensors that travel, the
-    paths they take, and the paper. Keyword parameters with defaults become parameters of the
-    schedule. The function ignores the mask; `plan` applies it, and verifies the result. Raises
-    PlanError for a name that a schedule of another module has.
+    A decorator. `ringloom schedules` shows its arguments: the tensors that travel, their path, and
+    the paper. Keyword parameters with defaults become parameters of the schedule. The function
+    ignores the mask; `plan` applies it and verifies the result. Raises PlanError if another module
+    has registered the name.
     """
     if build is None:
         return partial(schedule, travels=travels, path=path, paper=paper)
     if not callable(build):
-        raise PlanError(f"schedule takes a function, whose name it has, not {brief(build)}")
+        raise PlanError(f"schedule decorates a function, not {brief(build)}")
     known = SCHEDULES.get(build.__name__)
     if known and getattr(known.build, "__module__", "") != build.__module__:
-        raise PlanError(f"{known} is there already: give the function another name")
+        raise PlanError(f"a schedule named {build.__name__} is already registered: {known}")
     SCHEDULES[build.__name__] = Schedule(build.__name__, build, travels, path, paper)
     return build

@@ -1,7 +1,7 @@
-"""A tour: blocks of one side visit ranks, and what they add up follows one step behind.
+"""A tour: blocks of one side visit ranks; their sums follow one step behind.
 
 step t   rank r attends visits[t, r]      they travel on to hops[t, r]
-         sums of visits[t - 1, r] -> hops[t - 1, r]; after the last visit that is their owner
+         sums of visits[t - 1, r] -> hops[t - 1, r]; after the last visit, to their owner
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from ringloom.planner.partitions import Ints
 
 
 def rotations(blocks: Ints) -> list[Ints]:
-    """The blocks [ranks, w] of the rank t places before each rank, for every t, without a copy."""
-    ranks, twice = len(blocks), np.concatenate([blocks, blocks])
-    return [twice[-t % ranks :][:ranks] for t in range(ranks)]
+    """Returns, for every t, views of the blocks [ranks, w] of the rank t places before each."""
+    ranks, doubled = len(blocks), np.concatenate([blocks, blocks])
+    return [doubled[-t % ranks :][:ranks] for t in range(ranks)]
 
 
-def carried(side: SideName, pass_: Pass) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The inputs that travel with one side in a pass, and the sums that it brings back."""
+def travelling_tensors(side: SideName, pass_: Pass) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the inputs that travel with a side in a pass, and the sums that it accumulates."""
     inputs = QUERY_SIDE[pass_] if side == "q" else ("KV",)
     return inputs, tuple(t for t in ACCUMULATORS[pass_] if TENSORS[t].side == side)
 
@@ -28,12 +28,12 @@ def carried(side: SideName, pass_: Pass) -> tuple[tuple[str, ...], tuple[str, ..
 def tour(
     side: SideName, stays: Ints, visits: Sequence[Ints], hops: Sequence[Ints], pass_: Pass
 ) -> list[Step]:
-    """Steps in which every rank attends what it has with what visits it: arrays [ranks, w].
+    """Returns the steps in which each rank attends its own blocks with its visitors: [ranks, w].
 
     Visitors [ranks, n, w] travel together and are attended in n rectangles. `hops` [steps][ranks]
-    are where the visitors go next; the last, where their sums then belong.
+    gives the visitors' next ranks, the last entry the owners of their sums.
     """
-    inputs, sums = carried(side, pass_)
+    inputs, sums = travelling_tensors(side, pass_)
     together = [blocks.reshape(len(stays), -1) for blocks in visits]
     rank, steps = np.arange(len(stays), dtype=np.int32), list[Step]()
     for t in range(len(visits) + bool(sums)):

@@ -1,8 +1,8 @@
-"""Search: plans from pieces of the mask, built from short recipes and tried one after the other.
+"""Search: plans from pieces of the mask, built from short recipes and tried in turn.
 
-Recipe, build(recipe, ...)      a text, and the verified plan that it stands for
-explore(...) -> Tried, ...      seeds, then what is found: layouts, movement, offloads
-Prices, Score                   what a search is told of a machine, and of a plan on it
+Recipe, build(recipe, ...)      a text, and the verified plan that it describes
+explore(...) -> Tried, ...      seeds, then found plans: layouts, movement, offloads
+Prices, Score                   costs on a machine, and the predicted score of a plan
 """
 
 from ringloom.planner.search.building import build as build

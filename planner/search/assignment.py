@@ -1,8 +1,8 @@
-"""Pieces to ranks: the largest first, each to the rank that would end first, then swaps.
+"""Assigns pieces to ranks: largest first, each to the rank that would finish first; then swaps.
 
-A rank ends when its work and calls are done, at its speed; keys that are new to it, or to its node,
-count for a share of the time that they take to come. Ranks own equal numbers of tokens, so the
-piece that fits nowhere is cut.
+A rank finishes when its work and calls are done, at its speed; keys that are new to it, or to its
+node, count for a share of their transfer time. Ranks own equal numbers of tokens, so a piece that
+fits nowhere is cut.
 """
 
 from collections.abc import Sequence
@@ -13,29 +13,29 @@ from numpy.typing import NDArray
 
 from ringloom.planner.ir import Index
 from ringloom.planner.layouts import Chunks, cut, sides
-from ringloom.planner.layouts.pieces import gathered
-from ringloom.planner.search.evening import evened
+from ringloom.planner.layouts.pieces import gather_ranges
+from ringloom.planner.search.evening import even_out
 from ringloom.planner.search.pieces import Owned, cut_pieces, load, seen
 from ringloom.planner.search.prices import Floats, Prices
 from ringloom.planner.workload import Workload
 
-# What a rank is expected to take for keys, as a share of their time on the link: most of it passes
-# while it attends. In 7 cases of the corpus plans are alike (within 2 % on H100) from a quarter to
-# three quarters; with none, plans on 16 ranks take up to 28 % longer, with all, on PCIe 14 %.
+# The share of the transfer time of keys that a rank is expected to wait: most of it overlaps with
+# attention. In 7 cases of the corpus, shares from 1/4 to 3/4 give equal plans (within 2% on H100);
+# with 0, plans on 16 ranks take up to 28% longer, with 1, plans on PCIe up to 14%.
 COMING = 0.5
 SWAPS = 200  # at most
-LOOKED_AT = 12  # swaps whose keys are counted, of those that even out work best
+LOOKED_AT = 12  # best swaps by work for which keys are counted
 
 
 class Ends:
-    """When ranks end, by what they own: work, calls, and keys that come to ranks and to nodes."""
+    """The finish times of ranks: work, calls, and keys that must be sent to ranks and nodes."""
 
     def __init__(
         self, work: Workload, ranks: int, prices: Prices, pieces: Sequence[range], keys: Chunks
     ) -> None:
         self.load = load(work, prices, pieces)
         self.size = np.array([len(p) for p in pieces], np.int64)
-        self.keys_move = work.seq == work.kv_seq  # keys are owned as their queries
+        self.keys_move = work.seq == work.kv_seq  # keys have the owners of their queries
         ranges = list(pieces) if self.keys_move else [p for ps, _ in keys for p in ps]
         self.sees = seen(work, pieces, ranges) > 0
         self.tokens = np.array([len(p) for p in ranges], np.float64)
@@ -44,14 +44,14 @@ class Ends:
         self.node = prices.nodes(ranks)
 
     def of(self, owner: Index) -> Floats:
-        """Returns when each rank ends: [ranks]."""
+        """Returns the finish time of each rank: [ranks]."""
         seconds = np.bincount(owner, self.load.seconds, self.ranks)
         calls = np.bincount(owner, self.load.calls, self.ranks)
         ends = self.prices.ends(seconds, calls, self.speeds)
         return np.asarray(ends + COMING * self.coming(owner, np.arange(self.ranks)))
 
     def coming(self, owner: Index, ranks: Index) -> Floats:
-        """Returns the seconds in which keys come to ranks, and to nodes by as many links."""
+        """Returns the transfer seconds of keys to ranks, and to nodes over one link per rank."""
         home = owner if self.keys_move else self.home
         out = np.zeros(len(ranks))
         for n, rank in enumerate(ranks.tolist()):
@@ -65,10 +65,10 @@ class Ends:
         return out
 
 
-def assigned(
+def assign_pieces(
     work: Workload, ranks: int, prices: Prices, pieces: Sequence[range], keys: Chunks
 ) -> Owned:
-    """Gives out pieces greedily; ranks own as many tokens as in any layout of equal shares."""
+    """Assigns pieces greedily; every rank owns an equal share of the tokens."""
     ends = Ends(work, ranks, prices, pieces, keys)
     room = np.array([len(c) for c in cut(work.seq, ranks)])
     seconds, calls = np.zeros(ranks), np.zeros(ranks)
@@ -106,8 +106,8 @@ def assigned(
     return Owned(tuple(p for p, _ in owned), np.array([r for _, r in owned], np.intp))
 
 
-def swapped(work: Workload, ranks: int, prices: Prices, owned: Owned, keys: Chunks) -> Owned:
-    """Swaps pieces of equal size between the rank that ends last and others while that helps."""
+def swap_pieces(work: Workload, ranks: int, prices: Prices, owned: Owned, keys: Chunks) -> Owned:
+    """Swaps pieces of equal size between the last rank to finish and others while that helps."""
     ends, owner = Ends(work, ranks, prices, owned.pieces, keys), owned.ranks.copy()
     now = ends.of(owner)
     for _ in range(SWAPS):
@@ -126,7 +126,7 @@ def swapped(work: Workload, ranks: int, prices: Prices, owned: Owned, keys: Chun
 
 
 def _changed(ends: Ends, owner: Index, now: Floats, a: int, b: int) -> Floats:
-    """Returns when ranks end after a swap between two of them; of others nothing has changed."""
+    """Returns the finish times of ranks after a swap between two of them."""
     two, after = np.array([a, b]), now.copy()
     for rank, coming in zip((a, b), ends.coming(owner, two).tolist(), strict=True):
         own_ones = owner == rank
@@ -137,7 +137,7 @@ def _changed(ends: Ends, owner: Index, now: Floats, a: int, b: int) -> Floats:
 
 
 def _promising(ends: Ends, owner: Index, last: int) -> list[tuple[int, int]]:
-    """Pairs of pieces of equal size whose swap evens out work and calls best."""
+    """Returns the pairs of pieces of equal size whose swap balances work and calls best."""
     here, members = np.flatnonzero(owner == last), np.flatnonzero(owner != last)
     if not len(here) or not len(members):
         return []
@@ -155,17 +155,17 @@ def _promising(ends: Ends, owner: Index, last: int) -> list[tuple[int, int]]:
     return [*zip(here[rows[kept]].tolist(), members[columns[kept]].tolist(), strict=True)]
 
 
-def laid_out(
+def lay_out(
     work: Workload, ranks: int, prices: Prices, layout: str, grain: int
 ) -> tuple[Chunks, Chunks]:
-    """Both sides under a layout of pieces; keys of other lengths lie contiguously."""
+    """Returns both sides under a layout of pieces; keys are contiguous if lengths differ."""
     keys = sides(work, ranks, "contiguous")[1]
     pieces = cut_pieces(work, ranks, prices, layout, grain)
-    if layout == "pieces":  # of equal size, which swaps need not cut; rows of several are one call
+    if layout == "pieces":  # of equal size, so swaps need no cuts; rows of several are one call
         prices = replace(prices, attend=None)
-    owned = assigned(work, ranks, prices, pieces, keys)
+    owned = assign_pieces(work, ranks, prices, pieces, keys)
     if layout == "work":
-        owned = evened(work, ranks, prices, owned)
-    owned = swapped(work, ranks, prices, owned, keys)
-    queries = gathered(owned.pieces, owned.ranks.tolist(), ranks)
+        owned = even_out(work, ranks, prices, owned)
+    owned = swap_pieces(work, ranks, prices, owned, keys)
+    queries = gather_ranges(owned.pieces, owned.ranks.tolist(), ranks)
     return queries, queries if work.seq == work.kv_seq else keys

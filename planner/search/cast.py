@@ -1,11 +1,11 @@
-"""The cast: exactly the keys that are seen come to the ranks that see them, by head slices.
+"""The cast: sends to each rank exactly the keys that it sees, by head slices.
 
 step 0   keys of slice 0 -> their users, once into each node                 (own keys attended)
-step 1   keys of slice 1 -> ...      slice 0 passed on inside of nodes
-step 2   slice 2 -> ...              slice 1 passed on                       slice 0 attended
+step 1   keys of slice 1 -> ...      slice 0 forwarded within nodes
+step 2   slice 2 -> ...              slice 1 forwarded                       slice 0 attended
 
-Queries that run elsewhere go along with the keys of their slice, and their results return when it
-is done.
+Queries that run on other ranks travel with the keys of their slice; their results return when it is
+done.
 """
 
 from collections import defaultdict
@@ -27,13 +27,13 @@ Rows = list[tuple[tuple[int, int], list[int]]]  # (source, destination), parts
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Messages of parts of the keys, in rounds that follow each other."""
+    """Messages with parts of the keys, in consecutive rounds."""
 
     rounds: tuple[Rows, ...]
 
 
 def slices(work: Workload, counts: Sequence[int]) -> list[range]:
-    """Slices of KV heads of these sizes, or, of one number, so many equal ones."""
+    """Returns slices of KV heads of these sizes; for one number, that many equal slices."""
     if len(counts) == 1:
         return cut(work.kv_heads, min(counts[0], work.kv_heads))
     if sum(counts) != work.kv_heads:
@@ -44,7 +44,7 @@ def slices(work: Workload, counts: Sequence[int]) -> list[range]:
 
 
 def routes(parts: Parts, relay: int) -> Routes:
-    """Keys go once into each node of `relay` ranks, to the user there that got least so far."""
+    """Sends keys once into each node of `relay` ranks, to the user that received least so far."""
     node = relay or parts.ranks
     rounds = [defaultdict[tuple[int, int], list[int]](list) for _ in range(2)]
     got = np.zeros(parts.ranks)
@@ -68,7 +68,7 @@ def routes(parts: Parts, relay: int) -> Routes:
 
 
 def _in_order(rows: dict[tuple[int, int], list[int]], node: int, ranks: int) -> Rows:
-    """Messages to other nodes first, then by distance, so that all ranks send and receive alike."""
+    """Orders messages to other nodes first, then by distance, so that ranks are equally busy."""
 
     def place(row: tuple[tuple[int, int], list[int]]) -> tuple[bool, int, tuple[int, int]]:
         (src, dst), _ = row
@@ -79,7 +79,7 @@ def _in_order(rows: dict[tuple[int, int], list[int]], node: int, ranks: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Sliced:
-    """Numbers of blocks: part p of slice i is block p * slices + i."""
+    """Block numbers: part p of slice i is block p * slices + i."""
 
     slices: int
     at: int
@@ -108,7 +108,7 @@ def _columns(rows: Rows) -> tuple[Index, Index]:
 
 
 def cast(parts: Parts, name: str, *, counts: Sequence[int], relay: int, own: int) -> Plan:
-    """The forward plan; `counts`: see `slices`; `own`: see `Found`, and it is of slice 0."""
+    """Returns the forward plan; `counts`: see `slices`; `own`: see `Found`, for slice 0."""
     work, ranks, kv_slices = parts.work, parts.ranks, slices(parts.work, counts)
     q_slices = [range(s.start * work.group, s.stop * work.group) for s in kv_slices]
     partition = Partition(
@@ -136,7 +136,7 @@ def cast(parts: Parts, name: str, *, counts: Sequence[int], relay: int, own: int
 
 
 def _away(parts: Parts) -> Rows:
-    """The parts of queries that run elsewhere, by owner and the rank that attends them."""
+    """Returns the parts of queries that run on other ranks, by owner and attending rank."""
     rows = defaultdict[tuple[int, int], list[int]](list)
     for part in np.flatnonzero((parts.q_home != parts.runs_on) & parts.live.any(axis=1)).tolist():
         rows[int(parts.q_home[part]), int(parts.runs_on[part])].append(part)
@@ -146,9 +146,9 @@ def _away(parts: Parts) -> Rows:
 def _own_first(
     parts: Parts, rectangles: Sequence[Rectangle], split: bool
 ) -> tuple[list[Rectangle], list[Rectangle]]:
-    """Divides rectangles of own queries by who owns their keys, without what sees nothing there.
+    """Divides rectangles of own queries by the owner of their keys, without dead parts.
 
-    Unless they are to be split, only those go first that see own keys alone.
+    Without `split`, only rectangles that see own keys alone go first.
     """
     own_ones, others = list[Rectangle](), list[Rectangle]()
     for rank, q, kv in rectangles:

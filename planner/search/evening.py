@@ -1,9 +1,9 @@
-"""Swaps of work: ranks that end late give costly tokens away, and take as many cheap ones.
+"""Swaps of work: ranks that finish late trade costly tokens for as many cheap ones.
 
-rank 0, ends last    |....|........####|       ####  the last tokens of a piece, which see most
-rank 1               |++++....|............|   ++++  the first ones of another, which see least
+rank 0, ends last    |....|........####|       ####  the last tokens of a piece, which see most keys
+rank 1               |++++....|............|   ++++  the first tokens of another, which see least
 
-Pieces are cut where that is needed, so that ranks keep their numbers of tokens.
+Pieces are cut where needed, so that ranks keep their numbers of tokens.
 """
 
 from itertools import pairwise
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringloom.planner.masks.areas import areas
-from ringloom.planner.partitions import shifted
+from ringloom.planner.partitions import shift
 from ringloom.planner.search.pieces import Owned, load
 from ringloom.planner.search.prices import Floats, Prices
 from ringloom.planner.workload import Workload
@@ -20,17 +20,17 @@ from ringloom.planner.workload import Workload
 Numbers = NDArray[np.int64]
 
 TILE = 128  # tokens by which pieces are cut: a tile of common kernels
-ROUNDS = 2  # after each, what was cut is priced anew
-EACH = 4  # swaps per rank and round, at most
-WORTH = 1e-3  # of the time of the last rank: what a swap must gain
+ROUNDS = 2  # after each, cut pieces are priced again
+EACH = 4  # most swaps per rank and round
+WORTH = 1e-3  # least gain of a swap, as a share of the time of the last rank
 
 
-def evened(work: Workload, ranks: int, prices: Prices, owned: Owned) -> Owned:
-    """Swaps parts of pieces between ranks, as many tokens for as many, until ranks end together."""
+def even_out(work: Workload, ranks: int, prices: Prices, owned: Owned) -> Owned:
+    """Swaps equally many tokens between ranks until they finish together."""
     grid = np.append(np.arange(0, work.seq, TILE), work.seq)
-    rows = [shifted((range(a, b),), work.offset) for a, b in pairwise(grid.tolist())]
+    rows = [shift((range(a, b),), work.offset) for a, b in pairwise(grid.tolist())]
     pairs = areas(work.mask.region(), rows, [(range(work.kv_seq),)])[:, 0]
-    before = np.append(0.0, np.cumsum(pairs + 1.0))  # of each token of the grid
+    before = np.append(0.0, np.cumsum(pairs + 1.0))  # pairs before each tile of the grid
     speeds = prices.speed(ranks)
     for _ in range(ROUNDS):
         cost = load(work, prices, owned.pieces)
@@ -44,7 +44,7 @@ def evened(work: Workload, ranks: int, prices: Prices, owned: Owned) -> Owned:
 
 
 class _State:
-    """The pieces of all ranks, and what each costs: arrays [pieces]."""
+    """The pieces of all ranks and their costs: arrays [pieces]."""
 
     def __init__(
         self, owned: Owned, seconds: Floats, grid: Numbers, before: Floats, prices: Prices
@@ -61,19 +61,19 @@ class _State:
         return Owned(tuple(range(a, b) for a, b in pairs), self.rank)
 
     def done(self, at: Numbers) -> Floats:
-        """Returns the pairs of all queries before some, as if they were even within a tile."""
+        """Returns the pairs of all queries before some, interpolated within tiles."""
         tile = at // TILE
         pairs: Floats = self.slope[tile] * (at - self.grid[tile]) + self.before[tile]
         return pairs
 
     def share(self, piece: Numbers, first: Numbers, last: Numbers) -> Floats:
-        """Returns what some tokens of pieces cost, by their pairs."""
+        """Returns the cost of some tokens of pieces, in proportion to their pairs."""
         begin, end = self.done(self.start), self.done(self.stop)
         x, y, a, b = self.done(first), self.done(last), begin[piece], end[piece]
         return self.cost[piece] * (y - x) / (b - a)
 
     def swap(self, speeds: Floats) -> bool:
-        """Makes the swap of the rank that ends last that evens out most; False for none."""
+        """Makes the best swap of the rank that finishes last; returns False if none helps."""
         ends = np.bincount(self.rank, self.cost, len(speeds)) / speeds
         last = int(ends.argmax())
         own = np.flatnonzero(self.rank == last)
@@ -86,7 +86,7 @@ class _State:
         even = (ends[last] - ends[other]) / (1 / speeds[last] + 1 / speeds[other])
         tokens = np.minimum(size[a], size[b])
         moved = self.moved(a, b, tokens)
-        for _ in range(2):  # as costs are not even over a piece, the second one comes nearer
+        for _ in range(2):  # costs vary within a piece, so the second estimate is closer
             less = tokens * np.minimum(1, even / np.maximum(moved, 1e-30))
             fewer = np.where(moved > even, np.maximum(less // TILE, 1) * TILE, tokens)
             tokens = np.minimum(tokens, fewer).astype(np.int64)
@@ -103,16 +103,16 @@ class _State:
         return True
 
     def moved(self, a: Numbers, b: Numbers, tokens: Numbers) -> Floats:
-        """Returns the work that goes over with the last tokens of `a` for the first ones of `b`."""
+        """Returns the work that moves if the last tokens of `a` go for the first ones of `b`."""
         ending, its = self.stop[a], self.start[b]
         return self.share(a, ending - tokens, ending) - self.share(b, its, its + tokens)
 
     def new_part(self, size: Numbers) -> Floats:
-        """Returns the seconds of a call more, and of keys that another rank may need as well."""
+        """Returns the seconds of an additional call, and of keys that another rank may need."""
         return np.asarray(self.prices.launch + self.prices.near * size, np.float64)
 
     def exchange(self, a: int, b: int, tokens: int) -> None:
-        """Swaps the last tokens of one piece for the first ones of another."""
+        """Swaps the last tokens of one piece for the first tokens of another."""
         ranks = int(self.rank[a]), int(self.rank[b])
         for piece, to, (first, last) in (
             (a, ranks[1], (self.stop[a] - tokens, self.stop[a])),

@@ -1,13 +1,13 @@
-"""explore(...)   candidates of a search one after the other, seeds first, each scored or not.
+"""explore(...)   yields the candidates of a search, seeds first, scored or pruned.
 
-seeds      what the caller names
-layouts    pieces of some grains, rows grouped or whole
-movement   of the best layouts: head slices, own keys first
-offload    of the best layouts where the busiest rank computes far more than the mean
-copies     of backward passes: what the forward pass leaves in place
+seeds      named by the caller
+layouts    pieces of several grains, with rows grouped or whole
+movement   for the best layouts: head slices, own keys first
+offload    for the best layouts whose busiest rank computes far more than the average
+copies     for backward passes: copies that the forward pass leaves in place
 
-What comes next depends on scores and counts alone, never on a clock. A candidate whose work, calls
-and keys alone take longer than the best plan by now is not scored.
+The order depends on scores and counts only, never on a clock. A candidate is not scored if its
+work, calls and keys alone take longer than the best plan so far.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,15 +21,15 @@ from ringloom.planner.ir import Pass, Plan
 from ringloom.planner.layouts import Chunks, own_name, owners_of_tokens, sides
 from ringloom.planner.passes.edges import shares_keys
 from ringloom.planner.planning import find_schedule
-from ringloom.planner.search.building import build, parts_of
+from ringloom.planner.search.building import build, found_parts
 from ringloom.planner.search.parts import Parts
 from ringloom.planner.search.prices import Prices, Score
 from ringloom.planner.search.recipe import ROW_WAYS, Found, Recipe
 from ringloom.planner.workload import Workload, check_request
 
 BUDGET = 72  # candidates of found plans
-UNEVEN = 1.08  # busiest rank over the mean, beyond which rows run elsewhere
-BEST = 3  # layouts whose movement is varied
+UNEVEN = 1.08  # busiest rank / average above which offloads are tried
+BEST = 3  # number of layouts whose movement is varied
 SLICES = ((1,), (2,), (4,), (1, 3, 4), (1, 1, 2, 4))
 KEEPS = (("Q", "KV", "OUT"), ("KV",), ("Q", "OUT"), ())
 SHORTEST = 128  # tokens of a piece: a tile of common kernels
@@ -37,7 +37,7 @@ SHORTEST = 128  # tokens of a piece: a tile of common kernels
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """A candidate: its plan and score, or why it has none."""
+    """A candidate with its plan and score, or the reason why it has none."""
 
     recipe: Recipe
     family: str
@@ -61,14 +61,14 @@ def explore(
     layout: str | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Tried]:
-    """Tries seeds, then found plans, and yields each candidate as soon as it is tried.
+    """Tries seeds, then found plans, and yields each candidate as soon as it has been tried.
 
-    `prices` are those of the forward pass, by which tokens are laid out in both; `pair` is the
-    seconds of a pair in this one, by default as many. `budget` counts found candidates, seeds do
-    not count. `layout` fixes who owns which tokens: all candidates have the owners of that layout.
-    `score` raises PlanError for a plan that does not fit. `floor` returns seconds that plans with
-    the same attends are not below, and may end early once it has as many as it is told: where these
-    are not fewer than the best score, a plan is not scored. `stop` is asked before each candidate.
+    `prices` are those of the forward pass, which determine the layout of both passes; `pair`: the
+    seconds of a pair in this pass, by default as in `prices`. `budget` limits found candidates, not
+    seeds. `layout` fixes the owners of tokens for all candidates. `score` raises PlanError for a
+    plan that does not fit. `floor(plan, limit)` returns a lower bound in seconds for plans with the
+    same attends, and may stop once it reaches `limit`, the best score: such a plan is not scored.
+    `stop` is called before each candidate.
     """
     check_request(work, ranks, "explore(work, ranks, ...)")
     where = layout and own_name(layout)
@@ -87,7 +87,7 @@ def explore(
 
 
 class _Search:
-    """The candidates tried so far, and what follows from them."""
+    """The candidates tried so far, and the next ones that follow from them."""
 
     def __init__(
         self,
@@ -105,12 +105,12 @@ class _Search:
         self.owners = None if layout is None else _owners(sides(work, ranks, layout), work)
         self.best = float("inf")
         self.known = dict[Found, Tried]()
-        self.seeds = list[tuple[Tried, float]]()  # and their seconds, or floors of pruned ones
+        self.seeds = list[tuple[Tried, float]]()  # with seconds, or floors of pruned seeds
         self.least = dict[Found | str, float]()  # estimates, and floors of named schedules
         self.relay = prices.nodes(ranks) % ranks
 
     def seed(self, recipe: Recipe) -> Recipe:
-        """Returns a seed with the fixed layout, where its schedule takes one."""
+        """Returns a seed with the fixed layout, if its schedule accepts one."""
         if self.layout is None or not isinstance(recipe.schedule, str):
             return recipe
         schedule, given = find_schedule(recipe.schedule)
@@ -121,7 +121,7 @@ class _Search:
         return replace(recipe, schedule=f"{schedule.name}{text}")
 
     def tried(self, recipe: Recipe) -> Tried:
-        """Tries one candidate, and keeps what the next ones follow from."""
+        """Tries one candidate, and records its outcome for the next ones."""
         tried, way = self.outcome(recipe), recipe.schedule
         if tried.score:
             self.best = min(self.best, tried.score.seconds)
@@ -137,7 +137,7 @@ class _Search:
         way, tried = recipe.schedule, Tried(recipe, recipe.family)
         try:
             if isinstance(way, Found):
-                parts = parts_of(way, self.work, self.ranks, self.prices)
+                parts = found_parts(way, self.work, self.ranks, self.prices)
                 self.least[way] = estimate(parts, self.prices, self.pair)
             if not recipe.by_rows and self.least.get(way, 0.0) >= self.best:
                 return replace(tried, pruned=True)
@@ -153,16 +153,16 @@ class _Search:
             return replace(tried, refused=str(error))
 
     def check_owners(self, plan: Plan) -> None:
-        """Raises PlanError where a layout is fixed and a plan has another one."""
+        """Raises PlanError if a layout is fixed and the plan has another one."""
         if self.owners is None:
             return
         for side, owner in zip((plan.partition.q, plan.partition.kv), self.owners, strict=True):
             own_ones = owners_of_tokens(((b.positions, b.home) for b in side.blocks), len(owner))
             if not np.array_equal(own_ones, owner):
-                raise PlanError(f"it lays tokens out in another way than {self.layout}")
+                raise PlanError(f"its layout of tokens is not {self.layout}")
 
     def candidates(self) -> Iterator[Recipe]:
-        """Yields found recipes, those that follow from what came before after it was tried."""
+        """Yields found recipes; later ones depend on the outcomes of earlier ones."""
         yield from self.grouped()
         for way in self.layouts():
             yield Recipe(way)
@@ -178,10 +178,10 @@ class _Search:
                 yield from backwards(Recipe(way))
 
     def grouped(self) -> Iterator[Recipe]:
-        """Yields the best seed of each schedule and layout, as plans of grouped rows.
+        """Yields the best seed of each schedule and layout with grouped rows.
 
-        Seeds that were pruned are tried only where grouping makes a difference as a rule: where
-        keys are seen on two sides of an edge of the mask.
+        Pruned seeds are tried only if grouping usually matters: if rows on both sides of an edge of
+        the mask see the same keys.
         """
         best, pruned = dict[tuple[str, object], Recipe](), shares_keys(self.work)
         for tried, _ in sorted(self.seeds, key=lambda seed: seed[1]):
@@ -192,7 +192,7 @@ class _Search:
             yield from (replace(recipe, by_rows=True) for recipe in best.values())
 
     def layouts(self) -> Iterator[Found]:
-        """Yields layouts of several grains, of tokens and of work, with rows whole and grouped."""
+        """Yields layouts of several grains, by tokens and by work, with the ways to group rows."""
         names = [(self.layout, 0)] if self.layout else [("contiguous", 0), ("zigzag", 0)]
         if not self.layout:
             share = -(-self.work.seq // self.ranks)
@@ -205,28 +205,28 @@ class _Search:
                 yield Found(layout or "", grain, rows, (1,), self.relay, own=2, keep=keep)
 
     def firsts(self, way: Found) -> Iterator[Found]:
-        """Yields other choices of what is attended while the first keys come, and no relays."""
+        """Yields other choices of attends that overlap the first keys, and no relays."""
         for own in (0, 1, 2):
             yield replace(way, own=own)
         if way.relay:
             yield replace(way, relay=0)
 
     def slices(self, way: Found) -> Iterator[Found]:
-        """Yields other head slices."""
+        """Yields variants with other head slices."""
         heads = self.work.kv_heads
         for counts in SLICES:
             if counts[0] <= heads if len(counts) == 1 else sum(counts) == heads:
                 yield replace(way, slices=counts)
 
     def fastest(self) -> list[Found]:
-        """Returns the fastest way of each of the best layouts."""
+        """Returns the fastest variant of each of the best layouts."""
         best = dict[tuple[str, int, str], Found]()
         for way in self.ranked():
             best.setdefault((way.layout, way.grain, way.rows), way)
         return [*best.values()][:BEST]
 
     def offloads(self, way: Found) -> Iterator[Found]:
-        """Yields offloads in several grains where ranks are not evenly busy."""
+        """Yields offloads of several grains if ranks are not evenly busy."""
         score = self.known[way].score
         if score and max(score.busy) < UNEVEN * np.mean(score.busy):
             return
@@ -237,7 +237,7 @@ class _Search:
                 yield replace(way, offload=max(least, share // n), slices=counts)
 
     def nearest(self) -> list[Found]:
-        """Returns the found recipes, the fastest first, those that were pruned by estimates."""
+        """Returns the found recipes, fastest first; pruned ones rank by their estimates."""
         times = {
             f: t.score.seconds if t.score else self.least.get(f) for f, t in self.known.items()
         }
@@ -245,13 +245,13 @@ class _Search:
         return [way for *_, way in sorted(placed, key=lambda s: s[:2])]
 
     def ranked(self) -> list[Found]:
-        """Returns the found recipes that were scored, the fastest first."""
+        """Returns the scored recipes, fastest first."""
         scored = [(t.score.seconds, n, f) for n, (f, t) in enumerate(self.known.items()) if t.score]
         return [way for *_, way in sorted(scored, key=lambda s: s[:2])]
 
 
 def backwards(recipe: Recipe) -> Iterator[Recipe]:
-    """Yields the backward passes of a forward recipe: of a found one, with what may be kept."""
+    """Yields the backward recipes of a forward recipe; found ones vary the copies that are kept."""
     if isinstance(recipe.schedule, str):
         yield recipe
     else:
@@ -260,7 +260,7 @@ def backwards(recipe: Recipe) -> Iterator[Recipe]:
 
 
 def estimate(parts: Parts, prices: Prices, pair: float) -> float:
-    """Returns seconds that plans of these parts do not stay below, by work and by keys."""
+    """Returns a lower bound in seconds for plans of these parts, from work and keys."""
     speeds, users = prices.speed(parts.ranks), parts.users
     pairs = np.bincount(parts.runs_on, parts.pairs, parts.ranks)
     work = pairs * pair * parts.work.heads / speeds

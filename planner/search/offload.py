@@ -1,6 +1,6 @@
-"""Offload: rows of ranks that end late run on ranks that end early.
+"""Offload: ranks that finish early run rows of ranks that finish late.
 
-Queries go there, their results return; keys are cast to the ranks that compute.
+Queries are sent there, and their results return; keys are sent to the ranks that compute.
 """
 
 from collections import defaultdict
@@ -8,24 +8,24 @@ from collections import defaultdict
 import numpy as np
 
 from ringloom.planner.layouts import Chunks, cut
-from ringloom.planner.layouts.pieces import gathered
+from ringloom.planner.layouts.pieces import gather_ranges
 from ringloom.planner.search.parts import Placed
-from ringloom.planner.search.pieces import counted
+from ringloom.planner.search.pieces import count_load
 from ringloom.planner.search.prices import Prices
 from ringloom.planner.workload import Workload
 
-EVEN = 0.01  # of the mean time of a rank: less than that apart is even
+EVEN = 0.01  # differences below this share of the average time count as even
 
 
-def placed(chunks: Chunks) -> list[Placed]:
-    """Queries that run where they live."""
+def at_owners(chunks: Chunks) -> list[Placed]:
+    """Returns queries that run on their owners."""
     return [(p, home, home) for positions, home in chunks for p in positions]
 
 
-def offloaded(
+def offload_rows(
     work: Workload, ranks: int, prices: Prices, chunks: Chunks, grain: int
 ) -> list[Placed]:
-    """Takes pieces of `grain` tokens from the rank that ends last to the one that ends first."""
+    """Moves pieces of `grain` tokens from the last rank to finish to the first."""
     pieces, home = list[range](), list[int]()
     for positions, rank in chunks:
         for p in positions:
@@ -33,7 +33,7 @@ def offloaded(
             pieces += [p[c.start : c.stop] for c in parts]
             home += [rank] * len(parts)
     owner = np.array(home, np.intp)
-    runs_on, seconds = owner.copy(), counted(work, prices, pieces).seconds
+    runs_on, seconds = owner.copy(), count_load(work, prices, pieces).seconds
     speeds, ends = prices.speed(ranks), np.bincount(owner, seconds, ranks)
     for _ in range(len(pieces)):
         times = ends / speeds
@@ -53,6 +53,6 @@ def offloaded(
     return [
         (p, h, r)
         for (h, r), ps in sorted(groups.items())
-        for ((positions, _),) in [gathered(ps, [0] * len(ps), 1)]
+        for ((positions, _),) in [gather_ranges(ps, [0] * len(ps), 1)]
         for p in positions
     ]

@@ -1,9 +1,10 @@
-"""Parts: queries and keys cut where it matters under a mask, and which see which.
+"""Parts: queries and keys cut at the edges of the mask, and which parts see which.
 
-Queries that see the same keys, all of each, are rows of one full call; what they see in part is a
-rectangle of its own. Left whole, all that a rank computes is one rectangle. Packed, rows that see
-the same keys are together, full or not, and several such groups in a rectangle, as long as it is
-cut run by run: the host prepares its calls while the first ones run.
+edges    queries that fully see the same keys share one full call; partial pairs are rectangles of
+         their own
+whole    everything that a rank computes is one rectangle
+packed   queries that see the same keys, fully or not, form a group; a rectangle has several groups
+         as long as it is cut run by run: the host prepares calls while the first ones run
 """
 
 from collections import defaultdict
@@ -30,7 +31,7 @@ Rectangle = tuple[int, list[int], list[int]]  # rank, parts of queries, parts of
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Parts of both sides: their ranges, owners, and for queries the rank that attends them."""
+    """Parts of both sides: ranges, owners and, for queries, the rank that attends them."""
 
     work: Workload
     ranks: int
@@ -42,7 +43,7 @@ class Parts:
     live: Bits  # [q, kv]
     full: Bits
     rows: Rows
-    pairs: NDArray[np.int64]  # of each part of queries with all keys
+    pairs: NDArray[np.int64]  # pairs of each part of queries with all keys
 
     @cached_property  # the cast, the estimate and the offload ask
     def users(self) -> Bits:
@@ -57,7 +58,7 @@ class Parts:
         return np.array([len(p) for p in self.kv], np.int64)
 
     def rectangles(self) -> list[Rectangle]:
-        """Lists what each rank attends; parts of a rectangle see something of each other."""
+        """Lists the rectangles of all ranks; every part of a rectangle sees another part of it."""
         acting = np.flatnonzero(self.live.any(axis=1)).tolist()
         groups = defaultdict[tuple[int, bytes], list[int]](list)
         for row in acting:
@@ -75,7 +76,7 @@ class Parts:
         return self._packed(out) if self.rows == "packed" else out
 
     def _alike(self, row: int) -> bytes:
-        """Returns what rows of one group have in common."""
+        """Returns a key that is equal for rows of one group."""
         match self.rows:
             case "whole":
                 return b""
@@ -85,7 +86,7 @@ class Parts:
                 return bytes(np.packbits([self.live[row], self.full[row]]))
 
     def _packed(self, groups: list[Rectangle]) -> list[Rectangle]:
-        """Joins groups of a rank, in order of their queries, while they are cut run by run."""
+        """Joins groups of a rank, in order of queries, while they can be cut run by run."""
         out = list[Rectangle]()
         for rank, q, kv in sorted(groups, key=lambda g: (g[0], self.q[g[1][0]].start)):
             if out and out[-1][0] == rank:
@@ -98,7 +99,7 @@ class Parts:
 
 
 def _runs(ranges: Sequence[range], numbers: Sequence[int]) -> int:
-    """Counts the runs of some ranges, of which those that go on are one."""
+    """Counts the maximal runs of some ranges."""
     parts = sorted((ranges[n] for n in numbers), key=lambda p: p.start)
     return 1 + sum(a.stop < b.start for a, b in pairwise(parts))
 
@@ -109,20 +110,20 @@ Placed = tuple[range, int, int]  # queries, their owner, the rank that attends t
 def parts(
     work: Workload, ranks: int, queries: Sequence[Placed], keys: Chunks, grouped: Rows
 ) -> Parts:
-    """Cuts both sides at the mask's edges, queries only if rows are to be grouped by what they see.
+    """Cuts both sides at the mask's edges; queries only if rows are to be grouped.
 
-    Raises PlanError where the mask has too many edges, and for positions with strides.
+    Raises PlanError if the mask has too many edges, and for strided positions.
     """
     if any(p.step != 1 for p, _, _ in queries) or any(p.step != 1 for ps, _ in keys for p in ps):
-        raise PlanError("a found plan lays out runs of tokens, not stripes of them")
+        raise PlanError("a found plan cannot have stripes of tokens")
     q_edges, kv_edges = edges(work)
     many = max(len(q_edges), len(kv_edges)) > MOST_EDGES
     if many and grouped != "whole":
-        raise PlanError(f"rows of this mask have more than {MOST_EDGES} edges: leave them whole")
+        raise PlanError(f"this mask has more than {MOST_EDGES} edges: use rows=whole")
     cut = split_at([p for p, _, _ in queries], [] if grouped == "whole" else q_edges)
     rows = [(p, q[1], q[2]) for q, ps in zip(queries, cut, strict=True) for p in ps if p]
     ends = set[int]() if many else set(kv_edges)
-    if (np.abs(work.mask.region().pieces[:, 4:]) < FAR // 2).any():  # a diagonal begins with a row
+    if (np.abs(work.mask.region().pieces[:, 4:]) < FAR // 2).any():  # cut keys where rows begin
         ends |= {e + work.offset for p, _, _ in rows for e in (p.start, p.stop)}
     flat = [(p, home) for ps, home in keys for p in ps if p]
     cut = split_at([p for p, _ in flat], sorted(ends))
@@ -150,7 +151,7 @@ def parts(
 def _merged(
     kv: list[range], home: Index, live: Bits, full: Bits
 ) -> tuple[list[range], Index, Index]:
-    """Joins neighbours of one owner that the same queries see alike; with their first columns."""
+    """Joins adjacent keys of one owner that the same queries see equally; with first columns."""
     starts = np.array([p.start for p in kv])
     stops = np.array([p.stop for p in kv])
     fresh = np.ones(len(kv), np.bool_)

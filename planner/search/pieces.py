@@ -1,7 +1,7 @@
-"""Pieces: ranges of queries cut at the mask's edges, what each costs, and which keys it sees.
+"""Pieces: ranges of queries cut at the mask's edges, with their costs and the keys they see.
 
 queries  |....|........|..|......|     edges of the mask: documents, cells, ends of a prefix
-pieces   |....|...|....|..|...|..|     of so many tokens, or of so large a share of the work
+pieces   |....|...|....|..|...|..|     of a given number of tokens, or share of the work
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import Attend, Index, Plan, Step
 from ringloom.planner.layouts import cut
 from ringloom.planner.masks.areas import areas
-from ringloom.planner.partitions import Block, Partition, Side, shifted
+from ringloom.planner.partitions import Block, Partition, Side, shift
 from ringloom.planner.passes.by_rows import Price
 from ringloom.planner.search.prices import Floats, Prices
 from ringloom.planner.workload import Workload
 
-MOST_EDGES = 2000  # of a mask on a side; beyond, tables of parts take longer than the search
-MOST = 4096  # pieces of a layout, for the same reason
-FINE = 64  # parts of a stretch between edges, at most, among which its cuts by work are chosen
+MOST_EDGES = 2000  # of a mask on a side; with more, tables of parts take longer than the search
+MOST = 4096  # most pieces of a layout, for the same reason
+FINE = 64  # most parts of a stretch between edges that are candidates for cuts by work
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Owned:
 
 
 def edges(work: Workload) -> tuple[list[int], list[int]]:
-    """Returns the queries, and the keys, at which a box of the mask begins or ends."""
+    """Returns the positions of queries, and of keys, at which a box of the mask begins or ends."""
     pieces = work.mask.region().pieces
     q = np.clip(pieces[:, :2].ravel() - work.offset, 0, work.seq)
     kv = np.clip(pieces[:, 2:4].ravel(), 0, work.kv_seq)
@@ -51,7 +51,7 @@ def edges(work: Workload) -> tuple[list[int], list[int]]:
 
 
 def split_at(ranges: Sequence[range], ends: Sequence[int]) -> list[list[range]]:
-    """Returns the parts of each range between these positions, which ascend."""
+    """Cuts each range at these positions, which must ascend."""
     at, out = np.array(ends), list[list[range]]()
     first = np.searchsorted(at, [r.start for r in ranges], side="right").tolist()
     last = np.searchsorted(at, [r.stop for r in ranges], side="left").tolist()
@@ -61,7 +61,7 @@ def split_at(ranges: Sequence[range], ends: Sequence[int]) -> list[list[range]]:
 
 
 def cut_pieces(work: Workload, ranks: int, prices: Prices, layout: str, grain: int) -> list[range]:
-    """Pieces of about `grain` tokens, or with layout="work" of `grain` percent of a rank's work."""
+    """Returns pieces of about `grain` tokens, or (layout="work") percent of a rank's work."""
     q_edges, _ = edges(work)
     few = q_edges if len(q_edges) <= MOST_EDGES else []
     stretches = [p for p in split_at([range(work.seq)], few)[0] if p]
@@ -74,7 +74,7 @@ def cut_pieces(work: Workload, ranks: int, prices: Prices, layout: str, grain: i
         pieces = _by_work(work, ranks, prices, stretches, grain / 100)
     if len(pieces) > MOST:
         raise PlanError(
-            f"{len(pieces)} pieces of queries are more than {MOST}: take a larger grain"
+            f"{len(pieces)} pieces of queries exceed the limit of {MOST}: use a larger grain"
         )
     return pieces
 
@@ -86,16 +86,16 @@ def _part(whole: range, part: range) -> range:
 def _by_work(
     work: Workload, ranks: int, prices: Prices, stretches: list[range], share: float
 ) -> list[range]:
-    """Cuts stretches so that no piece has more than a share of a rank's work, or of its tokens."""
+    """Cuts stretches so that no piece exceeds a share of a rank's work, or a rank's tokens."""
     parts = [max(1, min(FINE, len(p) // 128)) for p in stretches]
     fine = [[_part(p, c) for c in cut(len(p), n)] for p, n in zip(stretches, parts, strict=True)]
-    seconds = counted(work, prices, [p for row in fine for p in row]).seconds
+    seconds = count_load(work, prices, [p for row in fine for p in row]).seconds
     fair, tokens = share * seconds.sum() / ranks, -(-work.seq // ranks)
     pieces, at = list[range](), 0
     for row, stretch in zip(fine, stretches, strict=True):
         done = np.cumsum(seconds[at : at + len(row)])
         at += len(row)
-        by_work = np.ceil(done[-1] / fair - 0.05) if fair else 1  # a twentieth more is one piece
+        by_work = np.ceil(done[-1] / fair - 0.05) if fair else 1  # tolerates 5% more per piece
         n = max(1, int(by_work), -(-len(stretch) // tokens))
         ends = np.searchsorted(done, done[-1] * np.arange(1, n) / n) + 1
         marks = np.unique([0, *ends, len(row)]).tolist()
@@ -104,9 +104,9 @@ def _by_work(
 
 
 def load(work: Workload, prices: Prices, pieces: Sequence[range]) -> Load:
-    """Prices pieces of queries with all keys that they see, by their kernel calls where known."""
+    """Prices pieces of queries with all keys they see, by their kernel calls if possible."""
     if prices.attend is None:
-        return counted(work, prices, pieces)
+        return count_load(work, prices, pieces)
     known = _known(work, prices)
     if fresh := [n for n, p in enumerate(pieces) if p not in known]:
         priced = _priced(work, prices.attend, pieces, fresh)
@@ -120,7 +120,7 @@ def _known(work: Workload, prices: Prices) -> dict[range, float]:
 
 
 def _priced(work: Workload, price: Price, pieces: Sequence[range], which: Sequence[int]) -> Floats:
-    """Returns what some pieces, of all that there are, cost by themselves: [which]."""
+    """Returns the cost of each of the selected pieces: [which]."""
     q = Side(tuple(Block((p,), range(work.heads), 0) for p in pieces))
     kv = Side((Block((range(work.kv_seq),), range(work.kv_heads), 0),))
     rows = np.array(which, np.int32)[:, None]
@@ -129,10 +129,10 @@ def _priced(work: Workload, price: Price, pieces: Sequence[range], which: Sequen
     return price(plan).attend(each)
 
 
-def counted(work: Workload, prices: Prices, pieces: Sequence[range]) -> Load:
-    """Prices pieces by pairs, calls and merged rows."""
+def count_load(work: Workload, prices: Prices, pieces: Sequence[range]) -> Load:
+    """Prices pieces by counts of pairs, calls and merged rows."""
     region, offset = work.mask.region(), work.offset
-    queries = [shifted((p,), offset) for p in pieces]
+    queries = [shift((p,), offset) for p in pieces]
     pairs = areas(region, queries, [(range(work.kv_seq),)])[:, 0]
     ends = np.array([(p.start, p.stop) for p in pieces], np.int64).reshape(-1, 2) + offset
     calls, again = np.zeros(len(pieces)), np.zeros(len(pieces))
@@ -150,5 +150,5 @@ def counted(work: Workload, prices: Prices, pieces: Sequence[range]) -> Load:
 
 def seen(work: Workload, queries: Sequence[range], keys: Sequence[range]) -> NDArray[np.int64]:
     """Counts the pairs of ranges of queries and of keys: [queries, keys]."""
-    rows = [shifted((p,), work.offset) for p in queries]
+    rows = [shift((p,), work.offset) for p in queries]
     return areas(work.mask.region(), rows, [(p,) for p in keys])

@@ -1,7 +1,7 @@
-"""Prices: what a search is told of a machine, and the score of a plan that something else predicts.
+"""Prices: the costs that a search uses, and the predicted score of a plan.
 
-The planner knows no hardware. Whoever searches says what pairs, calls, merges and keys cost, which
-is enough to share out work; the score of a whole plan comes from a function.
+The planner knows no hardware. The caller of a search gives the costs of pairs, calls, merges and
+keys, which suffice to distribute work, and a function that scores a whole plan.
 """
 
 from dataclasses import dataclass
@@ -19,22 +19,22 @@ Floats = NDArray[np.float64]
 class Prices:
     """Seconds of work on a rank of speed 1, and how ranks differ."""
 
-    pair: float  # of a (query, key) pair of one query head
-    launch: float  # of a kernel call, on its device
-    host: float  # of a kernel call, on its host
-    merge: float  # of a query row of one head whose results are merged once
-    speeds: tuple[float, ...]  # of each rank, 1.0 is ordinary
+    pair: float  # per (query, key) pair of one query head
+    launch: float  # per kernel call, on the device
+    host: float  # per kernel call, on the host
+    merge: float  # per query row of one head and merge
+    speeds: tuple[float, ...]  # of each rank; 1.0 is normal
     node: int = 0  # ranks per node, 0 for a single node
-    near: float = 0.0  # of all heads of a key that comes to a rank from its own node
-    far: float = 0.0  # the same from another node
-    attend: Price | None = None  # of the attends of a plan
+    near: float = 0.0  # per key (all heads) sent to a rank from its own node
+    far: float = 0.0  # per key sent from another node
+    attend: Price | None = None  # prices the attends of a plan
 
     def nodes(self, ranks: int) -> int:
-        """Returns the ranks of each node, all of them unless nodes are filled evenly."""
+        """Returns the number of ranks per node; all ranks unless nodes are filled evenly."""
         return self.node if 1 < self.node < ranks and ranks % self.node == 0 else ranks
 
     def ends(self, work: Any, calls: Any, speeds: Any) -> Any:
-        """Returns when ranks end that have so many seconds of work in so many calls."""
+        """Returns the finish times of ranks with these seconds of work and numbers of calls."""
         return np.maximum(self.host * calls, self.launch * calls + work) / speeds
 
     def speed(self, ranks: int) -> Floats:

@@ -5,8 +5,8 @@ recipe ::= NAME(":" KEY "=" VALUE)* (" --trim blocks")? (" --by-rows")?
     usp:ulysses=4                                   a named schedule
     found:layout=pieces:grain=4096:slices=1-3-4     a plan of `ringloom.planner.search`
 
-A found plan says how tokens are laid out and how keys come to the queries that see them; its keys
-are the fields of `Found`, those that are as usual left out.
+The recipe of a found plan gives the layout of tokens and the movement of keys; its keys are the
+fields of `Found`, without defaults.
 """
 
 from dataclasses import MISSING, dataclass, fields
@@ -17,28 +17,28 @@ from ringloom.planner.given import whole
 from ringloom.planner.layouts import BY_MASK, LAYOUTS, own_name
 from ringloom.planner.parse import schedule
 from ringloom.planner.passes.adjoint import KEPT
-from ringloom.planner.planning import TRIMS, Trim, find_schedule
+from ringloom.planner.planning import PASS_PIPELINES, Trim, find_schedule
 from ringloom.planner.schedules import recorded_name
 
 FOUND = "found"
 TRIM, ROWS = " --trim ", " --by-rows"
-MADE = ("pieces", "work")  # layouts that a search makes: pieces of tokens, or of work
+MADE = ("pieces", "work")  # layouts made by a search: pieces of tokens, or of work
 Rows = Literal["whole", "packed", "edges"]
 ROW_WAYS: tuple[Rows, ...] = "whole", "packed", "edges"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The choices that a found plan is built by. Raises PlanError for what makes no sense."""
+    """The choices that define a found plan. Raises PlanError for invalid choices."""
 
     layout: str = "pieces"  # or "work", or a layout by its name
-    grain: int = 0  # tokens of a piece, or of "work" its percent of a rank's share
+    grain: int = 0  # tokens of a piece; for "work", percent of a rank's share
     rows: Rows = "packed"  # or "edges", or "whole": see `ringloom.planner.search.parts`
     slices: tuple[int, ...] = (1,)  # KV heads of each slice, or one number of equal slices
-    relay: int = 0  # ranks of a node into which keys go once, 0 for none
-    own: int = 0  # while the first keys come, 1: own keys are attended, 2: where no others are seen
-    offload: int = 0  # tokens of the pieces of queries that run elsewhere, 0 for none
-    keep: tuple[str, ...] | None = None  # of a backward pass: what the forward pass leaves
+    relay: int = 0  # ranks per node, if keys are sent once into each node; 0: no relays
+    own: int = 0  # while the first keys arrive, attend own keys: 1 all; 2 if no others are seen
+    offload: int = 0  # tokens of the pieces of queries that run on other ranks; 0: none
+    keep: tuple[str, ...] | None = None  # backward pass: tensors that the forward pass leaves
 
     def __post_init__(self) -> None:
         names = [*MADE, *LAYOUTS, *BY_MASK]
@@ -47,11 +47,11 @@ class Found:
         if self.rows not in ROW_WAYS:
             raise PlanError(unknown("rows of a found plan", self.rows, ROW_WAYS))
         if self.layout in MADE and self.grain < 1:
-            raise PlanError(f"layout={self.layout} of a found plan needs a grain from 1 up")
+            raise PlanError(f"layout={self.layout} of a found plan needs a positive grain")
         if not self.slices or min(self.slices) < 1:
-            raise PlanError(f"slices of a found plan are numbers from 1 up, not {self.slices}")
+            raise PlanError(f"slices of a found plan must be positive, not {self.slices}")
         if self.own not in (0, 1, 2):
-            raise PlanError(f"own= of a found plan is 0, 1 or 2, not {self.own}")
+            raise PlanError(f"own= of a found plan must be 0, 1 or 2, not {self.own}")
         if wrong := [t for t in self.keep or () if t not in KEPT]:
             raise PlanError(unknown("tensor to keep", wrong[0], KEPT))
 
@@ -63,7 +63,7 @@ class Found:
 
     @classmethod
     def of(cls, parameters: dict[str, int | str]) -> "Found":
-        """Returns what parameters say, as `ringloom.planner.parse.schedule` reads them."""
+        """Builds choices from parameters, as `ringloom.planner.parse.schedule` returns them."""
         kinds = {f.name: f.default for f in fields(cls)}
         read = dict[str, object]()
         for key, value in parameters.items():
@@ -95,7 +95,7 @@ def _number(key: str, text: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A text that rebuilds a plan: `str(recipe)`, which `Recipe.parse(text)` reads."""
+    """The choices that rebuild a plan; `str(recipe)` and `Recipe.parse(text)` convert."""
 
     schedule: str | Found
     trim: Trim = "messages"
@@ -107,28 +107,28 @@ class Recipe:
 
     @classmethod
     def parse(cls, text: str) -> "Recipe":
-        """Reads the text of a recipe; raises PlanError for an unknown name or parameter."""
+        """Parses the text of a recipe; raises PlanError for an unknown name or parameter."""
         if not isinstance(text, str):
-            raise PlanError(f"a recipe is a text such as 'usp:ulysses=4', not {brief(text)}")
+            raise PlanError(f"a recipe must be a text such as 'usp:ulysses=4', not {brief(text)}")
         rest = text.strip()
         by_rows = rest.endswith(ROWS)
         rest, _, said = rest.removesuffix(ROWS).partition(TRIM)
         chosen: Trim = "messages"
-        for trim in TRIMS:
+        for trim in PASS_PIPELINES:
             chosen = trim if said.strip() == trim else chosen
         if said and said.strip() != chosen:
-            raise PlanError(unknown("trim", said, TRIMS))
+            raise PlanError(unknown("trim", said, PASS_PIPELINES))
         name, parameters = schedule(rest := recorded_name(rest))
         if name != FOUND:
             find_schedule(rest)
             return cls(rest, chosen, by_rows)
         if said or by_rows:
-            raise PlanError(f"{brief(text)}: a found plan says in its parameters how it is cut")
+            raise PlanError(f"{brief(text)}: a found plan takes neither --trim nor --by-rows")
         return cls(Found.of(parameters))
 
     @property
     def family(self) -> str:
-        """The name of the schedule; of a found plan, what is special of it."""
+        """The name of the schedule; "offload" or "found" for found plans."""
         if isinstance(self.schedule, str):
             return find_schedule(self.schedule)[0].name
         return "offload" if self.schedule.offload else FOUND

@@ -20,7 +20,14 @@ import click
 
 from ringloom.cli.synonyms import renamed, unknown_option
 from ringloom.planner.disk import can_name
-from ringloom.planner.errors import LONGEST_WORD, Reasons, RingloomError, brief, printable, shown
+from ringloom.planner.errors import (
+    LONGEST_WORD,
+    MultiPlanError,
+    RingloomError,
+    brief,
+    printable,
+    safe_text,
+)
 from ringloom.planner.version import VERSION
 from ringloom.runtimes.machine import RankError
 
@@ -149,7 +156,7 @@ def _tell(text: str, words: Sequence[str]) -> None:
     for part in sorted((p for p in parts if len(p) > LONGEST_WORD), key=len, reverse=True):
         for form in (part, repr(part)[1:-1]):
             text = text.replace(form, f"{form[:120]}...{form[-40:]}")
-    click.echo(f"ringloom: {shown(' '.join(text.split()))}", err=True)
+    click.echo(f"ringloom: {safe_text(' '.join(text.split()))}", err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -157,13 +164,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tell = partial(_tell, words=sys.argv[1:] if arguments is None else arguments)
     try:
         return int(cli.main(arguments, prog_name="ringloom", standalone_mode=False) or 0)
-    except click.exceptions.NoArgsIsHelpError as shown:
-        click.echo(shown.format_message(), err=True)
+    except click.exceptions.NoArgsIsHelpError as help_text:
+        click.echo(help_text.format_message(), err=True)
     except click.NoSuchOption as error:
         tell(unknown_option(error))
     except click.ClickException as error:
         tell(f"{error.format_message()}{_hint(error)}")
-    except Reasons as error:
+    except MultiPlanError as error:
         for line in f"ringloom: {error}".splitlines():
             click.echo(fill(line, 80, subsequent_indent="  "), err=True)
     except RingloomError as error:

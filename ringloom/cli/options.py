@@ -17,7 +17,7 @@ from ringloom.planner.files import load
 from ringloom.planner.given import tokens
 from ringloom.planner.masks import forms as mask_forms
 from ringloom.planner.passes.by_rows import Price, by_rows
-from ringloom.planner.planning import TRIMS, plan
+from ringloom.planner.planning import PASS_PIPELINES, plan
 from ringloom.planner.plans import Plans
 from ringloom.planner.verify import verify
 from ringloom.planner.workload import DTYPES, Workload
@@ -144,7 +144,7 @@ def source_options(**usual: str) -> Callable[[Function], Function]:
         workload_options(**usual),
         click.option(
             "--trim",
-            type=click.Choice(list(TRIMS)),
+            type=click.Choice(list(PASS_PIPELINES)),
             default="messages",
             help="Drop unused data by whole messages, or block by block.",
         ),

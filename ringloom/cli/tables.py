@@ -20,7 +20,7 @@ from ringloom.cli.options import (
     workload,
 )
 from ringloom.cli.output import show
-from ringloom.codegen import save_tables, tables
+from ringloom.codegen import mask_tables, save_tables
 from ringloom.codegen.programs import TARGETS
 
 
@@ -36,7 +36,7 @@ def command(target: str, source: str, max_calls: int | None, output: str, **give
     ):  # the plan of the program, and the mask of this batch
         masked = {"mask": workload(given)[0].mask}
         given = given | {"mask": "full"}
-    arrays = tables(plans_of(source, given), target, max_calls=max_calls, **masked)
+    arrays = mask_tables(plans_of(source, given), target, max_calls=max_calls, **masked)
     save_tables(arrays, output)
     size = Path(output).stat().st_size
     document = {"target": target, "file": output, "arrays": sorted(arrays), "bytes": size}

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from ringloom.planner.errors import PlanError, Reasons, RingloomError, brief
+from ringloom.planner.errors import MultiPlanError, PlanError, RingloomError, brief
 from ringloom.planner.given import whole
 from ringloom.planner.ir import Plan
 from ringloom.planner.layouts import own_name
@@ -104,7 +104,7 @@ def _fitting(every: Sequence[list[Tried]], search: Search) -> list[Tried]:
     Raises PlanError if there is none.
     """
     if not all(any(x.score for x in tried) for tried in every):
-        raise Reasons("\n".join(_refusals(every, search)))
+        raise MultiPlanError("\n".join(_refusals(every, search)))
     for pair in by_sum(every):
         if fit(pair):
             return pair

@@ -29,7 +29,7 @@ from ringloom.planner.errors import RingloomError, brief
 from ringloom.planner.given import name, tokens, whole
 from ringloom.planner.masks import Mask, parse
 from ringloom.planner.one_line import python
-from ringloom.planner.planning import TRIMS, Trim, find_schedule, plan
+from ringloom.planner.planning import PASS_PIPELINES, Trim, find_schedule, plan
 from ringloom.planner.plans import Passes
 from ringloom.planner.schedules import SCHEDULES, Schedule
 from ringloom.planner.version import VERSION
@@ -162,7 +162,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "mask": parse,
     "dtype": choice([*DTYPES]),
     "pass": choice(PASSES),
-    "trim": choice([*TRIMS]),
+    "trim": choice([*PASS_PIPELINES]),
     "hardware": hardware,
     "schedule": lambda text: Named(text, find_schedule(text)[0]),
     "scenario": scenario_of,

@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from ringloom.planner.errors import printable, shown
+from ringloom.planner.errors import printable, safe_text
 from ringloom.runtimes.judging.case import Case
 from ringloom.runtimes.judging.self_check import first_errors
 from ringloom.runtimes.judging.verdict import Verdict
@@ -42,4 +42,4 @@ def reason(text: str) -> str:
     first, *rest = printable(text).strip().splitlines()
     others = [line for line in rest if line.startswith("rank ")]
     errors = first_errors("\n".join(line for line in rest if line not in others))
-    return "\n".join(map(shown, [f"{first} {errors}".strip(), *others]))
+    return "\n".join(map(safe_text, [f"{first} {errors}".strip(), *others]))

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ringloom.codegen import save_tables, tables
+from ringloom.codegen import mask_tables, save_tables
 from ringloom.planner.errors import RingloomError
 from ringloom.planner.planning import plan
 from ringloom.runtimes.arrays import Array
@@ -53,7 +53,7 @@ def judged(case: Case, folder: Path, track: Track) -> Verdict:
     runtime = import_module(f"ringloom.runtimes.judging.on_{case.target}")
     if case.dynamic and case.target == "torch":
         plans = plan("zigzag", case.work, case.ranks, pass_="both")
-        save_tables(tables(plans, "torch"), str(folder / "tables.npz"))
+        save_tables(mask_tables(plans, "torch"), str(folder / "tables.npz"))
     inputs = case.inputs()
     track(f"attention of {case.work.seq} tokens on {case.ranks} ranks", 0, 0)
 

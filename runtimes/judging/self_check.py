@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ringloom.planner.errors import shown
+from ringloom.planner.errors import safe_text
 from ringloom.runtimes.process_tree import tree
 
 KEPT = 4000  # characters of a program's last output to keep
@@ -64,7 +64,7 @@ def last(stream: IO[bytes]) -> str:
     with stream:
         while more := os.read(stream.fileno(), READ):
             kept = (kept + more)[-READ:]
-    return shown(kept.decode(errors="replace"))
+    return safe_text(kept.decode(errors="replace"))
 
 
 def first_errors(words: str) -> str:

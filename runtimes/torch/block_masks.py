@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from ringloom.planner.errors import RingloomError, brief, each
+from ringloom.planner.errors import RingloomError, as_tuple_of, brief
 from ringloom.planner.masks import Mask
 from ringloom.planner.masks.areas import areas
 from ringloom.planner.masks.regions import Ints
@@ -30,7 +30,7 @@ def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") ->
 
     Its tables equal those of `create_block_mask` and take seq x kv_seq / block_size^2 entries.
     """
-    each(Workload, (work,), "work")
+    as_tuple_of(Workload, (work,), "work")
     q, kv = (
         [range(a, min(a + block_size, tokens)) for a in range(0, tokens, block_size)]
         for tokens in (work.seq, work.kv_seq)
@@ -54,7 +54,7 @@ def from_block_mask(block_mask: BlockMask, heads: Iterable[int] | None = None) -
     heads: the heads to convert, by default all. Raises RingloomError if batch rows or these heads
     differ.
     """
-    each(BlockMask, (block_mask,), "block_mask")
+    as_tuple_of(BlockMask, (block_mask,), "block_mask")
     seq, kv_seq = block_mask.seq_lengths
     many = block_mask.kv_indices.shape[1]
     chosen = range(many) if heads is None else [*heads]

@@ -19,14 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as real
 
-from in_memory.network import (
-    GROUPS,
-    MemoryGroup,
-    Network,
-    Work,
-    contiguous,
-    told,
-)
+from in_memory.network import GROUPS, MemoryGroup, Network, Work, contiguous, told
 
 
 class Here(threading.local):

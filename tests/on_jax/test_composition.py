@@ -126,7 +126,7 @@ def test_arrays_that_do_not_fit_are_refused_with_both_shapes() -> None:
     for wrong, said in (
         ((q, k[:, :, :20], v), r"k is float32\[2, 2, 20, 4\], not float32\[2, 2, 24, 4\]"),
         ((q[:, :3], k, v), r"\[2, 3, 24, 4\]"),
-        ([x.astype(int) for x in (q, k, v)], r"q is int.* of a float type"),
+        ([x.astype(int) for x in (q, k, v)], r"q is int.* with a float dtype"),
     ):
         with pytest.raises(ValueError, match=said):
             module.attention(*wrong, mesh=mesh)

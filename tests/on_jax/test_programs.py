@@ -192,7 +192,7 @@ def test_a_program_asks_for_sinks_of_all_heads() -> None:
     module = emitted(plan("ring", SUNK, 4, pass_="both"))
     q, k, v, _ = (np.float32(x) for x in draw(SUNK, 2))
     devices = Mesh(np.array(jax.devices()[:4]), ("sp",))
-    for sinks, said in ((None, "sinks are None"), (np.zeros(3), r"sinks are \[3\]")):
+    for sinks, said in ((None, r"\[heads\], not None"), (np.zeros(3), r"\[heads\], not \[3\]")):
         with pytest.raises(ValueError, match=said):
             module.attention(q, k, v, sinks=sinks, mesh=devices)
 

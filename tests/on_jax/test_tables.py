@@ -240,7 +240,7 @@ def test_tables_that_do_not_fit_are_refused() -> None:
     assert module.PLAN["max_calls"] == 2
     x, y = np.ones((1, 4, 38, 4), "f4"), np.ones((1, 2, 38, 4), "f4")
     attend = partial(module.attention, x, y, y, mesh=mesh_of(2))
-    with pytest.raises(ValueError, match=r"tables of plan \d+, not \d+"):
+    with pytest.raises(ValueError, match=r"these tables are for plan \d+, not for plan \d+"):
         attend(by_tables.tables(other))
     traced = both(module)
     assert np.isfinite(traced(x, y, y, x, by_tables.tables(made))[0][:, :, :37]).all()
@@ -252,7 +252,7 @@ def test_tables_that_do_not_fit_are_refused() -> None:
     ):
         attend(by_tables.tables(roomy))
     many = Documents((5, 6, 7, 8, 11)) & Causal()
-    with pytest.raises(PlanError, match=r"4 calls in step 0, but there is room for 2"):
+    with pytest.raises(PlanError, match=r"step 0 needs 4 calls, but max_calls is 2"):
         by_tables.tables(made, many)
     with pytest.raises(PlanError, match="1 calls in a step, more than --max-calls 0"):
         by_tables.tables(replace(made, max_calls=0))

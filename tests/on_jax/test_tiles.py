@@ -100,10 +100,10 @@ def test_what_two_pieces_see_is_told_from_the_boxes_of_the_mask(mask: Mask) -> N
             queries, keys = np.arange(i, i + size), np.arange(j, j + size)
             seen = np.asarray(work.mask.allowed(queries + work.offset, keys))
             exact = {0: ~seen, 1: seen | True, 2: seen, 3: seen == np.tri(size, dtype=bool)}
-            kind = int(tiles.kind_of(queries, keys))
+            kind = int(tiles.tile_kind(queries, keys))
             assert exact[kind].all(), f"not {KINDS[kind]}:\n{seen}"
             assert kind != 1 or mask != Causal() or abs(j - i - work.offset) % size
-            assert tiles.kind_of(np.append(queries, i), np.append(j, keys)) == 1
+            assert tiles.tile_kind(np.append(queries, i), np.append(j, keys)) == 1
 
 
 @pytest.mark.parametrize(

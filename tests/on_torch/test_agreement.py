@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ringloom.codegen import emit, tables
+from ringloom.codegen import emit, mask_tables
 from ringloom.planner.masks import Causal, Full
 from ringloom.planner.planning import plan
 from ringloom.planner.workload import Workload
@@ -88,7 +88,7 @@ def another_seq(program: ModuleType, group: Any, inputs: list[Any]) -> Any:
 
 def other_tables(program: ModuleType, group: Any, _: list[Any]) -> Any:
     mask = Full() if group.rank() == 1 else Causal()
-    made = tables(plan("ring", replace(WORK, mask=mask), RANKS, pass_="both"), "torch")
+    made = mask_tables(plan("ring", replace(WORK, mask=mask), RANKS, pass_="both"), "torch")
     given = program.Tables(made)
     q, k, v = (program.shard(x, group.rank(), given) for x in wholes())
     return program.attention(q, k, v, given, group=group)
@@ -125,8 +125,8 @@ OTHERS = {
     "a type on one rank": Case(on(0, do=lambda x: x.long()), ["q is torch.int64"]),
     "dimension": Case(on(1, do=lambda x: x[..., :2]), ["ranks [1]: q is torch.float32 [1, 2, "]),
     "shard": Case(on(1, do=lambda x: x[:, :, :-1]), ["ranks [1]: q is", "pass shard(x, rank)"]),
-    "whole sequence": Case(whole, [f"a shard of {SEQ} tokens", "pass shard(x, rank), or seq="]),
-    "whole on one": Case(on(1, do=lambda _: torch.zeros(1, 1, SEQ, 4)), [f"a shard of {SEQ} tok"]),
+    "whole sequence": Case(whole, [f"a shard has {SEQ} tokens", "pass shard(x, rank), or seq="]),
+    "whole on one": Case(on(1, do=lambda _: torch.zeros(1, 1, SEQ, 4)), [f"a shard has {SEQ} tok"]),
     "seq": Case(another_seq, [f"ranks [1]: seq is {SEQ + 2}, but "]),
 }
 ALONE = {
@@ -135,7 +135,7 @@ ALONE = {
         ["on ranks [1]: torch.float32", "ranks [0]: q is", "ranks [2]: q is", "shard(x, rank)"],
         "uneven",
     ),
-    "another seq": Case(another_seq, ["program is for 23 tokens alone"], "uneven"),
+    "another seq": Case(another_seq, ["program is for 23 tokens only"], "uneven"),
     "a shard, compiled": Case(compiled, ["ranks [0, 2]: torch.float32", "ranks [1]: q is "]),
     "tables": Case(other_tables, ["ranks [1]: ", ", tables "], "dynamic"),
 }

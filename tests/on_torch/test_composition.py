@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ringloom.codegen import emit, save_tables, tables
+from ringloom.codegen import emit, mask_tables, save_tables
 from ringloom.planner.masks import Causal
 from ringloom.planner.planning import plan
 from ringloom.planner.workload import Workload
@@ -44,7 +44,7 @@ def write_sources(folder: Path) -> None:
     SOURCES["half"] = emit(plan("zigzag", half, 2, pass_="both"), "torch")
     SOURCES["dynamic"] = emit(by_name[0], "torch", dynamic=True)
     for number, pair in enumerate(by_name):
-        save_tables(tables(pair, "torch"), str(folder / f"tables-{number}.npz"))
+        save_tables(mask_tables(pair, "torch"), str(folder / f"tables-{number}.npz"))
     SOURCES["folder"] = str(folder)
 
 

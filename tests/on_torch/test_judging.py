@@ -181,7 +181,7 @@ def test_a_reason_on_the_terminal_has_the_error_and_a_line_for_each_other_rank()
 
 
 def test_a_length_that_a_program_does_not_take_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RingloomError, match="25 tokens do not make 4 equal parts"):
+    with pytest.raises(RingloomError, match="25 tokens are not divisible by 4"):
         judge(case_of(ZIGZAG, seq=25), tmp_path)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ringloom.codegen import emit, tables
+from ringloom.codegen import emit, mask_tables
 from ringloom.planner.masks import Causal
 from ringloom.planner.planning import plan
 from ringloom.planner.workload import Workload
@@ -64,7 +64,7 @@ def made(schedule: str, dynamic: bool) -> tuple[ModuleType, list[Any]]:
     """A program, and its tables where they are an argument."""
     pair = plan(schedule, WORK, RANKS, pass_="both")
     program = load(emit(pair, "torch", dynamic=dynamic))
-    return program, [program.Tables(tables(pair, "torch"))] if dynamic else []
+    return program, [program.Tables(mask_tables(pair, "torch"))] if dynamic else []
 
 
 CASES = [("zigzag", False), ("balanced", False), ("allgather:keep=1", False), ("zigzag", True)]

@@ -12,7 +12,7 @@ from ringloom.codegen.programs import Program, lowered, program_of
 from ringloom.codegen.torch import write
 from ringloom.planner import ir
 from ringloom.planner.errors import PlanError
-from ringloom.planner.loops import recovered
+from ringloom.planner.loops import recover_expansion
 from ringloom.planner.loops.check import check
 from ringloom.planner.loops.expand import Expansion, expand
 from ringloom.planner.loops.form import (
@@ -262,7 +262,7 @@ def by_hand(base: ir.Plan, *statements: Statement) -> Expansion:
 def assert_by_hand(rows: Expansion, forward: ir.Plan | None = None) -> None:
     """The program of these loops is exact; of a backward pass with those of a forward plan."""
     plans = verify_pair(forward, rows.plan) if forward else Plans(rows.plan)
-    passes = (recovered(forward), rows) if forward else (rows,)
+    passes = (recover_expansion(forward), rows) if forward else (rows,)
     made = replace(program_of(plans, "torch"), passes=passes, lowered=lowered(passes))
     assert_exact(load(by_loops(made)), plans)
 

@@ -199,7 +199,7 @@ def test_gradients_of_packed_documents_are_compared_by_the_tables_of_a_batch() -
     program = emitted(rl.Full(), ranks=2, dynamic=True)
     sizes = {"seq": SEQ, "heads": 4, "kv_heads": 2, "head_dim": 4, "dtype": "float64"}
     tables = [
-        program.Tables(rl.tables(rl.plan("striped", work, 2, pass_="both"), "torch"))
+        program.Tables(rl.mask_tables(rl.plan("striped", work, 2, pass_="both"), "torch"))
         for work in (rl.Workload(**sizes, mask=mask) for mask in (rl.Causal(), DOCUMENTS))
     ]
 

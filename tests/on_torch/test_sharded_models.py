@@ -71,7 +71,7 @@ def test_positions_are_compared_again_for_tables_of_the_same_steps_and_other_tok
     program, sizes = emitted(rl.Full(), ranks=2, dynamic=True), {"heads": 4, "kv_heads": 2}
     work = rl.Workload(seq=26, head_dim=4, mask=rl.Full(), dtype="float64", **sizes)
     plans = (rl.plan(f"ring:layout={name}", work, 2) for name in ("contiguous", "striped"))
-    one, other = (program.Tables(rl.tables(plan, "torch")) for plan in plans)
+    one, other = (program.Tables(rl.mask_tables(plan, "torch")) for plan in plans)
     assert one == other  # in their steps
     assert one.shards["q"][0].tolist() != other.shards["q"][0].tolist()
     asked = huggingface.Adapter(program, None, False)

@@ -234,9 +234,9 @@ def test_other_tokens_than_those_of_the_tables_are_refused(given_tables: ModuleT
     parts = [given_tables.shard(whole, rank, made, axis=0) for rank in range(RANKS)]
     assert torch.equal(given_tables.unshard(parts, made, axis=0), whole)
     for tokens in (20, 22):
-        with pytest.raises(ValueError, match=f"a layout of 21 tokens, not of {tokens}"):
+        with pytest.raises(ValueError, match=f"the layout has 21 tokens, not {tokens}"):
             given_tables.shard(torch.arange(tokens), 0, made, axis=0)
-        with pytest.raises(ValueError, match=f"a layout of 21 tokens, not of {tokens}"):
+        with pytest.raises(ValueError, match=f"the layout has 21 tokens, not {tokens}"):
             given_tables.unshard([torch.arange(tokens)], made, axis=0)
 
 
@@ -265,14 +265,14 @@ def with_entry(name: str, at: Any, value: int) -> dict[str, Any]:
 
 
 BAD = {
-    r"ranks, heads, dim and scale \(3, 3, ": lambda: good(ranks=3),
+    r"built for \(3, 3, ": lambda: good(ranks=3),
     r"scale \(3, 4, 8, 2, 4, 0.5\), not \(3, 4, 4, 2, 4, 0.5\)": lambda: good(heads=8),
-    "tables of format": lambda: with_entry("sizes", 0, 9),
-    "tables without scale, mask": lambda: {
+    "these tables were built for": lambda: with_entry("sizes", 0, 9),
+    "these tables lack scale, mask": lambda: {
         name: array for name, array in good().items() if name not in ("mask", "scale")
     },
-    "not every q token is on one rank": lambda: with_entry("q_order", 3, 4),
-    "not every kv token is on one rank": lambda: with_entry("kv_order", 3, 24),
+    "do not put every q token on": lambda: with_entry("q_order", 3, 4),
+    "do not put every kv token on": lambda: with_entry("kv_order", 3, 24),
 }
 
 
@@ -303,7 +303,7 @@ def test_other_types_than_floats_are_refused(given_tables: ModuleType, dtype: st
         q, kv = torch.ones(1, 4, 6, 4, dtype=kind), torch.ones(1, 2, 6, 4, dtype=kind)
         given_tables.attention(q, kv, kv, made, group=group)
 
-    with pytest.raises(ValueError, match=f"q is torch.{dtype} .* of a float type"):
+    with pytest.raises(ValueError, match=f"q is torch.{dtype} .* with a float dtype"):
         in_threads(RANKS, body)
 
 

@@ -54,7 +54,7 @@ def test_a_dynamic_program_takes_tables_from_the_call(truth: dict[str, Any]) -> 
     program = emitted(rl.Full(), ranks=2, dynamic=True)
     work = rl.Workload(seq=SEQ, heads=4, kv_heads=2, head_dim=4, dtype="float64")
     plans = rl.plan("striped", work, 2, pass_="both")
-    tables = program.Tables(rl.tables(plans, "torch"))
+    tables = program.Tables(rl.mask_tables(plans, "torch"))
     assert_the_same(sharded(program, "dynamic", tables), truth)
 
 

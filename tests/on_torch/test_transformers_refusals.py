@@ -147,7 +147,7 @@ def test_masks_that_the_plan_s_is_not_compared_with_are_refused(
     if dynamic:
         work = rl.Workload(seq=SEQ, heads=4, kv_heads=2, head_dim=4, dtype="float64")
         plans = rl.plan("zigzag", work, 1, pass_="both")
-        more = {"tables": program.Tables(rl.tables(plans, "torch"))}
+        more = {"tables": program.Tables(rl.mask_tables(plans, "torch"))}
     with pytest.raises(RingloomError, match=said):
         called(alone, program, model, **more)
 

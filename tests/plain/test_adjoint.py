@@ -14,7 +14,7 @@ from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import Attend, InitialCopy, Move, Plan, Step
 from ringloom.planner.layouts import LAYOUTS
 from ringloom.planner.passes.adjoint import adjoint
-from ringloom.planner.planning import derive
+from ringloom.planner.planning import run_passes
 from ringloom.planner.plans import Plans
 from ringloom.planner.schedules import SCHEDULES
 from ringloom.planner.verify import verify, verify_pair
@@ -66,7 +66,7 @@ def test_gradients_of_copies_that_spread_go_back_over_the_reversed_routes() -> N
         (
             hand_made(WORK, 2, "forward", start=(InitialCopy(("Q",), [[0]], [1]),)),
             (),
-            "DOUT and STATS cannot follow a held Q",
+            "DOUT and STATS cannot follow initial copies of Q",
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_the_adjoint_that_keeps_all_is_a_backward_plan_of_its_forward(
     data: st.DataObject, name: str, P: int
 ) -> None:
     forward = rl.plan(name, replace(WORK, mask=data.draw(masks(24, 24))), P)
-    backward = derive(adjoint(forward, keep=("Q", "KV", "OUT")))
+    backward = run_passes(adjoint(forward, keep=("Q", "KV", "OUT")))
     verify_pair(forward, backward)
     carried = {t for _, m in backward.moves() for t in m.tensors}
     assert not carried & {"Q", "KV"}
@@ -111,7 +111,7 @@ def test_the_adjoint_that_keeps_all_is_a_backward_plan_of_its_forward(
 def test_out_is_left_only_where_it_is_finished() -> None:
     """A helper's part of a result is no result: DOUT goes there with STATS."""
     forward = rl.plan("balanced", replace(CAUSAL, seq=60, kv_seq=60), 5)
-    backward = derive(adjoint(forward, keep=("Q", "KV", "OUT")))
+    backward = run_passes(adjoint(forward, keep=("Q", "KV", "OUT")))
     assert not any(held.tensors == ("OUT",) for held in backward.start)
     assert ("DOUT", "STATS") in {m.tensors for _, m in backward.moves()}
 

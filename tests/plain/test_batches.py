@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ringloom.batches import BatchPlanner, Choice, batch_planner, drawn
-from ringloom.codegen import tables
+from ringloom.codegen import mask_tables
 from ringloom.planner.errors import PlanError, RingloomError
 from ringloom.planner.masks import Causal, Documents, Window
 from ringloom.planner.search import Recipe
@@ -32,7 +32,7 @@ def test_a_batch_has_the_plans_and_tables_of_its_documents(
     for plan in batch.plans:
         assert plan.workload == work
         verify(plan)
-    made = tables(batch.plans, "torch")
+    made = mask_tables(batch.plans, "torch")
     assert made.keys() == batch.tables.keys()
     assert all(np.array_equal(made[name], batch.tables[name]) for name in made)
 

@@ -202,7 +202,7 @@ def test_both_passes_are_cut_where_one_gains() -> None:
     assert cut.forward is not None
     assert cut.forward.partition == cut.backward.partition != pair.forward.partition
     assert len(rectangles(cut.forward)) == len(rectangles(pair.forward))
-    with pytest.raises(PlanError, match="has the partition of its forward pass"):
+    with pytest.raises(PlanError, match="need the same partition"):
         rl.verify((pair.forward, cut.backward))
 
 

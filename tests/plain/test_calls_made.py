@@ -13,7 +13,7 @@ from ringloom.codegen import emit
 from ringloom.codegen.programs import Program, program_of
 from ringloom.codegen.torch.by_tables import tables_of
 from ringloom.planner.ir import Plan
-from ringloom.planner.loops import recovered
+from ringloom.planner.loops import recover_expansion
 from ringloom.planner.masks import Causal, Chunks, Documents, Full, Mask, Prefix, Window
 from ringloom.planner.planning import plan
 from ringloom.planner.schedules import SCHEDULES
@@ -48,7 +48,7 @@ def priced(one: Plan, apart: bool) -> list[int]:
     counts, rectangles = np.zeros(one.ranks, int), Costs(one, hardware("h100")).rectangles
     nodes = [node for _, node in one.attends()]
     if apart:
-        each = recovered(one).rectangles.values()
+        each = recover_expansion(one).rectangles.values()
         nodes = [node for steps in each for node in steps.values()]
     for node in nodes:
         np.add.at(counts, node.rank, rectangles.of(node)[0].astype(int))

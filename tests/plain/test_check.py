@@ -181,11 +181,11 @@ def test_a_length_that_a_program_refuses_is_bad_input(
     assert ringloom.json("check", path, status=1)["exact"] is False
 
     def refuse(*_: object) -> Verdict:
-        raise RingloomError("50 tokens do not make 8 equal parts")
+        raise RingloomError("50 tokens are not divisible by 8")
 
     monkeypatch.setattr(check, "judge", refuse)
     said = ringloom.refused("check", path, "--seq", "50")
-    assert "program.py: 50 tokens do not make 8 equal parts" in said
+    assert "program.py: 50 tokens are not divisible by 8" in said
 
 
 @pytest.mark.parametrize(

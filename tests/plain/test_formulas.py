@@ -13,7 +13,7 @@ from ringloom.planner.analysis.messages import message_bytes
 from ringloom.planner.errors import RingloomError
 from ringloom.planner.ir import TENSORS, Pass, Plan
 from ringloom.planner.masks import Full
-from ringloom.planner.planning import REGULAR, plan
+from ringloom.planner.planning import NO_PASSES, plan
 from ringloom.planner.workload import Workload
 from ringloom.reproduce.formulas import interpolation, symbolic
 from ringloom.reproduce.formulas.counts import cells_speedup, critical_pairs, idle
@@ -231,7 +231,7 @@ def test_queries_travel_backward_until_groups_are_large_enough(head_dim: int) ->
     for group in (1, 2, 4):
         sizes = Workload(seq=16, heads=4, kv_heads=4 // group, head_dim=head_dim, mask=Full())
         keys, queries = (
-            hop_bytes(plan(s, sizes, 4, pass_="backward", passes=REGULAR), tensors)
+            hop_bytes(plan(s, sizes, 4, pass_="backward", passes=NO_PASSES), tensors)
             for s, tensors in (("ring", ("KV", "DKV")), ("burst", ("Q", "DOUT", "STATS", "DQ")))
         )
         assert (keys < queries) == (group > crossing)

@@ -12,7 +12,7 @@ from ringloom.planner.ir import Move, Step
 from ringloom.planner.masks import Full, Prefix
 from ringloom.planner.masks.parsing import parse
 from ringloom.planner.passes.pieces import per_piece
-from ringloom.planner.passes.relays import homeward
+from ringloom.planner.passes.relays import shortcut_sums
 from ringloom.planner.passes.trim import trim
 from ringloom.planner.planning import plan
 from ringloom.planner.plans import Plans
@@ -86,7 +86,7 @@ def test_programs_that_cannot_be_loops_run_by_tables(case: Case) -> None:
 def test_sums_are_carried_in_all_steps_where_a_message_pauses(target: Target) -> None:
     """They begin a step after the message, whose pauses are counted from its first step."""
     work = Workload(128, heads=4, kv_heads=4, head_dim=4, mask=Prefix(16), dtype="float64")
-    both = plan("double-ring", work, 8, pass_="both", passes=(per_piece, trim, homeward))
+    both = plan("double-ring", work, 8, pass_="both", passes=(per_piece, trim, shortcut_sums))
     program = program_of(both, target)
     assert program.lowered
     check(program, emit(both, target))

@@ -99,8 +99,8 @@ def test_rows_that_go_nowhere_or_carry_nothing_fall_away() -> None:
     [
         (lambda: Move(("Q", "KV"), [[0]], [0], [1]), "one side and one kind"),
         (lambda: Move(("Q", "OUT"), [[0]], [0], [1]), "one side and one kind"),
-        (lambda: Move(("Q", "Q"), [[0]], [0], [1]), "once each"),
-        (lambda: Move((), [[0]], [0], [1]), "once each"),
+        (lambda: Move(("Q", "Q"), [[0]], [0], [1]), "each of its tensors once"),
+        (lambda: Move((), [[0]], [0], [1]), "each of its tensors once"),
         (lambda: Move(("K",), [[0]], [0], [1]), "unknown tensor 'K'"),
         (lambda: Move(("KV",), [[0]], [0, 1], [1]), "2 sources but 1 destinations"),
         (lambda: Move(("KV",), [[0]], [0, 1], [1, 0]), "2 rows need"),
@@ -108,7 +108,7 @@ def test_rows_that_go_nowhere_or_carry_nothing_fall_away() -> None:
         (lambda: Move(("KV",), [[2**40]], [0], [1]), "out of range"),
         (lambda: Move(("KV",), np.array([[-5]], np.int32), [0], [1]), "out of range: -5"),
         (lambda: Attend([[0]], [[0]], [[0]]), "one number per row"),
-        (lambda: InitialCopy(("DKV",), [[0]], [0]), "only inputs and OUT can be held"),
+        (lambda: InitialCopy(("DKV",), [[0]], [0]), "initial copies: inputs and OUT"),
     ],
 )
 def test_nodes_that_mean_nothing_cannot_be_built(make, message: str) -> None:
@@ -120,9 +120,9 @@ def test_nodes_that_mean_nothing_cannot_be_built(make, message: str) -> None:
     ("change", "message"),
     [
         ({"pass_": "sideways"}, "forward or backward, not 'sideways'"),
-        ({"ranks": 0}, "ranks must be a whole number from 1 up, not 0"),
-        ({"ranks": 2}, "rank 2 owns a block, but ranks are 2"),
-        ({"ranks": 2**30}, "more than the"),
+        ({"ranks": 0}, "ranks must be a positive integer, not 0"),
+        ({"ranks": 2}, "rank 2 owns a block, but there are 2 ranks"),
+        ({"ranks": 2**30}, "exceed the limit"),
         ({"buffers": (("DKV", 2),)}, "no DKV buffers of 2 slots in a forward plan"),
         ({"steps": (Step((), (Move(("DQ",), [[0]], [0], [1]),)),)}, "no DQ in a forward plan"),
         ({"start": (InitialCopy(("OUT",), [[0]], [1]),)}, "start: no OUT in a forward plan"),

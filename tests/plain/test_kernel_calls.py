@@ -17,7 +17,7 @@ from ringloom.planner.kernel_calls.calls import in_turn
 from ringloom.planner.kernel_calls.runs import Run, runs
 from ringloom.planner.kernel_calls.strips import strip_calls
 from ringloom.planner.masks import Causal, Documents, Mask, Window
-from ringloom.planner.partitions import Ranges, merge, shifted
+from ringloom.planner.partitions import Ranges, merge, shift
 from ringloom.planner.workload import Workload
 from strategies import masks, range_sets
 
@@ -70,7 +70,7 @@ def test_calls_cover_what_the_mask_allows_once(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("ringloom.planner.kernel_calls.calls.MOST", most)
         patched.setattr("ringloom.planner.kernel_calls.strips.TILE", tile)
-        aligned = [shifted(block, work.offset) for block in q]
+        aligned = [shift(block, work.offset) for block in q]
         takes = Takes(bottom_right=late)
         calls = rectangle_calls(aligned, kv, work.mask.region().pieces, takes=takes)
     rows, columns = order(q), order(kv)
@@ -179,7 +179,7 @@ def test_programs_cut_as_the_planner_does(
     late: bool,
 ) -> None:
     rows, columns = (tuple(data.draw(of_one_step(step))) for _ in range(2))
-    assert_alike(case[0].mask, shifted(rows, case[0].offset), columns, whole, late)
+    assert_alike(case[0].mask, shift(rows, case[0].offset), columns, whole, late)
 
 
 @pytest.mark.parametrize("left", [0, 1, 3, 7, 40])

@@ -9,8 +9,14 @@ import ringloom as rl
 from ringloom.planner.analysis.balance import loads
 from ringloom.planner.errors import PlanError
 from ringloom.planner.layouts import BY_MASK, balanced_layout, by_tokens, parts
-from ringloom.planner.layouts.by_work import divided, pairs
-from ringloom.planner.layouts.dispatch import Loads, balanced, in_turn, summed, to_least_loaded
+from ringloom.planner.layouts.by_work import cut_tokens, pairs
+from ringloom.planner.layouts.dispatch import (
+    Loads,
+    balance_loads,
+    snake_order,
+    sum_loads,
+    to_least_loaded,
+)
 from ringloom.runtimes.validation import check
 from shards import in_order
 from strategies import masks
@@ -92,7 +98,7 @@ def test_shards_of_even_work_are_consecutive_and_off_by_one_grain(
     work = rl.Workload(60, heads=1, mask=data.draw(masks(60, 60)))
     partition = by_tokens(work, count, "even-work", 1)
     assert in_order(partition.q, count).tolist() == list(range(60))
-    each = pairs(work, "q", divided(work, "q", 0, 1))[:, 0]
+    each = pairs(work, "q", cut_tokens(work, "q", 0, 1))[:, 0]
     each = each if each.any() else np.ones(60)  # nothing to do is shared by tokens
     done, ends = np.cumsum([0, *each]), np.cumsum(sizes(partition, count))
     for rank, end in enumerate(ends[:-1].tolist(), 1):
@@ -114,12 +120,12 @@ LOADS = st.lists(st.lists(st.integers(0, 99), min_size=2, max_size=2), min_size=
 @given(LOADS, ranks)
 def test_no_mask_alone_balances_all_masks_better(table: Loads, count: int) -> None:
     most = -(-len(table) // count)
-    owners = balanced(table, count, most)
+    owners = balance_loads(table, count, most)
     assert np.bincount(owners, minlength=count).max() <= most
-    largest = summed(table, owners, count).max()
+    largest = sum_loads(table, owners, count).max()
     for mask in range(2):
         alone = to_least_loaded(table[:, [mask]], count, most)
-        assert largest <= summed(table, alone, count).max()
+        assert largest <= sum_loads(table, alone, count).max()
     assert largest >= table.sum(axis=0).max() / count
 
 
@@ -128,12 +134,12 @@ def test_a_heap_is_within_one_piece_of_the_average_and_a_snake_is_even(
     table: Loads, count: int
 ) -> None:
     one = table[:, :1]
-    heap = summed(one, to_least_loaded(one, count, len(one)), count)
+    heap = sum_loads(one, to_least_loaded(one, count, len(one)), count)
     assert heap.max() <= one.sum() / count + one.max()
-    counts = np.bincount(in_turn(one, count), minlength=count)
+    counts = np.bincount(snake_order(one, count), minlength=count)
     assert counts.max() - counts.min() <= 1
     if len(one) % count == 0:
-        snake = summed(one, in_turn(one, count), count)
+        snake = sum_loads(one, snake_order(one, count), count)
         assert snake.max() - snake.min() <= one.max() - one.min()
 
 
@@ -156,22 +162,22 @@ def test_one_dispatch_balances_the_windows_and_the_full_layers_of_a_model() -> N
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda work: balanced_layout(work, [], 2), r"a list of one mask or more, not \[\]"),
+        (lambda work: balanced_layout(work, [], 2), r"a list of at least one mask, not \[\]"),
         (
             lambda work: balanced_layout(work, "causal", 2),
-            "a list of one mask or more, not 'causal'",
+            "a list of at least one mask, not 'causal'",
         ),
         (rl.to_cu_seqlens, r"the mask must be a Mask such as Causal\(\), not Workload"),
-        (lambda work: rl.plan("balanced", work, 2, layout="heap"), "balanced has a layout of its"),
+        (lambda work: rl.plan("balanced", work, 2, layout="heap"), "balanced has a fixed layout"),
         (lambda work: rl.plan("groups", work, 2, layout="heap"), "by the mask cannot be used here"),
         (lambda work: rl.plan("ring", work, 2, layout="spiral"), "choose one of .*even-work"),
         (
             lambda work: rl.plan("ring", work, 2, layout=by_tokens(work, 3, "zigzag")),
-            r"a layout of 3 ranks, but tokens are shared among 2 \(ranks, or",
+            r"has 3 ranks, but tokens are divided among 2 \(ranks, or",
         ),
         (
             lambda work: rl.plan("ulysses", work, 2, layout=by_tokens(work, 2, "zigzag")),
-            r"a layout of 2 ranks, but tokens are shared among 1 \(ranks, or",
+            r"the layout has 2 ranks, but tokens are divided among 1 \(ranks, or",
         ),
         (
             lambda work: rl.plan("groups", work, 2, layout=by_tokens(work, 2, "zigzag")),

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from loop_interpreter import assert_exact
 from loop_schedules import FOREIGN, foreign
 from ringloom.planner.analysis.kinds import KINDS, Kinds
-from ringloom.planner.columns import taken
+from ringloom.planner.columns import take_rows
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import Pass, Step
 from ringloom.planner.loops import check, recover
 from ringloom.planner.loops.form import HELD, OWN, Expr, Guard, Part, Return, Send, Start
-from ringloom.planner.loops.recovery import recovered
+from ringloom.planner.loops.recovery import recover_expansion
 from ringloom.planner.masks import Causal, Documents, Full, Mask, Prefix, Window
 from ringloom.planner.planning import plan
 from ringloom.planner.workload import Workload
@@ -302,7 +302,7 @@ def test_check_refuses_the_loops_of_another_plan() -> None:
 
 
 def test_rectangles_of_ranks_in_a_row_take_no_memory_of_their_own() -> None:
-    rows = recovered(plan("zigzag", work(8, Causal()), 8))
+    rows = recover_expansion(plan("zigzag", work(8, Causal()), 8))
     tables = {side: [x.table for x in values.values] for side, values in rows.values.items()}
     for attend in (attend for steps in rows.rectangles.values() for attend in steps.values()):
         assert any(np.shares_memory(attend.q, table) for table in tables["q"])
@@ -312,4 +312,4 @@ def test_rectangles_of_ranks_in_a_row_take_no_memory_of_their_own() -> None:
 @pytest.mark.parametrize("rows", [[], [2], [1, 2, 3], [0, 2, 1, 3], [3, 2], [1, 1, 3]])
 def test_rows_of_a_table_are_those_asked_for(rows: list[int]) -> None:
     table = np.arange(8).reshape(4, 2)
-    assert taken(table, np.array(rows, np.intp)).tolist() == [table[n].tolist() for n in rows]
+    assert take_rows(table, np.array(rows, np.intp)).tolist() == [table[n].tolist() for n in rows]

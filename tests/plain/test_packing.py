@@ -87,7 +87,7 @@ def test_padded_lengths_that_are_none_are_refused() -> None:
     for padded, message in (
         ([0, 3, 9], "cu_seqlens_q_padded: document 0 of 4 tokens has room for 3"),
         ([0, 9], "cu_seqlens_q_padded has 1 documents, not 2"),
-        ([1, 4, 9], "cu_seqlens_q_padded must be whole numbers that ascend from 0"),
+        ([1, 4, 9], "cu_seqlens_q_padded must be integers that ascend from 0"),
     ):
         with pytest.raises(rl.PlanError, match=message):
             from_cu_seqlens([0, 4, 8], cu_seqlens_q_padded=padded)
@@ -117,10 +117,10 @@ def test_tensors_and_lists_are_cumulative_lengths() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([], "cu_seqlens_q must be whole numbers that ascend from 0"),
-        ([0], "must be whole numbers that ascend from 0"),
-        ([1, 4], "must be whole numbers that ascend from 0"),
-        ([0.0, 4.0], "must be whole numbers that ascend from 0"),
+        ([], "cu_seqlens_q must be integers that ascend from 0"),
+        ([0], "must be integers that ascend from 0"),
+        ([1, 4], "must be integers that ascend from 0"),
+        ([0.0, 4.0], "must be integers that ascend from 0"),
         ([0, 4, 3], "cu_seqlens_q must ascend"),
     ],
 )
@@ -135,11 +135,11 @@ def test_what_cumulative_lengths_cannot_say_is_refused() -> None:
     with pytest.raises(rl.PlanError, match="1 documents of queries, but 2 of keys"):
         from_cu_seqlens([0, 4], [0, 4, 8])
     for text, message in (
-        ("causal", "causal does not divide queries and keys into documents"),
+        ("causal", "causal does not divide queries and keys into consecutive doc"),
         ("documents:4,4 & documents:2,6", "does not divide"),
         ("documents:4,4 | global:1", "does not divide"),
-        ("documents:4,4 & prefix:1", "cumulative lengths cannot say prefix:1"),
-        ("causal & varlen:4,4/3,5", "cumulative lengths cannot say varlen:4,4/3,5"),
+        ("documents:4,4 & prefix:1", "cumulative lengths cannot express prefix:1"),
+        ("causal & varlen:4,4/3,5", "cumulative lengths cannot express varlen:4,4/3,5"),
         ("causal & documents:4,4/3,5", "would count from the end of each document"),
         ("slices:0,4,0,4,bi/4,8,4,8,bi", "does not divide"),
         ("slices:0,4,0,4,full/5,8,4,8,full", "does not divide"),
@@ -193,5 +193,5 @@ def test_positions_without_documents_are_those_of_the_sequence() -> None:
     assert joined(plan, "q") == [15, 16, 17, 18, 19]
     assert joined(plan, "kv") == [*range(20)]
     mixed = rl.plan("ring", rl.Workload(8, heads=1, mask="documents:4,4 | global:1"), 2)
-    with pytest.raises(rl.PlanError, match="does not divide queries and keys into documents"):
+    with pytest.raises(rl.PlanError, match="does not divide queries and keys into consecutive doc"):
         document_positions(mixed)

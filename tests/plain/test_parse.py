@@ -132,9 +132,9 @@ def test_masks_are_read_as_documented_and_print_so(text: str) -> None:
     [
         ("dropout", "train without"),
         ("alibi", "rotary positions or a window"),
-        ("softcap", "normalised queries and keys"),
-        ("sink", "give --sinks"),
-        ("sinks", "give --sinks"),
+        ("softcap", "normalise queries and keys"),
+        ("sink", "use --sinks"),
+        ("sinks", "use --sinks"),
     ],
 )
 def test_what_no_mask_can_say_is_refused_by_name_with_what_would_do(
@@ -153,7 +153,7 @@ def test_what_no_mask_can_say_is_refused_by_name_with_what_would_do(
         ("CAUSAL", r"'CAUSAL' is not a mask; did you mean causal\? masks: full, causal"),
         ("window", r"'window' is not a mask; did you mean window:4096\? masks: .*window:4096"),
         ("causal:4", "'causal:4' is not a mask"),
-        ("causal,window:4", r"masks: full, .*; joined by & and \|"),
+        ("causal,window:4", r"masks: full, .*; join with & or \|"),
         ("window:x", "'window:x': 'x' is not a number of tokens"),
         ("window:-", "'-' is not a number of tokens"),
         ("window:1/2", "the numbers do not fit window:4096"),
@@ -175,8 +175,8 @@ def test_what_no_mask_can_say_is_refused_by_name_with_what_would_do(
         ("varlen:4,4", "the numbers do not fit varlen:A,B/QA,QB"),
         ("tree:4,4", "the numbers do not fit tree:8,4,4/-,0,0"),
         ("tree:4,4/-,x", "'x' is not a number of tokens"),
-        ("slices:0,4,0,4", r"slice 0 is not \(q0, q1, k0, k1, kind\)"),
-        ("causal causal", "'causal' is unexpected after 'causal'; join by & or |"),
+        ("slices:0,4,0,4", r"slice 0 must be \(q0, q1, k0, k1, kind\)"),
+        ("causal causal", "'causal' is unexpected after 'causal'; join masks with & or |"),
         ("causal &", "a mask is missing at the end"),
         ("& causal", "a mask is missing before '&'"),
         ("(causal", "a parenthesis is not closed"),
@@ -200,7 +200,7 @@ def test_masks_are_read_from_files(tmp_path: Path) -> None:
     file.write_text(json.dumps({"size": 2, "grid": [[1, 0], [True, 1]]}))
     assert parse(f"blocks@{file}") == Blocks(((True, False), (True, True)), 2)
     file.write_text('{"size": 2, "grid": [[1]], "size": 4}')
-    with pytest.raises(PlanError, match="'size' is named twice in an object"):
+    with pytest.raises(PlanError, match="duplicate key 'size' in an object"):
         parse(f"blocks@{file}")
     file.write_text('[[0, 4, 0, 4, "causal"], [4, 8, 0, 4, "full"]]')
     assert parse(f"slices@{file}") == Slices(((0, 4, 0, 4, "causal"), (4, 8, 0, 4, "full")))
@@ -217,14 +217,14 @@ def test_masks_are_read_from_files(tmp_path: Path) -> None:
         ("blocks", "[]", "expected JSON"),
         ("blocks", '{"size": 2}', "expected JSON"),
         ("blocks", '{"size": "2", "grid": [[1]]}', "Blocks size '2' is not a whole number"),
-        ("blocks", '{"size": 2, "grid": [["1"]]}', "each of 0s and 1s"),
-        ("blocks", '{"size": 2, "grid": {"a": 1}}', "each of 0s and 1s"),
+        ("blocks", '{"size": 2, "grid": [["1"]]}', "consist of 0s and 1s"),
+        ("blocks", '{"size": 2, "grid": {"a": 1}}', "consist of 0s and 1s"),
         ("blocks", '{"size": ' + "9" * 5000 + ', "grid": [[1]]}', "not JSON"),
         ("slices", '{"rows": []}', r'expected JSON \[\[q0, q1, k0, k1, "causal"\], ...\]'),
         ("slices", "0 4 0 4 full", r"not JSON: .*; expected JSON \[\[q0, q1, k0, k1"),
-        ("slices", "[[0, 4, 0, 4]]", r"slice 0 is not \(q0, q1, k0, k1, kind\)"),
-        ("slices", "[5]", "slice 0 is not"),
-        ("slices", '[[0, 4, 0, 4, ["full"]]]', "slice 0 is not"),
+        ("slices", "[[0, 4, 0, 4]]", r"slice 0 must be \(q0, q1, k0, k1, kind\)"),
+        ("slices", "[5]", "slice 0 must be"),
+        ("slices", '[[0, 4, 0, 4, ["full"]]]', "slice 0 must be"),
         ("slices", '[[0, 4.5, 0, 4, "full"]]', "slice 0: 4.5 is not a whole number"),
         ("slices", '[[0, true, 0, 4, "full"]]', "slice 0: True is not a whole number"),
         ("slices", f'[[0, 4, 0, {10**400}, "full"]]', "slice 0: 10000.* is more than 2147483648"),
@@ -270,8 +270,8 @@ def test_schedules_have_a_name_and_settings() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "'' does not begin with a schedule's name"),
-        (":grain=2", "does not begin with a schedule's name"),
+        ("", "'' does not start with a schedule name"),
+        (":grain=2", "does not start with a schedule name"),
         ("striped:grain", "'grain' in 'striped:grain' is not a setting such as grain=16"),
         ("striped:grain=", "is not a setting"),
         ("striped:", "'' in 'striped:' is not a setting"),

@@ -79,8 +79,8 @@ def test_a_custom_partition_may_mix_ranges_and_head_slices() -> None:
         ),
         ([Block((range(7),), range(2), 0)], "position 6 lies beyond the 6 tokens"),
         ([Block((range(6),), range(1), 0)], "heads 1..1: position 0 belongs to no block"),
-        ([Block((range(6),), range(3), 0)], "a head slice ends at 3, but heads are 2"),
-        ([Block((range(6),), range(2), 5)], "rank 5 owns a block, but ranks are 2"),
+        ([Block((range(6),), range(3), 0)], "a head slice ends at 3 of 2 heads"),
+        ([Block((range(6),), range(2), 5)], "rank 5 owns a block, but there are 2 ranks"),
     ],
 )
 def test_blocks_that_do_not_tile_are_refused_with_the_numbers(
@@ -97,8 +97,8 @@ def test_blocks_that_do_not_tile_are_refused_with_the_numbers(
     [
         (lambda: Block((range(5, 0, -1),), range(1), 0), "positions must ascend"),
         (lambda: Block((range(-3, 2),), range(1), 0), "positions must ascend"),
-        (lambda: Block((range(2),), range(0), 0), "a head slice is a non-empty range"),
-        (lambda: Block((range(2),), range(1), -1), "an owner is a rank"),
+        (lambda: Block((range(2),), range(0), 0), "heads must be a non-empty range"),
+        (lambda: Block((range(2),), range(1), -1), "home must be a rank"),
         (lambda: chunks_of("spiral", 8, 2), "unknown layout 'spiral'.*zigzag"),
         (lambda: chunks_of("striped", 8, 2, -1), "grain -1 is less than 0"),
         (lambda: chunks_of("zigzag", 8, 2, 4), "grain=4 is for striped"),

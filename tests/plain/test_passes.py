@@ -12,8 +12,8 @@ import ringloom as rl
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import TENSORS, Attend, InitialCopy, Move, Plan, Step
 from ringloom.planner.passes.exchanges import exchanges
-from ringloom.planner.passes.pieces import joined, per_block, per_piece
-from ringloom.planner.passes.relays import direct, homeward
+from ringloom.planner.passes.pieces import join_messages, per_block, per_piece
+from ringloom.planner.passes.relays import shortcut_copies, shortcut_sums
 from ringloom.planner.passes.trim import drop_dead, drop_empty, drop_unused, trim
 from ringloom.planner.schedules import SCHEDULES
 from ringloom.planner.verify import verify
@@ -45,12 +45,14 @@ def test_any_order_of_the_passes_stays_exact(
 ) -> None:
     mask = data.draw(masks(24, 24))
     built = SCHEDULES[name].build(replace(WORK, mask=mask), P, pass_)
-    rewrites = [homeward, direct, trim, per_piece, per_block, joined]
+    rewrites = [shortcut_sums, shortcut_copies, trim, per_piece, per_block, join_messages]
     for rewrite in data.draw(st.permutations(rewrites)):
         built = verify(rewrite(trim(built)))
 
 
-@pytest.mark.parametrize("takes_one", [rl.trim, rl.homeward, rl.direct, rl.derive, rl.adjoint])
+@pytest.mark.parametrize(
+    "takes_one", [rl.trim, rl.shortcut_sums, rl.shortcut_copies, rl.run_passes, rl.adjoint]
+)
 def test_a_pair_is_told_that_a_pass_takes_one_plan(takes_one: Any) -> None:
     with pytest.raises(PlanError, match=f"{takes_one.__name__} takes one plan, such as pair.for"):
         takes_one(rl.plan("ring", WORK, 2, pass_="both"))
@@ -124,7 +126,7 @@ def test_homeward_sends_a_finished_sum_straight_to_its_owner() -> None:
     ring = trim(SCHEDULES["ring"].build(replace(CAUSAL, seq=32, kv_seq=32), 4, "backward"))
     long, short = (
         {(b, dst) for _, tensors, b, _, dst in flat(plan) if tensors == ("DKV",)}
-        for plan in (ring, verify(homeward(ring)))
+        for plan in (ring, verify(shortcut_sums(ring)))
     )
     assert (2, 0) in long  # past rank 0, which adds nothing to block 2
     assert (2, 0) not in short
@@ -136,7 +138,7 @@ FAR = rl.Blocks(((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (1, 0, 0, 1)), 6)  # 
 
 def test_what_is_added_later_does_not_travel_with_what_is_at_its_owner() -> None:
     built = trim(SCHEDULES["ring"].build(replace(WORK, mask=FAR), 4, "backward"))
-    plan = verify(homeward(built))
+    plan = verify(shortcut_sums(built))
     hops = [(n, *map(int, (m.src[0], m.dst[0]))) for n, m in plan.moves() if m.tensors == ("DKV",)]
     assert hops == [(4, 3, 0)]  # what rank 0 added stays there
     assert sum(len(m) for _, m in built.moves() if m.accumulates) == 16  # all around the ring
@@ -157,13 +159,13 @@ def test_sums_keep_their_way_where_a_shorter_one_would_not_bring_them_to_their_o
         Step((), (Move(("DKV",), [[0]], [2], [0]), Move(("DKV",), [[0, 1]], [0], [1]))),
     )
     verify(plan)
-    assert homeward(plan) is plan
+    assert shortcut_sums(plan) is plan
 
 
 def test_direct_skips_ranks_that_only_pass_a_copy_on() -> None:
     built = trim(SCHEDULES["ring"].build(replace(WORK, mask=FAR), 4, "forward"))
     assert sum(len(m) for _, m in built.moves()) == 3  # 0 -> 1 -> 2 -> 3
-    assert [m for _, m in direct(built).moves()] == [Move(("KV",), [[0]], [0], [3])]
+    assert [m for _, m in shortcut_copies(built).moves()] == [Move(("KV",), [[0]], [0], [3])]
 
 
 def test_after_a_rank_that_is_skipped_copies_come_from_where_their_way_begins() -> None:
@@ -183,7 +185,7 @@ def test_copies_of_several_owners_may_be_held_by_one_rank() -> None:
     copies = Move(("KV",), [[0], [0], [1], [2]], [0, 0, 1, 2], [1, 2, 2, 1])
     held = InitialCopy(("KV",), [[1, 2]], [0])
     plan = hand_made(apart, 4, "forward", Step((), (copies,)), Step((every,)), start=(held,))
-    for rewrite in (direct, trim, homeward, per_piece, per_block, joined):
+    for rewrite in (shortcut_copies, trim, shortcut_sums, per_piece, per_block, join_messages):
         assert verify(rewrite(plan)).steps
 
 
@@ -220,7 +222,7 @@ def test_pieces_are_the_blocks_of_their_messages(
         replace(WORK, mask=rl.Window(data.draw(st.integers(0, 9)))), P, pass_
     )
     for cut in (per_piece(built), per_block(built)):
-        assert sorted(map(str, flat(joined(cut)))) == sorted(map(str, flat(built)))
+        assert sorted(map(str, flat(join_messages(cut)))) == sorted(map(str, flat(built)))
     assert all(m.blocks.shape[1] == 1 for _, m in per_block(built).moves())
 
 
@@ -295,7 +297,7 @@ def test_what_is_held_of_several_owners_is_passed_on_from_where_it_is() -> None:
     attends = Attend([3], [[3]], [[1, 2]]), Attend([1], [[1]], [[1]]), Attend([2], [[2]], [[2]])
     on = Move(("KV",), [[1, 2]], [0], [3])
     plan = hand_made(CAUSAL, 4, "forward", Step((), (on,)), Step(attends), start=start)
-    assert direct(plan) == plan
+    assert shortcut_copies(plan) == plan
 
 
 def test_the_pass_that_broke_a_plan_is_the_one_that_is_told_of() -> None:
@@ -312,7 +314,7 @@ def test_the_pass_that_broke_a_plan_is_the_one_that_is_told_of() -> None:
 
     work = rl.Workload(seq=64, heads=4, mask=rl.Causal())
     for later in (), (stumble,), (narrow,):
-        with pytest.raises(PlanError, match="block 0 never comes there"):
+        with pytest.raises(PlanError, match="block 0 never arrives there"):
             rl.plan("ring", work, 4, passes=(trim, forget, *later))
     with pytest.raises(PlanError, match="buffers allow 0"):
         rl.plan("ring", work, 4, passes=(trim, narrow))

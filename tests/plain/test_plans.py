@@ -34,8 +34,11 @@ def test_one_plan_is_the_plans_of_its_pass() -> None:
     ("given", "match"),
     [
         ((BACKWARD, FORWARD), "a forward and a backward plan, not"),
-        ((FORWARD, replace(BACKWARD, workload=replace(WORK, scale=2.0))), "one workload"),
-        ((FORWARD, rl.plan("ring", WORK, 2, pass_="backward")), "one number of ranks, not 3 and 2"),
+        ((FORWARD, replace(BACKWARD, workload=replace(WORK, scale=2.0))), "the same workload"),
+        (
+            (FORWARD, rl.plan("ring", WORK, 2, pass_="backward")),
+            "the same number of ranks, not 3 and 2",
+        ),
         ((FORWARD,), r"a \(forward, backward\) pair, not \(Plan"),
         ((FORWARD, "ring"), r"not \('forward', 'str'\)"),
         ("ring", r"expected a plan or a \(forward, backward\) pair, not 'ring'"),
@@ -48,5 +51,5 @@ def test_what_does_not_belong_together_is_refused(given: object, match: str) -> 
 
 
 def test_no_plan_is_refused() -> None:
-    with pytest.raises(rl.PlanError, match="a pair is"):
+    with pytest.raises(rl.PlanError, match="a pair must be"):
         Plans()

@@ -15,7 +15,7 @@ from ringloom.codegen.frame.layout_text import described, layout_text
 from ringloom.planner.ir import Plan
 from ringloom.planner.layouts import by_tokens, chunks_of, whole_heads
 from ringloom.planner.masks import Causal, Full, Mask, Window
-from ringloom.planner.partitions import Block, Partition, Side, shifted
+from ringloom.planner.partitions import Block, Partition, Side, shift
 from ringloom.planner.planning import plan
 from ringloom.planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it
@@ -68,7 +68,7 @@ def in_two(ranks: int, seq: int, kv_seq: int, first: str, rest: str) -> Plan:
         end, grains = tokens // 2, {"striped": 2}
         before = chunks_of(first, end, ranks, grains.get(first, 0))
         behind = chunks_of(rest, tokens - end, ranks, grains.get(rest, 0))
-        return whole_heads([*before, *((shifted(p, end), r) for p, r in behind)], 2)
+        return whole_heads([*before, *((shift(p, end), r) for p, r in behind)], 2)
 
     work = Workload(seq=seq, kv_seq=kv_seq, heads=2)
     return empty(Partition(side(seq), side(kv_seq)), work, ranks)
@@ -155,7 +155,7 @@ def test_lengths_whose_shards_do_not_fit_are_refused(one: Plan, target: str) -> 
             continue
         for length in (1, form.tokens - 1, form.tokens + 1, 2 * form.tokens):
             if layout.multiple == 0 or length % layout.multiple:
-                said = rf"^{length} tokens do not make \d+ equal parts$|tokens, not of {length}$"
+                said = rf"^{length} tokens are not divisible by \d+$|tokens, not {length}$"
                 with pytest.raises(ValueError, match=said):
                     built.shard(library.zeros((1, length, 3)), one.ranks - 1, 1, side)
 
@@ -181,7 +181,7 @@ def test_a_cache_and_what_is_behind_it_are_one_formula_each() -> None:
     assert all(isinstance(layout_of(one).kv, Joined) for one in TWO)
     assert described(layout_of(TWO[0]).kv) == [
         "in two parts",
-        "the first 256 tokens: stripes of 16 tokens given to the 4 ranks in turn",
+        "the first 256 tokens: stripes of 16 tokens assigned to the 4 ranks in turn",
         "the next 64 tokens: of 8 equal pieces, rank r holds piece r and piece 7 - r",
     ]
     assert [layout_of(one).equal for one in TWO[:3]] == [True, False, False]

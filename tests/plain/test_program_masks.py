@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 from array_libraries import library_of
 from ringloom.codegen.frame.assemble import assemble
 from ringloom.codegen.frame.masks import boxes, mask_data, mask_function
-from ringloom.planner.masks import (
-    Causal,
-    Mask,
-    parse,
-)
+from ringloom.planner.masks import Causal, Mask, parse
 from ringloom.planner.masks.slices import KINDS
 from ringloom.planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it

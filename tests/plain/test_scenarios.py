@@ -103,7 +103,7 @@ def test_a_cut_link_is_told_as_it_is_asked_for() -> None:
     ("text", "why"),
     [
         ("[3]", "a scenario is an object of names and values, not \\[3\\]"),
-        ('{"share": 0.1, "share": 0.2}', "'share' is named twice in an object"),
+        ('{"share": 0.1, "share": 0.2}', "duplicate key 'share' in an object"),
         ("overlaps = false", "a scenario has no 'overlaps': its values are overlap, speeds"),
         ("overlap = 1", "overlap must be true or false, not 1"),
         ("share = 2.0", "a share of the chip below 1, not 2"),

@@ -13,7 +13,7 @@ from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import Pass, Plan
 from ringloom.planner.layouts import owners_of_tokens, sides
 from ringloom.planner.search import Found, Prices, Recipe, Score, Tried, build, explore
-from ringloom.planner.search.evening import evened
+from ringloom.planner.search.evening import even_out
 from ringloom.planner.search.pieces import Owned
 from ringloom.planner.verify import verify_pair
 from sampling import NIGHTLY
@@ -112,13 +112,13 @@ def test_a_recipe_is_read_from_its_own_text(way: Found) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("found:layout=pieces", "needs a grain"),
+        ("found:layout=pieces", "needs a positive grain"),
         ("found:grain=4:speed=2", "unknown parameter of a found plan 'speed'"),
         ("found:grain=4:layout=heaps", "did you mean 'heap'"),
-        ("found:grain=4:slices=0", "numbers from 1 up"),
-        ("found:grain=4:own=9", "own= of a found plan is 0, 1 or 2, not 9"),
+        ("found:grain=4:slices=0", "must be positive"),
+        ("found:grain=4:own=9", "own= of a found plan must be 0, 1 or 2, not 9"),
         ("found:grain=4:keep=DOUT", "unknown tensor to keep"),
-        ("found:grain=4 --trim blocks", "says in its parameters"),
+        ("found:grain=4 --trim blocks", "takes neither"),
         ("ring --trim some", "unknown trim"),
         ("rings", "did you mean 'ring'"),
     ],
@@ -182,7 +182,7 @@ def test_rows_of_named_schedules_are_grouped() -> None:
     assert rl.check(plan).exact
     tried = search(work, 3, "forward", told, seeds=(Recipe.parse("ulysses"),))
     assert any(t.recipe == recipe and t.plan for t in tried)
-    with pytest.raises(PlanError, match="no rectangle gets cheaper"):
+    with pytest.raises(PlanError, match="makes no rectangle cheaper"):
         build(recipe, workload("full"), 3, "forward", told)
 
 
@@ -242,7 +242,7 @@ def test_a_schedule_with_a_layout_of_its_own_is_refused_where_the_layout_is_fixe
     given = {"seeds": (Recipe.parse("balanced"),), "layout": "zigzag", "budget": 0}
     (tried,) = search(workload("full"), 4, "forward", prices(4, slow=0.5), **given)
     assert tried.score is None
-    assert tried.refused == "it lays tokens out in another way than zigzag"
+    assert tried.refused == "its layout of tokens is not zigzag"
 
 
 def test_stripes_are_not_cut_into_found_plans() -> None:
@@ -253,7 +253,7 @@ def test_stripes_are_not_cut_into_found_plans() -> None:
 def test_swaps_of_unlike_pieces_even_out_work_and_keep_tokens() -> None:
     work = rl.Workload(seq=4096, heads=6, kv_heads=3, mask=rl.Causal())
     late = Owned(tuple(range(1024 * n, 1024 * n + 1024) for n in range(4)), np.arange(4))
-    even = evened(work, 4, prices(4), late)
+    even = even_out(work, 4, prices(4), late)
     covered = sorted(token for piece in even.pieces for token in piece)
     assert covered == [*range(4096)]
     assert np.bincount(even.ranks, [*map(len, even.pieces)]).tolist() == [1024] * 4

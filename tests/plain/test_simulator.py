@@ -209,7 +209,7 @@ def test_a_plan_that_reads_what_never_comes_is_refused() -> None:
     whole = plan("ring", LONG, 4)
     broken = replace(whole, steps=(replace(whole.steps[0], moves=()), *whole.steps[1:]))
     with pytest.raises(
-        PlanError, match="step 1: rank 1 sends KV to rank 2, but block 0 never comes there"
+        PlanError, match="step 1: rank 1 sends KV to rank 2, but block 0 never arrives there"
     ):
         simulate(broken, A100)
 

@@ -14,7 +14,7 @@ from command_line import CommandLine
 from ringloom.cli.output import csv_text
 from ringloom.csv_rows import cell
 from ringloom.planner import files, given
-from ringloom.planner.errors import RingloomError, printable, shown
+from ringloom.planner.errors import RingloomError, printable, safe_text
 from ringloom.simulator.scenario import scenario_file
 from ringloom.sweeps import results
 
@@ -32,7 +32,7 @@ def test_messages_show_control_characters_as_escapes_and_cut_endless_words() -> 
     assert plain(said)
     assert said.startswith(r"no \x1b[31m\x07\x9b\u202e\ud800\x7f: 999")
     assert len(said) < 250
-    assert shown("as it is, however long " * 99) == "as it is, however long " * 99
+    assert safe_text("as it is, however long " * 99) == "as it is, however long " * 99
     assert printable("a\n\tb é ×") == "a\n\tb é ×"
 
 

@@ -180,7 +180,7 @@ def test_a_networkx_graph_is_a_topology_too() -> None:
     [
         ("[]", "not of the form"),
         ('{"links": [[0, 1]]}', "not of the form"),
-        ('{"links": [], "links": [[0, 1, 1e9]]}', "'links' is named twice in an object"),
+        ('{"links": [], "links": [[0, 1, 1e9]]}', "duplicate key 'links' in an object"),
         ('{"links": [[0, true, 1e9]]}', "a place is a rank or a name, not True"),
         ('{"links": [[0, 1, 1e9]]}', "rank 2 has no link"),
         ('{"links": [[0, 1, 1e9], [1, 2, 0]]}', "link 1-2: bandwidth = 0 makes no sense"),

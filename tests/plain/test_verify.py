@@ -58,11 +58,11 @@ def made(plan: Plan) -> tuple[object, object]:
         ),
         (
             with_step(RING, 0, lambda s: Step(s.attends, ())),
-            "step 1: rank 0 sends KV to rank 1, but block 2 never comes there",
+            "step 1: rank 0 sends KV to rank 1, but block 2 never arrives there",
         ),
         (
             with_step(RING, 0, attending(Attend([0], [[0]], [[1]]))),
-            "step 0: rank 0 attends KV, but block 1 is there from step 2 only",
+            "step 0: rank 0 attends KV, but block 1 arrives there only for step 2",
         ),
         (
             with_step(RING, 1, adding(Move(KV, [[0]], [0], [1]))),
@@ -82,7 +82,7 @@ def made(plan: Plan) -> tuple[object, object]:
         ),
         (
             with_step(BACKWARD, 3, lambda s: Step(s.attends, ())),
-            "still holds DKV block .* whose owner is rank .*; 3 such in all",
+            "still holds DKV block .* whose owner is rank .*; 3 such blocks in total",
         ),
         (
             replace(RING, buffers=(("KV", 1),)),
@@ -100,7 +100,7 @@ def made(plan: Plan) -> tuple[object, object]:
         ),
         (
             replace(LEFT, start=tuple(h for h in LEFT.start if h.tensors != ("OUT",))),
-            "attends STATS, but block .* never comes there",
+            "attends STATS, but block .* never arrives there",
         ),
         (
             replace(RING, start=(InitialCopy(KV, [[0]], [0]),)),
@@ -207,7 +207,7 @@ def test_a_pair_is_verified_pass_by_pass_and_together() -> None:
         with pytest.raises(PlanError, match="live tiles of 9 are missing"):
             verify(given)
     for other in (LEFT, rl.plan("zigzag", WORK, 3, pass_="backward")):  # one of them has copies
-        with pytest.raises(PlanError, match="has the partition of its forward pass"):
+        with pytest.raises(PlanError, match="need the same partition"):
             verify((forward, other))
     with pytest.raises(PlanError, match="expected a plan or a"):
         verify("ring")

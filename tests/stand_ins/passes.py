@@ -148,7 +148,13 @@ def jax_names(case: Case, text: str) -> Scope:
 
     own = on_platform, attend_masked, attend_masked_backward
     named = {function.__name__: function for function in own}
-    return {**jax_in_numpy.NAMES, **widths(case), **named, "wide": lambda x: WIDE, "allowed": case}
+    return {
+        **jax_in_numpy.NAMES,
+        **widths(case),
+        **named,
+        "accum_dtype": lambda x: WIDE,
+        "allowed": case,
+    }
 
 
 def run_jax(names: Scope, case: Case, rank: int) -> list[Any]:

@@ -17,7 +17,7 @@ from ringloom.planner.layouts.pieces import cut, split
 from ringloom.planner.masks.mask import SideName
 from ringloom.planner.partitions import Block, Ints, Partition, Side
 from ringloom.planner.plans import Plans
-from ringloom.planner.schedules.grid import relabelled
+from ringloom.planner.schedules.grid import relabel
 from ringloom.planner.verify import verify, verify_pair
 
 Node = TypeVar("Node", Attend, Move)
@@ -276,7 +276,7 @@ def renumber(rng: Random, plans: Plans) -> Iterator[Plan]:
     )
     turned = [(ranks + by) % len(ranks), (by - ranks) % len(ranks)]
     to = rng.choice([*turned, columns, freely])
-    return (relabelled(replace(plan, buffers=()), to) for plan in plans)
+    return (relabel(replace(plan, buffers=()), to) for plan in plans)
 
 
 def verified(made: Iterator[Plan]) -> Plans:

@@ -9,7 +9,7 @@ from ringloom.planner.ir import Plan
 from ringloom.planner.masks import Full
 from ringloom.planner.passes.adjoint import adjoint
 from ringloom.planner.passes.trim import trim
-from ringloom.planner.planning import PASSES, derive, plan
+from ringloom.planner.planning import DEFAULT_PASSES, plan, run_passes
 from ringloom.planner.plans import Plans
 from ringloom.planner.verify import verify_pair
 from strategies import schedules
@@ -24,7 +24,7 @@ BY_HEADS = ["head-chunks", "llama3", "ulysses", "ulysses-gather", "ulysses-stage
 def derived(rng: Random, built: Plan) -> Plan:
     """The verified plan, as it is or by the passes that named schedules go through."""
     plainly = () if isinstance(built.workload.mask, Full) else (trim,)
-    return derive(built, rng.choice([plainly, plainly, plainly, (trim,), PASSES]))
+    return run_passes(built, rng.choice([plainly, plainly, plainly, (trim,), DEFAULT_PASSES]))
 
 
 def made(rng: Random, cut: Cut) -> Plans:

@@ -1,1 +1,1 @@
-"""Parts of emitted JAX programs: real modules, taken over definition by definition."""
+"""Parts of emitted JAX programs: real modules whose definitions are copied as needed."""

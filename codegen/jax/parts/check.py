@@ -1,4 +1,4 @@
-"""The self-check: results on random inputs against dense attention by its definition."""
+"""The self-check: compares results on random inputs with dense attention by definition."""
 
 import sys
 from argparse import ArgumentParser
@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ringloom.codegen.jax.parts.dense import dense, spacing
-from ringloom.codegen.jax.parts.masked import wide
+from ringloom.codegen.jax.parts.masked import accum_dtype
 from ringloom.codegen.jax.parts.stubs import attention, example, shard, unshard
 
 RANKS = HEADS = KV_HEADS = HEAD_DIM = V_HEAD_DIM = SEQ = KV_SEQ = CHECKED = 1
@@ -22,11 +22,11 @@ PLAN: dict[str, Any] = {}
 
 
 def ours(mesh, *inputs):
-    """Attention by this program, in the order of the sequence, of one query in `spacing`."""
+    """Run this program; return every `spacing`-th query, in the order of the sequence."""
     sides = zip(inputs, ("q", "kv", "kv"), strict=False)
     shards = ([shard(x, rank, side=side) for rank in range(RANKS)] for x, side in sides)
     given = [jnp.concatenate(x, 2) for x in shards]
-    attend = jax.jit(partial(attention, mesh=mesh))  # alone: XLA fails to partition the rest
+    attend = jax.jit(partial(attention, mesh=mesh))  # on its own: XLA cannot partition the rest
     if DYNAMIC:
         out = attend(*given, example())
     elif SINKS:
@@ -37,7 +37,7 @@ def ours(mesh, *inputs):
 
 
 def results(function, dout, *inputs):
-    """Output, then gradients."""
+    """Yield the output, then gradients."""
     out, pull = jax.vjp(function, *inputs)
     yield out
     yield from pull(dout)
@@ -63,7 +63,7 @@ def main(seq: int = CHECKED) -> int:
     inputs = [jax.random.normal(jax.random.key(n), (1, *shape), dtype) for n, shape in numbered]
     if SINKS:
         inputs.append(jax.random.normal(jax.random.key(4), (HEADS,), dtype))
-    exact = results(jax.jit(dense), *(x.astype(wide(x)) for x in inputs))
+    exact = results(jax.jit(dense), *(x.astype(accum_dtype(x)) for x in inputs))
     values, wrong = results(partial(ours, mesh), *inputs), False
     for name, x, truth in zip(RESULTS, values, exact, strict=False):
         error, rounding = (float(jnp.abs(y - truth).max()) for y in (x, truth.astype(dtype)))

@@ -1,4 +1,4 @@
-"""Attention by its definition, which self-checks compare with."""
+"""Dense attention by definition, the reference of self-checks."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ PLAN: dict[str, Any] = {}
 # ---- Self-check
 
 
-spacing = max(1, CHECKED**2 >> 28)  # one query in so many: above 16k tokens, some are enough
+spacing = max(1, CHECKED**2 >> 28)  # check every spacing-th query: a sample above 16k tokens
 
 
 def dense(q, *kv):
-    """Attention by its definition, of one query in `spacing`, 64 at once."""
+    """Compute attention by definition for every `spacing`-th query, 64 at a time."""
     if SINKS:
         kv, sinks = kv[:2], kv[2]
     k, v = (jnp.repeat(x, HEADS // KV_HEADS, 1) for x in kv)

@@ -1,9 +1,9 @@
-"""A program without a backward pass: it has no gradients."""
+"""The backward pass of a forward-only program: an error."""
 
 # ---- The function to call
 
 
 def backward(*_):
     """Raise NotImplementedError for gradients."""
-    reason = "a program without a backward plan has no gradients"
+    reason = "this forward-only program has no gradients"
     raise NotImplementedError(reason)

@@ -1,4 +1,4 @@
-"""Every call of `attention`: checked, then run on each device of a mesh."""
+"""Checks every call of `attention`, and runs it on each device of a mesh."""
 
 from functools import partial
 
@@ -15,38 +15,38 @@ APART = PADDED = True
 # ---- The function to call
 
 
-def sharded(q, k, v, mesh, axis, batch_axis, head_axis):
-    """Check a call; what runs it on all devices of a mesh, and how q, k and v are sharded."""
+def sharded_call(q, k, v, mesh, axis, batch_axis, head_axis):
+    """Check a call; return a function that runs it on all devices, and the sharding of q, k, v."""
     if mesh.shape.get(axis) != RANKS or head_axis not in (None, *mesh.shape):
         raise ValueError(f"{dict(mesh.shape)} must have {RANKS} ranks on {axis=}, and {head_axis=}")
     q_shape, kv_shape = shapes(q, k, mesh.shape[head_axis] if head_axis else 1)
     v_shape = *kv_shape[:3], V_HEAD_DIM
     for name, x, shape in (("q", q, q_shape), ("k", k, kv_shape), ("v", v, v_shape)):
         if x.shape != shape or x.dtype != q.dtype or not jnp.issubdtype(x.dtype, jnp.floating):
-            wanted = f"{q.dtype}{[*shape]} of a float type"
+            wanted = f"{q.dtype}{[*shape]} with a float dtype"
             raise ValueError(f"{name} is {x.dtype}{[*x.shape]}, not {wanted}")
     local, spec = partial(on_device, axis=axis), PartitionSpec(batch_axis, head_axis, axis)
-    # No check of which axes values vary over: it knows no rule for the kernels that are called.
+    # check_vma has no rule for the kernels.
     return partial(jax.shard_map, local, mesh=mesh, out_specs=spec, check_vma=False), spec
 
 
 @partial(jax.jit, static_argnames="axis")
 def on_device(q, k, v, *more, axis):
-    """Attention of the shards of a device."""
+    """Compute attention on the shards of a device."""
     if PADDED:
-        # Padding counts as zero, whatever it holds.
-        q = real(q, axis, positions)
-        k, v = (real(x, axis, kv_positions if APART else positions) for x in (k, v))
-        return real(local_attention(q, k, v, *more, axis), axis, positions)
+        # Padding counts as zero, whatever its values.
+        q = zero_padding(q, axis, positions)
+        k, v = (zero_padding(x, axis, kv_positions if APART else positions) for x in (k, v))
+        return zero_padding(local_attention(q, k, v, *more, axis), axis, positions)
     else:
         return local_attention(q, k, v, *more, axis)
 
 
-def real(x, axis, positions):
-    """A device's shard with zeros for padding."""
+def zero_padding(x, axis, positions):
+    """Replace the padding of a device's shard by zeros."""
     tokens = jnp.array([positions(rank) >= 0 for rank in range(RANKS)])[lax.axis_index(axis)]
     return jnp.where(tokens[:, None], x, 0)
 
 
 def refuse_second_derivatives(*_):
-    raise NotImplementedError("second derivatives: the backward pass has no derivatives")
+    raise NotImplementedError("second derivatives are not supported")

@@ -1,4 +1,4 @@
-"""Attention of one tile by a kernel; `on_platform` is here for programs of all platforms."""
+"""Attention of one tile by a kernel; `on_platform` chooses the kernel in portable programs."""
 
 import warnings
 from functools import partial
@@ -27,7 +27,7 @@ UNEQUAL = STATS = ALL_PLATFORMS = True
 
 
 def attend(q, kv, causal=False):
-    """Output and log-sum-exp, wide, of queries over keys; causal: query n sees keys 0..n."""
+    """Return output and log-sum-exp in the accumulator dtype; causal: query n sees keys 0..n."""
     if UNEQUAL:
         out, lse = on_platform(0, causal, *of_one_width(q, *kv))
         return out[..., :V_HEAD_DIM], lse
@@ -36,7 +36,7 @@ def attend(q, kv, causal=False):
 
 
 def attend_backward(queries, kv, causal=False):
-    """The share of these pairs in dq and dkv, given out and lse over all keys of the queries."""
+    """Return partial dq and dkv of these pairs; out and lse are final."""
     if STATS:
         queries = with_output(queries)
     if UNEQUAL:
@@ -50,7 +50,7 @@ def attend_backward(queries, kv, causal=False):
 
 
 def of_one_width(*arrays):
-    """Arrays of the larger of both dimensions: kernels take keys and values of the same."""
+    """Pad arrays to the larger head dimension: kernels need equal ones for keys and values."""
     size = max(HEAD_DIM, V_HEAD_DIM)
     return [jnp.pad(x, [(0, 0)] * 3 + [(0, size - x.shape[3])]) for x in arrays]
 
@@ -58,7 +58,7 @@ def of_one_width(*arrays):
 if ALL_PLATFORMS:
 
     def on_platform(way, causal, q, *arrays):
-        """Run the kernel, forward or backward, of the platform that a program is lowered for."""
+        """Run the forward or backward kernel of the platform that the program is lowered for."""
         kernels = {"default": (attend_cpu, attend_backward_cpu)}
         if q.dtype.itemsize < 8 and importable(splash):
             kernels["tpu"] = attend_tpu, attend_backward_tpu
@@ -73,10 +73,10 @@ if ALL_PLATFORMS:
 
 
 def importable(kernel):
-    """True if this JAX has a kernel; its platform takes the one for CPUs otherwise."""
+    """Return True if this JAX has the kernel; otherwise the CPU kernel is used."""
     try:
         kernel()
     except ImportError as error:
-        warnings.warn(f"attention runs in jnp where its kernel would be: {error}", stacklevel=2)
+        warnings.warn(f"attention falls back to jnp, without a kernel: {error}", stacklevel=2)
         return False
     return True

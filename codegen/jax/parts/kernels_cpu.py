@@ -1,9 +1,9 @@
-"""Attention in blocks of scores that stay in a cache, in jnp: for CPUs, float64, any shape."""
+"""Attention in jnp by cache-sized blocks of scores: for CPUs, float64 and any shape."""
 
 import jax.numpy as jnp
 from jax import lax
 
-from ringloom.codegen.jax.parts.masked import wide
+from ringloom.codegen.jax.parts.masked import accum_dtype
 
 SCALE = 1.0
 ALL_PLATFORMS = True
@@ -17,7 +17,7 @@ if not ALL_PLATFORMS:
 
 
 def attend_cpu(causal, q, k, v):
-    """One block of rows after the other meets its blocks of keys."""
+    """Attend blocks of rows, in turn, to their blocks of keys."""
 
     def head(q, k, v):
         parts = []
@@ -38,7 +38,7 @@ def attend_cpu(causal, q, k, v):
 
 
 def attend_backward_cpu(causal, q, dout, out, lse, k, v):
-    """Keys are rows of the scores; transposed factors are copies, which XLA multiplies faster."""
+    """Compute scores with keys as rows; copies of transposed factors multiply faster in XLA."""
 
     def head(q, dout, lse, delta, k, v):
         dq, dk, dv = ([0] * len(spans(x, causal)) for x in (q, k, v))
@@ -54,20 +54,20 @@ def attend_backward_cpu(causal, q, dout, out, lse, k, v):
                 dv[m] += p @ dout[rows]
         return jnp.concatenate(dq, 1), jnp.concatenate(dk), jnp.concatenate(dv)
 
-    delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
+    delta = (dout.astype(accum_dtype(q)) * out).sum(-1, keepdims=True)
     dq, *dkv = each_head(head, [q, dout, lse, delta], [k, v])
     dkv = (x.reshape(*k.shape[:2], -1, *k.shape[2:]).sum(2) for x in dkv)
     return jnp.swapaxes(dq, 1, 2).reshape(q.shape), *dkv
 
 
 def spans(x, causal):
-    """Slices of 512 tokens, or 256 along a diagonal, whose other side is left out; at most 8."""
+    """Return at most 8 slices of at least 512 tokens, or 256 if causal, to skip hidden blocks."""
     size = max(256 if causal else 512, -(-len(x) // 8))
     return [slice(at, min(at + size, len(x))) for at in range(0, len(x), size)]
 
 
 def each_head(function, queries, keys):
-    """function(*queries, *keys) of [tokens, width] arrays, for one query head after the other."""
+    """Map function(*queries, *keys) over query heads; arrays are [tokens, width]."""
     keys = [jnp.repeat(x, queries[0].shape[1] // x.shape[1], 1) for x in keys]
-    flat = [x.reshape(-1, *x.shape[2:]).astype(wide(x)) for x in [*queries, *keys]]
+    flat = [x.reshape(-1, *x.shape[2:]).astype(accum_dtype(x)) for x in [*queries, *keys]]
     return lax.map(lambda arrays: function(*arrays), flat)

@@ -1,4 +1,4 @@
-"""Attention on NVIDIA GPUs: by cuDNN in 16 bit, else by a kernel in Triton."""
+"""Attention on NVIDIA GPUs: cuDNN in 16 bit, a Triton kernel otherwise."""
 
 import math
 from functools import partial
@@ -6,7 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from ringloom.codegen.jax.parts.masked import wide
+from ringloom.codegen.jax.parts.masked import accum_dtype
 
 SCALE = 1.0
 ALL_PLATFORMS = True
@@ -20,41 +20,41 @@ if not ALL_PLATFORMS:
         if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:
             kernels = attend_cudnn, attend_backward_cudnn
         elif q.dtype.itemsize > 4 or triton_blocks(q, k) is None:
-            raise ValueError(f"no kernel of a GPU takes {q.dtype}{[*q.shape]} and {[*k.shape]}")
+            raise ValueError(f"no GPU kernel supports {q.dtype}{[*q.shape]} and {[*k.shape]}")
         with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
             return kernels[way](causal, q, *arrays)
 
 
 def cudnn():
-    """The module under jax.nn.dot_product_attention, which itself returns no log-sum-exp."""
+    """Return the module behind jax.nn.dot_product_attention, which returns no log-sum-exp."""
     from jax._src.cudnn import fused_attention_stablehlo
 
     return fused_attention_stablehlo
 
 
 def triton():
-    """JAX's kernel in Triton."""
+    """Return the module of JAX's Triton kernel."""
     from jax.experimental.pallas.ops.gpu import attention
 
     return attention
 
 
 def attend_cudnn(causal, q, k, v):
-    """The kernel under jax.nn.dot_product_attention."""
+    """Run the kernel behind jax.nn.dot_product_attention."""
     primitive = cudnn()._dot_product_attention_fwd_p_wrapper
     out, lse = call_cudnn(primitive, causal, q, k, v, is_training=True)
-    return out.astype(wide(q)), lse[..., None]
+    return out.astype(accum_dtype(q)), lse[..., None]
 
 
 def attend_backward_cudnn(causal, q, dout, out, lse, k, v):
-    """The backward kernel under it."""
+    """Run the backward kernel behind jax.nn.dot_product_attention."""
     arrays = q, k, v, lse[..., 0], out.astype(q.dtype), dout
     grads = call_cudnn(cudnn()._dot_product_attention_bwd_p_wrapper, causal, *arrays)
-    return tuple(x.astype(wide(x)) for x in grads)
+    return tuple(x.astype(accum_dtype(x)) for x in grads)
 
 
 def call_cudnn(primitive, causal, *arrays, **options):
-    """A primitive of [batch, heads, tokens, dim], without bias, lengths and pages."""
+    """Call a primitive on [batch, heads, tokens, dim], without bias, lengths and pages."""
     kinds, layout = cudnn().MaskType, cudnn().AttentionLayout.BNTH.value
     mask = kinds.CAUSAL if causal else kinds.NO_MASK
     options |= {"scale": SCALE, "seed": 42, "dropout_rate": 0.0, "sliding_window_length": None}
@@ -64,16 +64,16 @@ def call_cudnn(primitive, causal, *arrays, **options):
 
 
 def attend_triton(causal, q, k, v):
-    """The kernel in Triton; its log-sum-exp is of base 2."""
+    """Run the Triton kernel; its log-sum-exp is in base 2."""
     sizes = triton().BlockSizes(*triton_blocks(q, k))
     how = {"causal": causal, "block_sizes": sizes, "return_residuals": True}
     run = partial(triton().mha, segment_ids=None, sm_scale=SCALE, **how)
     out, lse = by_group(run, [q], [k, v])
-    return out.reshape(q.shape).astype(wide(q)), lse.reshape(*q.shape[:3], 1) * math.log(2)
+    return out.reshape(q.shape).astype(accum_dtype(q)), lse.reshape(*q.shape[:3], 1) * math.log(2)
 
 
 def attend_backward_triton(causal, q, dout, out, lse, k, v):
-    """The backward kernel in Triton."""
+    """Run the Triton backward kernel."""
     sizes = triton().BlockSizes(*triton_blocks(q, k))
     how = SCALE, causal, sizes, "triton", None, 2, None, False, False, False
 
@@ -81,20 +81,20 @@ def attend_backward_triton(causal, q, dout, out, lse, k, v):
         known = q, k, v, None, out, lse.reshape(len(lse), 1, -1)
         return triton()._mha_backward(*how, known, dout)[:3]
 
-    queries = [q, out.astype(wide(q)), dout, lse / math.log(2)]
-    dq, *dkv = (x.astype(wide(x)) for x in by_group(run, queries, [k, v]))
+    queries = [q, out.astype(accum_dtype(q)), dout, lse / math.log(2)]
+    dq, *dkv = (x.astype(accum_dtype(x)) for x in by_group(run, queries, [k, v]))
     return dq.reshape(q.shape), *(x.sum(1).reshape(k.shape) for x in dkv)
 
 
 def by_group(function, queries, keys):
-    """function of [batch * KV heads, tokens, 1, width], over the query heads of each KV head."""
+    """Map a function of [batch * KV heads, tokens, 1, width] over the query heads of KV heads."""
     keys = [x.reshape(-1, x.shape[2], 1, x.shape[3]) for x in keys]
     queries = [x.reshape(len(keys[0]), -1, x.shape[2], 1, x.shape[3]) for x in queries]
     return jax.vmap(function, [1] * len(queries) + [None] * len(keys), 1)(*queries, *keys)
 
 
 def triton_blocks(q, k):
-    """Sizes that divide the lengths, as many blocks of rows as of keys; None if there are none."""
+    """Return block sizes that divide both lengths into equally many blocks, or None."""
     rows, cols = q.shape[2], k.shape[2]
     for a, b in ((32, 32), (64, 32), (32, 64), (16, 16)):
         if rows % a == cols % b == 0 and rows * b == cols * a:

@@ -1,11 +1,11 @@
-"""Attention by the splash kernel for TPUs; its backward kernels take the output of all tiles."""
+"""Attention by the splash kernel for TPUs; its backward kernels take the final output."""
 
 import math
 
 import jax
 import jax.numpy as jnp
 
-from ringloom.codegen.jax.parts.masked import wide
+from ringloom.codegen.jax.parts.masked import accum_dtype
 
 SCALE = 1.0
 ALL_PLATFORMS = True
@@ -16,13 +16,13 @@ if not ALL_PLATFORMS:
     def on_platform(way, causal, q, *arrays):
         """Run the forward or backward kernel."""
         if q.dtype.itemsize > 4:
-            raise ValueError(f"no kernel of a TPU takes {q.dtype}")
+            raise ValueError(f"no TPU kernel supports {q.dtype}")
         with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
             return (attend_tpu, attend_backward_tpu)[way](causal, q, *arrays)
 
 
 def splash():
-    """JAX's splash attention, and its masks."""
+    """Return the modules of JAX's splash attention and its masks."""
     from jax.experimental.pallas.ops.tpu.splash_attention import (
         splash_attention_kernel,
         splash_attention_mask,
@@ -32,15 +32,15 @@ def splash():
 
 
 def attend_tpu(causal, q, k, v):
-    """Splash attention; the scale is part of its queries."""
-    with jax.enable_x64(False):  # the kernel counts in 32 bits
+    """Run splash attention with scaled queries."""
+    with jax.enable_x64(False):  # the kernel uses 32-bit integers
         kernel, hidden = splash_kernel(causal, q, k)
-        out, (lse,) = jax.vmap(kernel, (0, 0, 0, None))(*map(in_128s, (q * SCALE, k, v)), hidden)
-    return out[:, :, : q.shape[2]].astype(wide(q)), lse[:, :, : q.shape[2], None]
+        out, (lse,) = jax.vmap(kernel, (0, 0, 0, None))(*map(pad_to_128, (q * SCALE, k, v)), hidden)
+    return out[:, :, : q.shape[2]].astype(accum_dtype(q)), lse[:, :, : q.shape[2], None]
 
 
 def attend_backward_tpu(causal, q, dout, out, lse, k, v):
-    """The two backward kernels of splash attention."""
+    """Run both backward kernels of splash attention."""
 
     def run(q, k, v, out, lse, dout):
         known = q, k, v, hidden, None, out, lse, kernel.dq_mask_info, kernel.dkv_mask_info
@@ -49,17 +49,17 @@ def attend_backward_tpu(causal, q, dout, out, lse, k, v):
     with jax.enable_x64(False):
         kernel, hidden = splash_kernel(causal, q, k)
         arrays = q * SCALE, k, v, out.astype(q.dtype), lse[..., 0], dout
-        dq, *dkv = (x.astype(wide(x)) for x in jax.vmap(run)(*map(in_128s, arrays)))
+        dq, *dkv = (x.astype(accum_dtype(x)) for x in jax.vmap(run)(*map(pad_to_128, arrays)))
     return dq[:, :, : q.shape[2]] * SCALE, *(x[:, :, : k.shape[2]] for x in dkv)
 
 
-def in_128s(x):
-    """x with as many tokens as the kernel wants: a multiple of 128."""
+def pad_to_128(x):
+    """Pad tokens to a multiple of 128, as the kernel needs."""
     return jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % 128)) + ((0, 0),) * (x.ndim - 3))
 
 
 def splash_kernel(causal, q, k):
-    """The kernel for one batch entry, and segments that hide padded keys where causal does not."""
+    """Return the kernel for one batch entry, and segments that hide padded keys if not causal."""
     (kernels, masks), (rows, cols) = splash(), (x.shape[2] + -x.shape[2] % 128 for x in (q, k))
     size, kv_size = math.gcd(rows, 1024), math.gcd(cols, 1024)
     sizes = kernels.BlockSizes(*(size, kv_size, min(kv_size, 512)) * 2, size, kv_size)

@@ -1,4 +1,4 @@
-"""Whole arrays cut into the shards of ranks, and joined again."""
+"""Cuts whole arrays into the shards of ranks, and joins them again."""
 
 from collections.abc import Iterable
 
@@ -12,23 +12,23 @@ RANKS = 1
 APART = PADDED = True
 
 
-def padded(own: np.ndarray, length: int) -> np.ndarray:
-    """Positions with -1 behind them."""
+def pad_positions(own: np.ndarray, length: int) -> np.ndarray:
+    """Pad positions with -1 up to a length."""
     return np.pad(own, (0, length - len(own)), constant_values=-1)
 
 
 def shard(x: jax.Array, rank: int, axis: int = 2, side: str = "q") -> jax.Array:
-    """A rank's part of a whole array, zero where it is padded; side: "q", or "kv" for keys."""
+    """Return a rank's shard of a whole array, zero-padded; side: "q", or "kv" for keys, values."""
     seq = x.shape[axis]
     own = kv_positions(rank, seq) if APART and side == "kv" else positions(rank, seq)
     if PADDED:
-        # Position -1 takes a zero that is put behind the last token.
+        # Position -1 selects a zero that is appended after the last token.
         x = jnp.pad(x, [(0, int(a == axis % x.ndim)) for a in range(x.ndim)])
     return x.take(own, axis)
 
 
 def unshard(parts: Iterable[jax.Array], axis: int = 2, side: str = "q") -> jax.Array:
-    """The whole array in sequence order, from the parts of all ranks."""
+    """Return the whole array in sequence order, from the shards of all ranks."""
     whole, ranks = jnp.concatenate(list(parts), axis), range(RANKS)
     if PADDED:
         each = [kv_positions(r) if APART and side == "kv" else positions(r) for r in ranks]

@@ -1,4 +1,4 @@
-"""Attention under a mask of positions, block by block, in jnp; and what all kernels share."""
+"""Attention under a mask of positions, block by block, in jnp; helpers of all kernels."""
 
 from functools import partial
 
@@ -11,14 +11,14 @@ STATS = False
 
 
 def attend_masked(q, kv, rows, cols, seen):
-    """Output and log-sum-exp [batch, heads, rows, 1] over the pairs that a mask allows, wide.
+    """Return output and log-sum-exp [batch, heads, rows, 1] over the pairs that a mask allows.
 
-    rows, cols: positions of the queries and keys, -1 is padding. seen: the mask, a function of both
-    as `allowed`. A query that sees none of these keys has output 0 and log-sum-exp -inf.
+    rows, cols: positions of the queries and keys, -1 is padding. seen: the mask as a function of
+    both, like `allowed`. A query that sees none of these keys has output 0 and log-sum-exp -inf.
     """
 
     def ways(q, kv, i, j):
-        pairs, (k, v) = visible(i, j, seen), kv
+        pairs, (k, v) = visible_pairs(i, j, seen), kv
 
         def part():
             scores = jnp.where(pairs, product("bhgid,bhjd->bhgij", q, k) * SCALE, -jnp.inf)
@@ -30,20 +30,20 @@ def attend_masked(q, kv, rows, cols, seen):
 
         return pairs.any(), [part]
 
-    out, lse = merged_blocks(ways, grouped(q, kv[0]), kv, rows, cols)
-    return joined(out, q), joined(lse, q)
+    out, lse = merge_blocks(ways, group_heads(q, kv[0]), kv, rows, cols)
+    return join_blocks(out, q), join_blocks(lse, q)
 
 
 def attend_masked_backward(queries, kv, rows, cols, seen):
-    """Shares of these pairs in dq and dkv; lse and delta, sums of out * dout, are of all keys."""
+    """Return partial dq, dkv of these pairs; lse and delta, row sums of out * dout, are final."""
     if STATS:
         q, dout, lse, delta = queries
     else:
         q, dout, out, lse = queries
-        delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
+        delta = (dout.astype(accum_dtype(q)) * out).sum(-1, keepdims=True)
 
     def ways(queries, kv, i, j):
-        pairs, (q, dout, lse, delta), (k, v) = visible(i, j, seen), queries, kv
+        pairs, (q, dout, lse, delta), (k, v) = visible_pairs(i, j, seen), queries, kv
 
         def part():
             scores = product("bhgid,bhjd->bhgij", q, k) * SCALE
@@ -54,16 +54,16 @@ def attend_masked_backward(queries, kv, rows, cols, seen):
 
         return pairs.any(), [part]
 
-    groups = [grouped(x, kv[0]) for x in (q, dout, lse, delta)]
-    dq, dkv = gradients_of_blocks(ways, groups, kv, rows, cols)
-    return joined(dq, q), tuple(joined(x, y) for x, y in zip(dkv, kv, strict=True))
+    groups = [group_heads(x, kv[0]) for x in (q, dout, lse, delta)]
+    dq, dkv = sum_gradients(ways, groups, kv, rows, cols)
+    return join_blocks(dq, q), tuple(join_blocks(x, y) for x, y in zip(dkv, kv, strict=True))
 
 
-def merged_blocks(ways, q, kv, rows, cols, size=None):
-    """Partial attention of each block of queries to all blocks of keys.
+def merge_blocks(ways, q, kv, rows, cols, size=None):
+    """Return partial attention of all blocks of queries to all blocks of keys.
 
-    ways(q, kv, i, j): which of several functions gives that of two blocks, from 1 on, 0 for none,
-    and these functions.
+    ways(q, kv, i, j) returns a number, 0 if nothing is visible, else n to use the n-th function,
+    and the functions that attend these two blocks.
     """
     keys = [in_blocks(x, size) for x in (*kv, cols[:, None])]
 
@@ -76,14 +76,14 @@ def merged_blocks(ways, q, kv, rows, cols, size=None):
             merged = [lambda part=part: merge(*sums, *part()) for part in parts]
             return lax.switch(which.astype(int), [lambda: sums, *merged]), None
 
-        out = jnp.zeros((*q.shape[:-1], kv[1].shape[-1]), wide(q))
+        out = jnp.zeros((*q.shape[:-1], kv[1].shape[-1]), accum_dtype(q))
         return lax.scan(meet, (out, jnp.full_like(out[..., :1], -jnp.inf)), keys)[0]
 
     return lax.map(block_of_rows, (in_blocks(q, size), in_blocks(rows[:, None], size)))
 
 
-def gradients_of_blocks(ways, queries, kv, rows, cols, size=None):
-    """Partial gradients of all blocks of queries and of keys; `ways` as for `merged_blocks`."""
+def sum_gradients(ways, queries, kv, rows, cols, size=None):
+    """Return partial gradients of all blocks of queries and keys; `ways` as in `merge_blocks`."""
     keys = [in_blocks(x, size) for x in (*kv, cols[:, None])]
 
     def block_of_rows(dkv, block):
@@ -100,64 +100,64 @@ def gradients_of_blocks(ways, queries, kv, rows, cols, size=None):
             branches = [partial(added, part) for part in parts]
             return lax.switch(which.astype(int), [lambda: (dq, tuple(dkv)), *branches])
 
-        dq = jnp.zeros(queries[0].shape, wide(queries[0]))
+        dq = jnp.zeros(queries[0].shape, accum_dtype(queries[0]))
         dq, dkv = lax.scan(meet, dq, (keys, dkv))
         return dkv, dq
 
-    dkv = tuple(jnp.zeros(x.shape, wide(x)) for x in keys[:2])
+    dkv = tuple(jnp.zeros(x.shape, accum_dtype(x)) for x in keys[:2])
     blocks = [in_blocks(x, size) for x in (*queries, rows[:, None])]
     dkv, dq = lax.scan(block_of_rows, dkv, blocks)
     return dq, dkv
 
 
-def visible(i, j, seen):
-    """Which pairs of positions [rows, 1] and [keys, 1] count."""
+def visible_pairs(i, j, seen):
+    """Return which pairs of positions [rows, 1] and [keys, 1] count."""
     return (i >= 0) & (j.T >= 0) & seen(i + (KV_SEQ - SEQ), j.T)
 
 
 def product(form, a, b):
-    """The product of a with inputs b, in the inputs' type, with sums of the wide one."""
+    """Multiply a with inputs b in the input dtype, with sums in the accumulator dtype."""
     a = a.astype(b.dtype)
-    return jnp.einsum(form, a, b, preferred_element_type=wide(b), precision="highest")
+    return jnp.einsum(form, a, b, preferred_element_type=accum_dtype(b), precision="highest")
 
 
-def grouped(x, k):
-    """[batch, KV heads, query heads of each, rows, width]."""
+def group_heads(x, k):
+    """Reshape to [batch, KV heads, query heads per KV head, rows, width]."""
     return x.reshape(*k.shape[:2], x.shape[1] // k.shape[1], *x.shape[2:])
 
 
 def in_blocks(x, size=None):
-    """[blocks, ..., tokens, width]: at most eight blocks of 256 tokens or more, then -1."""
+    """Reshape to [blocks, ..., tokens, width]: at most 8 blocks of 256 tokens or more, padded."""
     tokens = x.shape[-2]
     size = size or max(1, min(tokens, max(256, -(-tokens // 8))))
     x = jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, -tokens % size), (0, 0)], constant_values=-1)
     return jnp.moveaxis(x.reshape(*x.shape[:-2], x.shape[-2] // size, size, x.shape[-1]), -3, 0)
 
 
-def joined(blocks, like):
-    """Blocks one after the other, with the heads and tokens of another array."""
+def join_blocks(blocks, like):
+    """Concatenate blocks, with the heads and tokens of another array."""
     x = jnp.moveaxis(blocks, 0, -3)
     x = x.reshape(*x.shape[:-3], x.shape[-3] * x.shape[-2], x.shape[-1])[..., : like.shape[2], :]
     return x.reshape(*like.shape[:3], x.shape[-1])
 
 
-def wide(x):
-    """The type of partial sums: float32, or wider where the inputs are."""
+def accum_dtype(x):
+    """Return the dtype of partial sums: float32, or wider if the inputs are."""
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
 def merge(out, lse, part, part_lse):
-    """Output and log-sum-exp over two disjoint sets of keys; a row without keys has lse -inf."""
+    """Merge attention over two disjoint sets of keys; rows without keys have lse -inf."""
     total = jnp.logaddexp(lse, part_lse)
     share = jnp.exp(part_lse - jnp.maximum(total, jnp.finfo(total.dtype).min))
     return out + share * (part - out), total
 
 
 def with_output(queries):
-    """Visiting queries (q, dout, lse, delta) with an `out` for kernels that take it.
+    """Return (q, dout, out, lse) for visiting queries (q, dout, lse, delta).
 
-    They compute delta, the sum of dout * out along a row, of it and read it for nothing else: any
-    `out` with the same sum gives the same gradients. This one is along dout.
+    Kernels use `out` only to compute delta, the sum of dout * out along a row, so any `out` with
+    the same sum gives the same gradients. This one is parallel to dout.
     """
     q, dout, lse, delta = queries
     largest = jnp.abs(dout).max(-1, keepdims=True).astype(delta.dtype)

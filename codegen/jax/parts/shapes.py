@@ -1,4 +1,4 @@
-"""The shapes that a program takes."""
+"""The shapes that a program accepts."""
 
 from ringloom.codegen.jax.parts.stubs import kv_positions, positions
 
@@ -9,7 +9,7 @@ ANY_HEADS = ANY_LENGTH = APART = True
 
 
 def shapes(q, k, shards):
-    """The shapes of q, and of k, that go where `shards` devices share heads: the nearest ones."""
+    """Return the valid shapes of q and k nearest to the given ones; heads over `shards` devices."""
     if ANY_HEADS:
         kv_heads = max(1, k.shape[1] // shards) * shards
         heads = max(1, q.shape[1] // kv_heads) * kv_heads

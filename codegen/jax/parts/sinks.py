@@ -1,6 +1,6 @@
-"""Attention with sinks: a logit per query head in each softmax, beside those of the keys.
+"""Attention with sinks: an additional logit per query head in each softmax.
 
-They have an `attention` and a `local_attention` of their own.
+Replaces `attention` and `local_attention` of programs without sinks.
 """
 
 from functools import partial
@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from ringloom.codegen.jax.parts.function import refuse_second_derivatives, sharded
+from ringloom.codegen.jax.parts.function import refuse_second_derivatives, sharded_call
 from ringloom.codegen.jax.parts.masked import merge
-from ringloom.codegen.jax.parts.stubs import backward, forward, share_of
+from ringloom.codegen.jax.parts.stubs import backward, forward, local_sinks
 
 HELD = True
 
@@ -29,18 +29,18 @@ def attention(
     batch_axis: str | None = None,
     head_axis: str | None = None,
 ) -> jax.Array:
-    """Exact attention of a sequence that is sharded over `axis` of a mesh.
+    """Compute exact attention over a sequence that is sharded over `axis` of a mesh.
 
-    q, and the result: [batch, heads, tokens, head_dim], k and v: [batch, KV heads, ...]; tokens in
-    layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that shard those, too.
-    sinks: [heads], a logit each beside those of the keys.
-    Shapes are those of whole arrays, alike on all hosts. Raises ValueError for tokens that do not
-    make the shards of the layout, other heads, mixed or other types, and meshes of another size.
+    q and the result: [batch, heads, tokens, head_dim], k and v: [batch, KV heads, ...]; tokens in
+    layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that shard those too.
+    sinks: [heads], an additional logit per head.
+    Shapes are global and equal on all hosts. Raises ValueError for a length that does not fit the
+    layout, wrong head counts, mixed or non-float dtypes, and meshes of the wrong size.
     """
     if sinks is None or sinks.shape != (q.shape[1],):
         given = sinks if sinks is None else [*sinks.shape]
-        raise ValueError(f"sinks are {given}, not [heads]")
-    run, spec = sharded(q, k, v, mesh, axis, batch_axis, head_axis)
+        raise ValueError(f"sinks must have shape [heads], not {given}")
+    run, spec = sharded_call(q, k, v, mesh, axis, batch_axis, head_axis)
     return run(in_specs=(spec, spec, spec, PartitionSpec(head_axis)))(q, k, v, sinks)
 
 
@@ -50,17 +50,17 @@ def local_attention(q, k, v, sinks, axis):
 
 
 def forward_with_sinks(q, k, v, sinks, axis):
-    """Output, and what the backward pass needs; a sink is one more key, whose value is 0."""
+    """Return output and residuals; a sink is one more key, whose value is 0."""
     _, (q, k, v, out, lse, *kept) = forward(q, k, v, axis)
     if HELD:
-        ours = share_of(sinks, axis)[:, None, None].astype(lse.dtype)
+        ours = local_sinks(sinks, axis)[:, None, None].astype(lse.dtype)
         kept[1:3] = merge(kept[1], kept[2], 0, ours)
     out, lse = merge(out, lse, 0, sinks[:, None, None].astype(lse.dtype))
     return out.astype(q.dtype), (q, k, v, out, lse, *kept, sinks)
 
 
 def backward_with_sinks(axis, saved, dout):
-    """Gradients of a device's queries, keys and values, and their share in those of the sinks."""
+    """Return gradients of a device's queries, keys and values, and its partial sink gradients."""
     *saved, sinks = saved
     out, lse = saved[3:5]
     delta = (dout.astype(lse.dtype) * out).sum(-1, keepdims=True)
@@ -69,6 +69,6 @@ def backward_with_sinks(axis, saved, dout):
     return *backward(axis, saved, dout), dsinks
 
 
-once = jax.custom_jvp(backward_with_sinks, nondiff_argnums=(0,))
-once.defjvp(refuse_second_derivatives)
-local_attention.defvjp(forward_with_sinks, once)
+backward_rule = jax.custom_jvp(backward_with_sinks, nondiff_argnums=(0,))
+backward_rule.defjvp(refuse_second_derivatives)
+local_attention.defvjp(forward_with_sinks, backward_rule)

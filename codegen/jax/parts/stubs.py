@@ -9,5 +9,5 @@ def missing(*_: Any, **_named: Any) -> Any:
 
 
 allowed = positions = kv_positions = missing
-shard = unshard = shapes = share_of = example = missing
+shard = unshard = shapes = local_sinks = example = missing
 attention = local_attention = forward = backward = missing

@@ -1,4 +1,4 @@
-"""Attention of all that a mask leaves of two registers, by kernels where pieces allow it."""
+"""Attention of two registers under the mask, by kernels if the pieces allow it."""
 
 from functools import partial
 
@@ -9,9 +9,9 @@ from ringloom.codegen.jax.parts.kernels import attend, attend_backward
 from ringloom.codegen.jax.parts.masked import (
     attend_masked,
     attend_masked_backward,
-    gradients_of_blocks,
-    joined,
-    merged_blocks,
+    join_blocks,
+    merge_blocks,
+    sum_gradients,
 )
 from ringloom.codegen.jax.parts.stubs import allowed
 
@@ -19,13 +19,13 @@ SEQ = KV_SEQ = 0
 ON_CPU = ALL_PLATFORMS = True
 BOXES: tuple[tuple[int, ...], ...] = ()
 
-# ---- Tiles: what the mask leaves of tokens at some positions.
+# ---- Tiles: attention of tokens at given positions under the mask.
 
 
 def attend_tile(q, kv, at, kv_at, piece):
-    """Output and log-sum-exp, wide, of queries and keys at these positions.
+    """Return output and log-sum-exp of queries and keys at these positions.
 
-    piece: as many tokens follow each other in the sequence; 0 where that is not known.
+    piece: the length of contiguous runs of tokens; 0 if unknown.
     """
     if ON_CPU:
         return attend_masked(q, kv, at, kv_at, allowed)
@@ -34,16 +34,16 @@ def attend_tile(q, kv, at, kv_at, piece):
 
 
 def attend_tile_backward(queries, kv, at, kv_at, piece):
-    """Shares of these pairs in dq and dkv."""
+    """Return partial dq and dkv of these pairs."""
     if ON_CPU:
         return attend_masked_backward(queries, kv, at, kv_at, allowed)
     else:
-        ways = attend_masked_backward, attend_pieces_backward
-        return by_pieces(*ways, piece, queries, kv, at, kv_at)
+        tile_branches = attend_masked_backward, attend_pieces_backward
+        return by_pieces(*tile_branches, piece, queries, kv, at, kv_at)
 
 
 def by_pieces(masked, pieces, piece, *arrays):
-    """Attend pieces where these are alike, but not on CPUs, where no kernel is faster."""
+    """Attend equal pieces by kernels, except on CPUs, where no kernel is faster."""
     if not piece or any(len(at) % piece for at in arrays[2:]):
         return masked(*arrays, allowed)
     elif ALL_PLATFORMS:
@@ -55,32 +55,34 @@ def by_pieces(masked, pieces, piece, *arrays):
 
 
 def attend_pieces(piece, q, kv, at, kv_at):
-    """Attend piece by piece: by a kernel where all pairs count, or those below the diagonal."""
-    blocks = merged_blocks(partial(ways, attend_masked, attend), q, kv, at, kv_at, piece)
-    return tuple(joined(x, q) for x in blocks)
+    """Attend piece by piece, with a kernel if all pairs count, or those below the diagonal."""
+    blocks = merge_blocks(partial(tile_branches, attend_masked, attend), q, kv, at, kv_at, piece)
+    return tuple(join_blocks(x, q) for x in blocks)
 
 
 def attend_pieces_backward(piece, queries, kv, at, kv_at):
-    """The same for gradients."""
-    given = partial(ways, attend_masked_backward, attend_backward), queries, kv, at, kv_at
-    dq, dkv = gradients_of_blocks(*given, piece)
-    return joined(dq, queries[0]), tuple(joined(x, y) for x, y in zip(dkv, kv, strict=True))
+    """Return the gradients of `attend_pieces`."""
+    given = partial(tile_branches, attend_masked_backward, attend_backward), queries, kv, at, kv_at
+    dq, dkv = sum_gradients(*given, piece)
+    return join_blocks(dq, queries[0]), tuple(
+        join_blocks(x, y) for x, y in zip(dkv, kv, strict=True)
+    )
 
 
-def ways(masked, kernel, queries, kv, i, j):
-    """The number of the way in which two pieces are attended, from 1 on, and all three ways."""
+def tile_branches(masked, kernel, queries, kv, i, j):
+    """Return the kind of two pieces, and the functions for the kinds 1 to 3."""
     i, j = i[:, 0], j[:, 0]
-    return kind_of(i, j), (
+    return tile_kind(i, j), (
         lambda: masked(queries, kv, i, j, allowed),
         lambda: kernel(queries, kv),
         lambda: kernel(queries, kv, True),
     )
 
 
-def kind_of(i, j):
-    """Tells if queries at these positions see 0 no key, 2 all keys, 3 query n the keys 0..n.
+def tile_kind(i, j):
+    """Return 0 if queries see no key, 2 if all keys, 3 if query n sees the keys 0..n.
 
-    1 is anything else: part of it, or positions that do not follow each other.
+    Return 1 otherwise: some pairs, or positions that are not contiguous.
     """
     follow = [(x[0] >= 0) & (jnp.diff(x) == 1).all() for x in (i, j)]
     i, (i0, i1, j0, j1, low, high) = i + (KV_SEQ - SEQ), jnp.array(BOXES, int).reshape(-1, 6).T

@@ -1,4 +1,4 @@
-"""Before anything is sent: all ranks call attention alike, and none of them wrongly."""
+"""Checks, before anything is sent, that all ranks call attention correctly and in the same way."""
 
 import hashlib
 from typing import Any
@@ -16,14 +16,16 @@ ANY_LENGTH = DYNAMIC = True
 
 # ---- Agreement: ranks compare what they call attention with before they send anything.
 
-agreed = WeakKeyDictionary[Any, tuple[int, str]]()  # by group: calls so far, and the last of them
+last_calls = WeakKeyDictionary[
+    Any, tuple[int, str]
+]()  # by group: calls so far, and the last of them
 
 
 def agree(group: Any, q: Tensor, k: Tensor, about: str, wrong: str, seq: int) -> None:
-    """Raise ValueError on all ranks if one calls attention wrongly, or otherwise than the others.
+    """Raise ValueError on all ranks if any call of attention is wrong or differs from the others.
 
-    On CPUs ranks compare every call; on GPUs the first, and a rank compares its call again when
-    it changes: if only one rank's does, it raises RuntimeError after the timeout of the group.
+    On CPUs ranks compare every call; on GPUs only the first and each call that differs from the
+    previous one: if that happens on one rank only, RuntimeError follows after the group's timeout.
     """
     if not DYNAMIC:
         wrong = wrong or wrong_length(q.shape[2], seq)
@@ -31,12 +33,12 @@ def agree(group: Any, q: Tensor, k: Tensor, about: str, wrong: str, seq: int) ->
     if ANY_LENGTH:
         call += f", {RANKS * q.shape[2]} tokens"
     call = wrong or f"{call}, {about}, program {OPERATOR} of code {program}"
-    number, last = agreed.get(group, (0, "none"))
+    number, last = last_calls.get(group, (0, "none"))
     calls = [call]
     if RANKS > 1 and (q.is_cpu or call != last):
         told = call if q.is_cpu else f"{call}, as call {number}, after {last}"
         try:
-            calls = gathered(told, group) if q.is_cpu else posted(told, group)
+            calls = gather_calls(told, group) if q.is_cpu else calls_by_store(told, group)
         except RuntimeError as error:
             said = f"rank {group.rank()} waited for all ranks to call attention as it does: {told}"
             raise RuntimeError(said) from error
@@ -44,11 +46,11 @@ def agree(group: Any, q: Tensor, k: Tensor, about: str, wrong: str, seq: int) ->
         ranks = {text: [n for n, x in enumerate(calls) if x == text] for text in calls}
         each = "; ".join(f"on ranks {own}: {text}" for text, own in ranks.items())
         raise ValueError(wrong if len(ranks) == 1 else f"ranks disagree on a call: {each}")
-    agreed[group] = number + 1, call
+    last_calls[group] = number + 1, call
 
 
-def gathered(call: str, group: Any) -> list[str]:
-    """The calls of all ranks; their texts are sent only where their hashes differ."""
+def gather_calls(call: str, group: Any) -> list[str]:
+    """Return the calls of all ranks; sends their texts only if their hashes differ."""
     own = torch.tensor([int(hashlib.sha256(call.encode()).hexdigest()[:15], 16)], device="cpu")
     hashes, calls = [own.clone() for _ in range(RANKS)], [call] * RANKS
     dist.all_gather(hashes, own, group=group)
@@ -57,8 +59,8 @@ def gathered(call: str, group: Any) -> list[str]:
     return calls
 
 
-def posted(call: str, group: Any) -> list[str]:
-    """The calls of all ranks, by way of the store over which they have met: no GPU is asked."""
+def calls_by_store(call: str, group: Any) -> list[str]:
+    """Return the calls of all ranks through the rendezvous store, without using the GPU."""
     store, rank = dist.distributed_c10d._get_process_group_store(group), group.rank()
     number = store.add(f"calls/{rank}", 1)
     store.set(f"call/{number}/{rank}", call)
@@ -67,14 +69,14 @@ def posted(call: str, group: Any) -> list[str]:
 
 
 def wrong_length(tokens: int, seq: int) -> str:
-    """Says what is wrong with shards of so many tokens as parts of `seq`; -1: of any number."""
+    """Return what is wrong with shards of this length as parts of `seq` (-1: not given), or ""."""
     if ANY_LENGTH:
         if seq < 0 and tokens == SEQ and RANKS > 1:
-            said = f"a shard of {SEQ} tokens, as many as the whole sequence has"
-            own = f"seq={RANKS * SEQ} if that is the length of all shards"
+            said = f"a shard has {SEQ} tokens, as many as the whole sequence"
+            own = f"seq={RANKS * SEQ} if that is the total length of all shards"
             return f"{said}: pass shard(x, rank), or {own}"
         whole = RANKS * tokens
         wrong = f"seq is {seq}, but {RANKS} shards of {tokens} tokens have {whole}"
     else:
-        whole, wrong = SEQ, f"seq is {seq}, but the program is for {SEQ} tokens alone"
+        whole, wrong = SEQ, f"seq is {seq}, but this program is for {SEQ} tokens only"
     return "" if seq in (-1, whole) else wrong

@@ -3,7 +3,7 @@
 import torch.distributed as dist
 from torch import Tensor
 
-from ringloom.codegen.torch.parts.function import called
+from ringloom.codegen.torch.parts.function import checked_attention
 
 # ---- The function to call.
 
@@ -17,13 +17,13 @@ def attention(
     group: dist.ProcessGroup | None = None,
     seq: int | None = None,
 ) -> Tensor:
-    """Exact attention of a sharded sequence; all ranks of the group call it together.
+    """Compute exact attention over a sharded sequence; all ranks of the group must call it.
 
     q: [batch, heads, tokens, dim], k and v: [batch, KV heads, tokens, dim], this rank's shards;
-    the result is like q, with the last dimension of v.
-    sinks: [heads], alike on all ranks; its gradient is a share: sum it over the group.
-    seq: the queries of all ranks, to be checked; with shards of SEQ tokens it has to be given.
-    Raises ValueError on all ranks if one has other shapes, mixed types or a group of another size,
-    or if they differ in batch, heads, length, dtype, device, wanted gradients or program.
+    the result has the shape of q with the last dimension of v.
+    sinks: [heads], equal on all ranks; its gradient is partial: sum it over the group.
+    seq: the total number of queries, checked if given; required if shards have SEQ tokens.
+    Raises ValueError on all ranks if any rank has wrong shapes, mixed dtypes or the wrong group
+    size, or if ranks differ in batch, heads, length, dtype, device, gradients or program.
     """
-    return called([q, k, v, sinks], group, seq)
+    return checked_attention([q, k, v, sinks], group, seq)

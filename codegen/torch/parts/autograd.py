@@ -1,11 +1,11 @@
-"""Tells compilers and autograd of the two passes: shapes of results, and gradients."""
+"""Registers shapes of results and gradients of the two passes for compilers and autograd."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ringloom.codegen.torch.parts.merge import wide
+from ringloom.codegen.torch.parts.merge import accum_dtype
 from ringloom.codegen.torch.parts.stubs import backward, forward, group_named
 
 V_HEAD_DIM = 1
@@ -22,7 +22,7 @@ if BACKWARD:
 
     @backward.register_fake
     def like_inputs(dout: Tensor, saved: list[Tensor], _: str) -> list[Tensor]:
-        """Tensors like the gradients."""
+        """Return empty tensors shaped like the gradients."""
         return [*map(torch.empty_like, saved[: 4 if SINKS else 3])]
 
     forward.register_autograd(
@@ -37,6 +37,6 @@ if not KEEPING:
 
     @forward.register_fake
     def like_results(q: Tensor, *_: Any) -> list[Tensor]:
-        """Tensors like the results, where the forward pass keeps no copies."""
+        """Return empty tensors shaped like the results of a forward pass that keeps no copies."""
         out = q.new_empty((*q.shape[:3], V_HEAD_DIM))
-        return [out, q[..., :1].to(wide(q), copy=True)]
+        return [out, q[..., :1].to(accum_dtype(q), copy=True)]

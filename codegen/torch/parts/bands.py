@@ -1,4 +1,4 @@
-"""Cuts a rectangle of queries and keys into the kernel calls that a mask of boxes leaves of it."""
+"""Cuts a rectangle of queries and keys into kernel calls under a mask of boxes."""
 
 from functools import cache
 from itertools import accumulate, pairwise, product
@@ -13,35 +13,35 @@ WINDOWS = True
 def tiles(
     q: tuple[range, ...], kv: tuple[range, ...], late: bool = False, whole: bool = False
 ) -> list[Any]:
-    """The kernel calls (rows, cols, band) of some tokens; band True: causal, the last row sees all.
+    """Return the kernel calls (rows, cols, band); band True: causal, the last row sees all.
 
-    late: a causal call may have more columns than rows, else it has as many.
-    whole: the kernel takes a window as an argument, else it is cut into strips.
+    late: causal calls may have more columns than rows; otherwise they are square.
+    whole: the kernel takes a window as an argument; otherwise windows are cut into strips.
     """
     calls = list[Any]()
     rows, cols = (zip(accumulate(map(len, x), initial=0), x, strict=False) for x in (q, kv))
     for (i0, i1, j0, j1, *ends), (row, own), (col, others) in product(BOXES, rows, cols):
         a, b = (len(range(own.start, min(i, own.stop), own.step)) for i in (i0, i1))
         c, d = (len(range(others.start, min(j, others.stop), others.step)) for j in (j0, j1))
-        last = (own.start + ends[1] - others.start) // own.step  # that row 0 sees
+        last = (own.start + ends[1] - others.start) // own.step  # last column that row 0 sees
         if WINDOWS:
             first = -((others.start - own.start - ends[0]) // own.step)
             b, c = min(b, d - first), max(c, a + first)
         a, d = max(a, c - last), min(d, b + last)
-        edge = a + last if a + last < d - 1 else d  # all rows see the columns before it
-        end = a + d - edge  # the rows from here on see all columns
+        edge = a + last if a + last < d - 1 else d  # all rows see the columns before this one
+        end = a + d - edge  # rows from this one on see all columns
         if late:
             edge = c
         parts: Any = [(a, b, c, edge, False), (a, end, edge, d, True), (end, b, edge, d, False)]
         if WINDOWS:
-            low, high = b - 1 + first > c, a + last < d - 1  # it has a bound on each side
+            low, high = b - 1 + first > c, a + last < d - 1  # whether each bound applies
             if low or (whole and high and ends[0] > -max(SEQ, KV_SEQ)):
                 parts = window((a, b, c, d), (first, last), whole) if first <= last else []
         for i, j, m, n, band in parts:
             if i < j and m < n:
                 calls.append((slice(row + i, row + j), slice(col + m, col + n), band))
     for side in (1, 0, 1):
-        for n in range(len(calls) - 1, 0, -1):  # full calls that go on in each other are one
+        for n in range(len(calls) - 1, 0, -1):  # join adjacent full calls
             (*a, band), (*b, other) = calls[n - 1 : n + 1]
             follows = a[side].stop == b[side].start and a[1 - side] == b[1 - side]
             if follows and band is other is False:
@@ -53,15 +53,15 @@ def tiles(
 if WINDOWS:
 
     def window(box: tuple[int, ...], ends: tuple[int, int], whole: bool) -> list[Any]:
-        """The calls of a box whose row r sees the columns r + first..r + last."""
+        """Return the calls of a box in which row r sees the columns r + first..r + last."""
         (a, b, c, d), (first, last), calls = box, ends, list[Any]()
         if whole:
-            # One call; but of more rows than columns kernels take no bound above that lies further.
+            # One call; but with more rows than columns, kernels accept no larger upper bound.
             far = b - a > d - c and a + last >= min(d - 1, 2 * d - c - (b - a))
             every = {max(d - 1 - last, a), min(c - first + 1, b)} if far else {a, b}
             cuts = sorted({a, b} | every)
         else:
-            # As many rows at a time as the window is wide.
+            # Strips of as many rows as the window is wide.
             cuts = [*range(a, b, max(1024, last - first + 1)), b]
         for i, j in pairwise(cuts):
             m, n = max(i + first, c), min(j + last, d)

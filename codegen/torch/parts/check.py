@@ -1,4 +1,4 @@
-"""The self-check of a program: what each rank computes beside dense attention in float64."""
+"""The self-check of a program: compares every rank's results with dense attention in float64."""
 
 import os
 import sys
@@ -11,23 +11,23 @@ import torch.distributed.nn.functional
 from torch import Tensor
 from torch.distributed.run import main as torchrun
 
-from ringloom.codegen.torch.parts.stubs import compared, example, load
+from ringloom.codegen.torch.parts.stubs import compare_with_dense, example, load
 
 RANKS = CHECKED = 1
 DYNAMIC = ANY_LENGTH = True
 
 
 def main(seq: Any = CHECKED) -> None:
-    """Compare with dense attention on every rank, under torchrun or by `python FILE [--seq N]`."""
+    """Compare with dense attention on every rank, by torchrun or `python FILE [--seq N]`."""
     if "RANK" not in os.environ:
         sys.exit(torchrun(["--standalone", f"--nproc-per-node={RANKS}", *sys.argv]))
     if gpu := torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group()  # torch.distributed.nn, imported later, would keep the group for good
+    dist.init_process_group()  # if imported later, torch.distributed.nn would keep the group alive
     if DYNAMIC:
-        # Or by `python FILE --tables PATH`.
+        # Or with `python FILE --tables PATH`.
         seq = example(seq) if isinstance(seq, int) else load(seq)
-    pairs = compared(seq, ("cuda", torch.bfloat16) if gpu else ("cpu", torch.float64))
+    pairs = compare_with_dense(seq, ("cuda", torch.bfloat16) if gpu else ("cpu", torch.float64))
     errors = torch.stack([torch.dist(a.double(), b, torch.inf) for a, b in pairs]).detach()
     limits = limits_of(pairs)
     for largest in (errors.nan_to_num_(torch.inf), limits):
@@ -38,13 +38,13 @@ def main(seq: Any = CHECKED) -> None:
         print(f"seq {seq}, largest errors:", *(f"{x:.1e}" for x in errors.tolist()))
     dist.destroy_process_group()
     if not (errors <= limits).all():
-        raise AssertionError(f"not exact: at most {limits.tolist()} are allowed")
+        raise AssertionError(f"not exact: errors must be at most {limits.tolist()}")
 
 
 def limits_of(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """The errors that are allowed: 1e-11 in float64; else multiples of what rounding alone makes.
+    """Return the largest allowed errors: 1e-11 in float64, otherwise multiples of rounding error.
 
-    pairs: output and gradients, each beside that of dense attention in float64.
+    pairs: output and gradients, each with that of dense attention in float64.
     """
     rounded = [torch.dist(b.to(a.dtype).double(), b, torch.inf).detach() for a, b in pairs]
     times = [4, *[40] * len(pairs[1:])]

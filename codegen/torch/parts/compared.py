@@ -1,4 +1,4 @@
-"""The self-check of a program, of all queries or, in long sequences, some; of one pass or both."""
+"""The comparison with dense attention: one pass or both, on all or (if long) some queries."""
 
 from typing import Any
 
@@ -18,15 +18,15 @@ DYNAMIC = BACKWARD = SINKS = True
 
 
 def dense_with_sinks(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, sinks: Tensor) -> Tensor:
-    """Attention by its definition: a softmax over the keys and a logit of each head."""
+    """Compute attention by definition: a softmax over the keys and the sink logit of each head."""
     scores = q.unflatten(1, (k.shape[1], -1)) @ k[:, :, None].mT * PLAN["scale"]
     logits = sinks.view(1, k.shape[1], -1, 1, 1).expand(*scores.shape[:4], 1)
     weights = torch.cat([scores.masked_fill(~seen, -torch.inf), logits], -1).softmax(-1)
     return (weights[..., :-1] @ v[:, :, None]).flatten(1, 2)
 
 
-def compared(seq: Any, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
-    """This rank's results beside those of dense attention; above 16k tokens, of some queries."""
+def compare_with_dense(seq: Any, kind: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
+    """Return this rank's results with those of dense attention; above 16k tokens, a sample."""
     rank, rng = dist.get_rank(), torch.Generator().manual_seed(0)
     if DYNAMIC:
         tables, keys, seq = seq, seq.kv_seq, seq.seq

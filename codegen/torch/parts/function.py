@@ -1,4 +1,4 @@
-"""Every call of `attention`: checked on all ranks, then made."""
+"""Runs every call of `attention` after checking it on all ranks."""
 
 from typing import Any
 
@@ -15,39 +15,40 @@ ANY_HEADS = APART = DYNAMIC = SINKS = True
 # ---- The function to call.
 
 
-def called(
+def checked_attention(
     inputs: list[Any], group: dist.ProcessGroup | None, seq: int | None, tables: Any = None
 ) -> Tensor:
-    """Check the arguments of all ranks, and attend."""
+    """Check the arguments on all ranks, then run the forward pass."""
     if (group := group or dist.group.WORLD) is None or group.size() != RANKS:
-        raise ValueError(f"the program is for {RANKS} ranks, not {group and group.size()}")
+        raise ValueError(f"this program needs {RANKS} ranks, not {group and group.size()}")
     q, k, v = inputs[:3]
     wanted = shapes(q, tables if DYNAMIC else k, group.rank())
     if DYNAMIC:
-        hint = ": pass shard(x, rank, tables), of k and v shard(x, rank, tables, side='kv')"
+        hint = ": pass shard(x, rank, tables), and for k and v shard(x, rank, tables, side='kv')"
     elif APART:
-        hint = ": pass shard(x, rank), of k and v shard(x, rank, side='kv')"
+        hint = ": pass shard(x, rank), and for k and v shard(x, rank, side='kv')"
     else:
         hint = ": pass shard(x, rank)"
     wrong = [
         f"{name} is {x.dtype} {[*x.shape]} on {x.device}, not {q.dtype} {[*shape]} on {q.device}, "
-        "of a float type" + hint * (x.shape[2:3] != shape[2:3])
+        "with a float dtype" + hint * (x.shape[2:3] != shape[2:3])
         for name, x, shape in zip(("q", "k", "v"), (q, k, v), wanted, strict=True)
         if (x.shape, x.dtype, x.device) != (shape, q.dtype, q.device) or not x.is_floating_point()
     ]
     if DYNAMIC and seq not in (None, tables.seq):
         wrong.append(f"seq is {seq}, but the tables are for {tables.seq} tokens")
     if ANY_HEADS and q.shape[1] % max(1, k.shape[1]):
-        wrong.append(f"{q.shape[1]} heads are no multiple of {k.shape[1]} KV heads")
+        wrong.append(f"{q.shape[1]} heads are not a multiple of {k.shape[1]} KV heads")
     if SINKS:
         sinks = inputs[3]
         if sinks is None or [*sinks.shape] != [q.shape[1]]:
-            wrong.append(f"sinks are {sinks if sinks is None else [*sinks.shape]}, not [heads]")
+            given = sinks if sinks is None else [*sinks.shape]
+            wrong.append(f"sinks must have shape [heads], not {given}")
         inputs = [q, k, v, q if sinks is None else sinks]
     if wrong and any(x.is_meta for x in inputs):
         raise ValueError(wrong[0])
     if any(torch.autograd.forward_ad.unpack_dual(x).tangent is not None for x in inputs):
-        raise NotImplementedError("derivatives in forward mode: there are those of backward only")
+        raise NotImplementedError("forward-mode AD is not supported")
     grads = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     about = f"gradients {'wanted' if grads else 'not wanted'}", (wrong or [""])[0]
     whole = -1 if seq is None or DYNAMIC else seq

@@ -1,7 +1,7 @@
 """Fused attention of a rectangle of queries and keys that is full, causal or, in windows, a band.
 
-A band is False where every row sees every column, True where the last row sees all and each row
-before it one less, and (lo, hi) where row r sees the columns r + lo..r + hi.
+A band is False if every row sees every column, True if the last row sees all and each earlier row
+one column fewer, and (lo, hi) if row r sees the columns r + lo..r + hi.
 """
 
 from typing import Any
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from ringloom.codegen.torch.parts.merge import padded, wide
+from ringloom.codegen.torch.parts.merge import accum_dtype, pad_dims
 
 SCALE, SIGN = 1.0, 1
 HEAD_DIM = V_HEAD_DIM = 1 << 30
 WINDOWS = SIGNED = UNEQUAL = GROUPED = ANY_LENGTH = True
 
-# ---- Kernels: fused attention that returns, and takes back, the log-sum-exp of its scores.
+# ---- Kernels: fused attention that returns, and accepts, the log-sum-exp of the scores.
 
 aten = torch.ops.aten
 on_cpu = aten._scaled_dot_product_flash_attention_for_cpu
@@ -28,12 +28,12 @@ cudnn_backward = aten._scaled_dot_product_cudnn_attention_backward
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
-    """Attention of some queries to some keys: output, and log-sum-exp [batch, heads, rows, 1]."""
+    """Attend queries to keys; return output and log-sum-exp [batch, heads, rows, 1]."""
     if SIGNED:
         q = q * SIGN
     if UNEQUAL:
-        q, k, v = padded(q, k, v)
-    q, k, v = (x.to(wide(x)) if x.is_cpu else x for x in (q, k, v))  # as is the output there
+        q, k, v = pad_dims(q, k, v)
+    q, k, v = (x.to(accum_dtype(x)) if x.is_cpu else x for x in (q, k, v))  # so is the output
     causal, mask, how = rules(q, k, band)
     if q.is_cpu:
         out, lse = on_cpu(q, k, v, 0.0, causal, **how)
@@ -56,15 +56,17 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
 
 
 def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band: Any) -> Any:
-    """The share of these keys in dq, and of these queries in dk and dv; out and lse are final."""
+    """Return the partial dq, dk and dv of these queries and keys; out and lse are final."""
     if SIGNED:
         q = q * SIGN
     if UNEQUAL:
-        dout, q, k, v, out = padded(dout, q, k, v, out)
+        dout, q, k, v, out = pad_dims(dout, q, k, v, out)
     rows, cols, lse = q.shape[2], k.shape[2], lse[..., 0].contiguous()
-    dout, q, k, v, out = (x.to(wide(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out))
+    dout, q, k, v, out = (
+        x.to(accum_dtype(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out)
+    )
     causal, mask, how = rules(q, k, band)
-    seed = torch.zeros((), dtype=torch.int64, device=q.device)  # of dropout, which there is not
+    seed = torch.zeros((), dtype=torch.int64, device=q.device)  # for dropout, which is off
     if q.is_cpu:
         dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, **how)
     elif ANY_LENGTH and by_cudnn(q, k, v, band):
@@ -80,7 +82,7 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
         dq, dk, dv = (x.transpose(1, 2) for x in grads)
     else:
         if WINDOWS:
-            out = out.transpose(1, 2).contiguous().transpose(1, 2)  # the order it is read in
+            out = out.transpose(1, 2).contiguous().transpose(1, 2)  # memory order of the kernel
         lse = torch.nn.functional.pad(lse, (0, -rows % 32), value=torch.inf)
         if GROUPED:
             heads = k.shape[1]
@@ -98,9 +100,9 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
 
 
 def by_cudnn(q: Tensor, k: Tensor, v: Tensor, band: bool) -> bool:
-    """True where PyTorch itself attends by cuDNN, as on Hopper GPUs in 16 bit.
+    """Return True if PyTorch chooses cuDNN, as on Hopper GPUs in 16 bit.
 
-    It counts causal rows and columns from the first.
+    Its causal mask is aligned with the first row and column.
     """
     if band and q.shape[2] != k.shape[2]:
         return False
@@ -109,7 +111,7 @@ def by_cudnn(q: Tensor, k: Tensor, v: Tensor, band: bool) -> bool:
 
 
 def counts_from_end(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """True where a causal call ends at the last row and column, as in flash kernels of CUDA."""
+    """Return True if causal masks are aligned with the last row and column, as in CUDA flash."""
     by_flash = not q.is_cpu and q.element_size() == 2 and not torch.version.hip
     if ANY_LENGTH:
         return by_flash and not by_cudnn(q, k, v, False)
@@ -118,15 +120,16 @@ def counts_from_end(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def takes_windows(x: Tensor) -> bool:
-    """True where the kernel takes a window as an argument, as flash kernels of GPUs do."""
+    """Return True if the kernel takes a window as an argument, as GPU flash kernels do."""
     return not x.is_cpu and x.element_size() == 2
 
 
 def rules(q: Tensor, k: Tensor, band: Any) -> tuple[bool, Any, dict[str, Any]]:
-    """A band as kernels take it: causal or not, scores to add, and what they are told besides.
+    """Return a band as kernel arguments: causal or not, a mask of scores, and other arguments.
 
-    Flash takes a window by its bounds, from the last row and column on. To it a bound as high as
-    the number of columns is none, and none is one as high: of more rows it takes only lower ones.
+    Flash takes the bounds of a window relative to the last row and column. It treats a bound as
+    large as the number of columns as unbounded, and the reverse; with more rows than columns only
+    smaller bounds are possible.
     """
     if WINDOWS and not isinstance(band, bool):
         (lo, hi), rows, cols = band, q.shape[2], k.shape[2]

@@ -1,4 +1,4 @@
-"""Whole tensors cut into the shards of ranks, and joined again."""
+"""Cuts whole tensors into the shards of ranks, and joins them again."""
 
 from collections.abc import Iterable
 
@@ -12,14 +12,14 @@ APART = True
 
 
 def shard(x: Tensor, rank: int, axis: int = 2, side: str = "q") -> Tensor:
-    """A rank's part of a whole tensor; side: "q", or "kv" for keys and values."""
+    """Return a rank's shard of a whole tensor; side: "q", or "kv" for keys and values."""
     seq = x.shape[axis]
     own = kv_positions(rank, seq) if APART and side == "kv" else positions(rank, seq)
     return x.index_select(axis, own.to(x.device))
 
 
 def unshard(parts: Iterable[Tensor], axis: int = 2, side: str = "q") -> Tensor:
-    """The whole tensor in sequence order, from the parts of all ranks."""
+    """Return the whole tensor in sequence order, from the shards of all ranks."""
     whole, ranks = torch.cat(list(parts), axis), range(RANKS)
     seq = whole.shape[axis]
     each = [kv_positions(n, seq) if APART and side == "kv" else positions(n, seq) for n in ranks]

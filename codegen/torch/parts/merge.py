@@ -1,4 +1,4 @@
-"""Partial attention of the same queries: its type, and how two results become one."""
+"""Merges partial attention of the same queries."""
 
 from functools import cache
 from importlib import import_module
@@ -12,25 +12,25 @@ from torch import Tensor
 HEAD_DIM = V_HEAD_DIM = 0
 
 
-def wide(x: Tensor) -> torch.dtype:
-    """The type of partial results."""
+def accum_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype of partial results."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
-    """Merge partial attention into `out` and `lse`, in place; lse -inf: a row that saw nothing."""
+    """Merge partial attention into `out` and `lse`, in place; lse is -inf for rows without keys."""
     if out.is_cuda and triton:
         return merge_fused(out, lse, part, part_lse)
     out.lerp_(part.to(out.dtype), torch.sigmoid(part_lse - lse).nan_to_num(0.0))
     lse.copy_(torch.logaddexp(lse, part_lse))
 
 
-triton: Any = import_module("triton") if find_spec("triton") else None  # comes with torch for GPUs
+triton: Any = import_module("triton") if find_spec("triton") else None  # part of torch for GPUs
 tl: Any = import_module("triton.language") if triton else SimpleNamespace(constexpr=int)
 
 
 def merge_fused(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
-    """The same as one kernel, which reads and writes everything once."""
+    """Merge in one kernel, which reads and writes everything once."""
     part = part if part.stride(3) == 1 else part.contiguous()
     part_lse = part_lse.expand_as(lse)  # sinks have one per head
     batch, heads, tokens, dim = out.shape
@@ -52,7 +52,7 @@ def merge_kernel() -> Any:
 def merge_rows(out, lse, part, part_lse, heads, tokens, dim, out_b, out_h, out_t, lse_b, lse_h,
                lse_t, part_b, part_h, part_t, new_b, new_h, new_t, ROWS: tl.constexpr,
                WIDTH: tl.constexpr):  # fmt: skip
-    """The kernel: some rows of one head of one batch entry."""
+    """Merge some rows of one head of one batch entry."""
     batch, head = (tl.program_id(1) // heads).to(tl.int64), (tl.program_id(1) % heads).to(tl.int64)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     col = tl.arange(0, WIDTH)[None, :]
@@ -63,7 +63,7 @@ def merge_rows(out, lse, part, part_lse, heads, tokens, dim, out_b, out_h, out_t
     top = tl.maximum(old, new.to(old.dtype))
     top = tl.where(top == float("-inf"), 0.0, top)
     share = tl.exp(new.to(old.dtype) - top)
-    total = tl.exp(old - top) + share  # 0 where neither saw anything
+    total = tl.exp(old - top) + share  # 0 if neither saw any key
     divisor = tl.where(total > 0, total, 1.0)
     share = (share / divisor)[:, None]
     out_at = out + batch * out_b + head * out_h + row[:, None] * out_t + col
@@ -74,7 +74,7 @@ def merge_rows(out, lse, part, part_lse, heads, tokens, dim, out_b, out_h, out_t
     tl.store(lse_at, tl.where(total > 0, top + tl.log(divisor), float("-inf")), mask=here)
 
 
-def padded(*tensors: Tensor) -> list[Tensor]:
-    """Tensors of the larger of both dimensions: kernels take queries and values of the same."""
+def pad_dims(*tensors: Tensor) -> list[Tensor]:
+    """Pad tensors to the larger of both head dimensions: kernels need equal ones."""
     size = max(HEAD_DIM, V_HEAD_DIM)
     return [torch.nn.functional.pad(x, (0, max(0, size - x.shape[3]))) for x in tensors]

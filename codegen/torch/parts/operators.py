@@ -1,4 +1,4 @@
-"""Registers the passes as operators, under a name that stays as long as the plan does."""
+"""Registers the passes as operators, under a name that depends only on plan and version."""
 
 import hashlib
 import inspect
@@ -13,35 +13,34 @@ import torch.distributed as dist
 OPERATOR = ""
 LOOPS = DYNAMIC = True
 
-# ---- Schedule: a pass is an operator, for compilers and checkpoint policies.
+# ---- Schedule: each pass is a custom operator, for compilers and checkpoint policies.
 
 if LOOPS:
     group_named: Any = dist.distributed_c10d._resolve_process_group
 
 
-def meaning(code: CodeType, docstring: Any = None) -> list[Any]:
-    """Instructions, names and constants of some code: without lines, comments and a docstring."""
+def bytecode(code: CodeType, docstring: Any = None) -> list[Any]:
+    """Return instructions, names and constants of code, without line numbers and docstring."""
     nested = list[Any]()
     for x in code.co_consts:
         if isinstance(x, CodeType):
-            nested.append(meaning(x))
+            nested.append(bytecode(x))
         elif x is None or x != docstring:
             nested.append(sorted(map(repr, x)) if isinstance(x, frozenset) else repr(x))
     return [code.co_code, code.co_names, code.co_varnames, code.co_freevars, *nested]
 
 
 frame: Any = inspect.currentframe()
-program = hashlib.sha256(repr(meaning(frame.f_code, __doc__)).encode()).hexdigest()[:12]
+program = hashlib.sha256(repr(bytecode(frame.f_code, __doc__)).encode()).hexdigest()[:12]
 
 
 def operator(kind: str) -> Callable[[Any], Any]:
-    """Registers a function as ringloom::KIND_OPERATOR, named after plan and version.
+    """Register a function as ringloom::KIND_OPERATOR, named after plan and version.
 
-    A second import of the same code gets the operator of the first; one of edited code gets its
-    own, under a further number.
+    A second import of the same code reuses the operator; edited code gets its own, with a number.
     """
     if DYNAMIC:
-        code = f"{program} {id(globals())}"  # its tables are in this module
+        code = f"{program} {id(globals())}"  # tables live in this module
     else:
         code = program
 

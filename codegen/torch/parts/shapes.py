@@ -1,4 +1,4 @@
-"""The shapes that a program takes."""
+"""The shapes that a program accepts."""
 
 from torch import Tensor
 
@@ -11,7 +11,7 @@ ANY_HEADS = ANY_LENGTH = APART = True
 
 
 def shapes(q: Tensor, k: Tensor, rank: int) -> list[tuple[int, ...]]:
-    """The shapes of q, k and v that go on a rank: the nearest to those given."""
+    """Return the valid shapes of q, k and v on a rank that are nearest to the given ones."""
     heads, kv_heads = (q.shape[1], k.shape[1]) if ANY_HEADS else (HEADS, KV_HEADS)
     if ANY_LENGTH:
         tokens = max(LEAST, RANKS * q.shape[2]) // MULTIPLE * MULTIPLE // RANKS

@@ -1,20 +1,20 @@
-"""Attention with sinks: a logit per query head in each softmax, beside those of the keys."""
+"""Attention sinks: an additional logit per query head in each softmax."""
 
 import torch
 from torch import Tensor
 
-from ringloom.codegen.torch.parts.merge import merge, wide
+from ringloom.codegen.torch.parts.merge import accum_dtype, merge
 
 
-def sunk(out: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
-    """Results as if each of these heads had seen a key more, with its sink's logit and no value."""
-    whole, lse = out.to(wide(out), copy=True), lse.clone()
+def apply_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    """Return results as if each head had one more key, with its sink's logit and value 0."""
+    whole, lse = out.to(accum_dtype(out), copy=True), lse.clone()
     merge(whole, lse, torch.zeros_like(whole), sinks.to(lse.dtype)[:, None, None])
     return whole.to(out.dtype), lse
 
 
 def sink_gradient(dout: Tensor, sinks: Tensor, out: Tensor, lse: Tensor) -> Tensor:
-    """The share of these queries in the gradient of the sinks."""
+    """Return the partial gradient of the sinks from these queries."""
     delta = (dout.to(lse.dtype) * out.to(lse.dtype)).sum(-1, keepdim=True)
     weights = (sinks.to(lse.dtype)[:, None, None] - lse).exp().nan_to_num(0.0)
     return -(weights * delta).sum((0, 2, 3)).to(sinks.dtype)

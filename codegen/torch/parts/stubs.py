@@ -22,6 +22,6 @@ sinks: Any = None
 forward: Any = missing
 backward: Any = missing
 group_named: Any = missing
-compared: Callable[..., list[tuple[Tensor, Tensor]]] = missing
+compare_with_dense: Callable[..., list[tuple[Tensor, Tensor]]] = missing
 example: Callable[..., Any] = missing
 load: Callable[..., Any] = missing

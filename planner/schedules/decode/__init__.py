@@ -1,1 +1,1 @@
-"""Few queries against keys and values that stay where they are."""
+"""Schedules for few queries against a long KV cache, which does not move."""

@@ -1,4 +1,4 @@
-"""Tree: queries go down a tree from their owner, partial results come up it; KV stays.
+"""Tree: queries go down a tree from their owner, partial results come back up; KV stays.
 
 step k       q[r - d], d < 2^k     -> r + 2^k         0 -> 1, then 0 1 -> 2 3, then 0 1 2 3 -> 4 5..
 then         rank r attends all q x kv[r]
@@ -8,22 +8,22 @@ backward     the same: Q, DOUT and STATS go down, DQ comes up, DKV never leaves
 forward sends   Q P-1, OUT P-1
 backward sends  Q P-1, DOUT P-1, DQ P-1
 
-In log P steps each way, of one query log P messages from its owner, whatever the length of the
-cache: for decoding. Tree Attention (Shyam et al. 2024). One transfer per level of the tree.
+For decoding: log P steps each way, one transfer per level of the tree; the owner of a query sends
+log P messages, independent of the length of the cache. Tree Attention (Shyam et al. 2024).
 """
 
 import numpy as np
 
 from ringloom.planner.ir import Attend, Move, Pass, Plan, Step, result
 from ringloom.planner.layouts import Layout, by_tokens
-from ringloom.planner.schedules.tour import carried
+from ringloom.planner.schedules.tour import travelling_tensors
 from ringloom.planner.workload import Workload
 
 
 def tree(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "contiguous") -> Plan:
-    """A binomial tree from every rank at once; where only one has queries, one tree."""
+    """Runs a binomial tree from every rank at once, or one tree if only one rank has queries."""
     part, rank = by_tokens(work, ranks, layout), np.arange(ranks)
-    q, inputs, sums = part.q.owned(ranks), carried("q", pass_)[0], (result(pass_),)
+    q, inputs, sums = part.q.owned(ranks), travelling_tensors("q", pass_)[0], (result(pass_),)
     down, up = list[Step](), list[Step]()
     for hop in (2**k for k in range((ranks - 1).bit_length())):
         blocks = np.hstack([q[(rank - d) % ranks] for d in range(min(hop, ranks - hop))])

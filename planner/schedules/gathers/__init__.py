@@ -1,1 +1,1 @@
-"""Blocks that go from one rank to many at once."""
+"""Schedules that send a block from one rank to many ranks at once."""

@@ -1,14 +1,14 @@
-"""Broadcasts in turn: in step t rank t sends what is its own to everybody.
+"""Broadcasts in turn: in step t, rank t sends its blocks to all ranks.
 
 step t       kv[t] -> every rank                 side=q    q[t] -> every rank
 step t + 1   every rank attends q[r] x kv[t]               q[t] x kv[r]
-step t + 2   dkv[t]: everybody's share -> t                out[t] or dq[t]: the same
+step t + 2   dkv[t]: every rank's share -> t               out[t] or dq[t]: the same
 
 forward sends   KV 2*f*(P-1)*(side=="kv"), Q (P-1)*(side=="q"), OUT (P-1)*(side=="q")
 backward sends  KV 2*f*(P-1)*(side=="kv"), DKV 2*f*(P-1)*(side=="kv"), Q (P-1)*(side=="q"),
                 DOUT (P-1)*(side=="q"), DQ (P-1)*(side=="q")
 
-The ring's bytes, from one rank at a time: for networks whose switches copy what they pass on.
+As many bytes as the ring, but from one rank at a time: for networks whose switches multicast.
 ringX (Yin et al. 2025).
 """
 
@@ -17,24 +17,24 @@ import numpy as np
 from ringloom.planner.ir import Attend, Move, Pass, Plan, Step
 from ringloom.planner.layouts import Layout, by_tokens
 from ringloom.planner.masks.mask import SideName
-from ringloom.planner.schedules.tour import carried
+from ringloom.planner.schedules.tour import travelling_tensors
 from ringloom.planner.workload import Workload
 
 
 def broadcast(
     work: Workload, ranks: int, pass_: Pass, *, side: SideName = "kv", layout: Layout = "zigzag"
 ) -> Plan:
-    """KV is broadcast and DKV reduced; or, with side=q, queries and their results."""
+    """Broadcasts KV and reduces DKV; with side=q, queries and their results."""
     part, rank, steps = by_tokens(work, ranks, layout), np.arange(ranks), list[Step]()
     q, kv = part.q.owned(ranks), part.kv.owned(ranks)
-    own, (inputs, sums) = (q if side == "q" else kv), carried(side, pass_)
+    own, (inputs, sums) = (q if side == "q" else kv), travelling_tensors(side, pass_)
     for t in range(ranks + 2):
         moves, attends = list[Move](), list[Attend]()
         if t < ranks:
             moves.append(Move(inputs, own[np.full(ranks, t)], np.full(ranks, t), rank))
         if 0 < t <= ranks:
-            here = own[np.full(ranks, t - 1)]
-            attends.append(Attend(rank, *((here, kv) if side == "q" else (q, here))))
+            sent = own[np.full(ranks, t - 1)]
+            attends.append(Attend(rank, *((sent, kv) if side == "q" else (q, sent))))
         if t > 1 and sums:
             moves.append(Move(sums, own[np.full(ranks, t - 2)], rank, np.full(ranks, t - 2)))
         steps.append(Step(tuple(attends), tuple(moves)))

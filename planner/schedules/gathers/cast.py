@@ -1,7 +1,7 @@
-"""Group cast: exactly the keys and values that the mask lets a rank's queries see.
+"""Group cast: sends exactly the keys and values that each rank's queries see under the mask.
 
-step 0       rank r attends q[r] x kv[r]        the kv that ranks need of others -> them
-step 1..n    rank r attends q[r] x what came in stage n; the next stage arrives meanwhile
+step 0       rank r attends q[r] x kv[r]        kv of stage 1 -> the ranks that need it
+step 1..n    rank r attends q[r] x the kv of stage n; the next stage arrives meanwhile
 backward     dkv of the same pieces -> their owner (group reduce)
 
    causal window of W:    | . . . . W W | -> the next rank: its border only, a halo
@@ -9,9 +9,9 @@ backward     dkv of the same pieces -> their owner (group reduce)
 forward sends   KV 2*f*(P-1)
 backward sends  KV 2*f*(P-1), DKV 2*f*(P-1)      of a halo W tokens instead of P - 1 shards
 
-Tokens that all see, as global ones, go to every rank once; with stages=1 in one round.
-MagiAttention's group collectives, swa_p2p of Megatron-LM. The mask is its subject: keys are cut
-where the ranks that see them change. Programs are tables where that is irregular.
+Tokens that all ranks see, such as global ones, go to every rank once; with stages=1, in one round.
+MagiAttention's group collectives, swa_p2p of Megatron-LM. This schedule reads the mask: it cuts
+keys where the set of ranks that see them changes. If that is irregular, programs are tables.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ from ringloom.planner.workload import Workload
 def group_cast(
     work: Workload, ranks: int, pass_: Pass, *, stages: int = 0, layout: Layout = "contiguous"
 ) -> Plan:
-    """KV goes to the ranks that see it in `stages` rounds; stages=0: one per distance of ranks."""
+    """Sends KV to the ranks that see it in `stages` rounds; stages=0: one per rank distance."""
     if pass_ == "backward":
         return adjoint(group_cast(work, ranks, "forward", stages=stages, layout=layout))
     rank, (queries, keys) = np.arange(ranks), sides(work, ranks, layout)
@@ -36,7 +36,7 @@ def group_cast(
     q, own = part.q.owned(ranks), part.kv.owned(ranks)
 
     def needed(hop: int) -> Ints:
-        """Of each rank's blocks, those that the rank `hop` places on sees: [ranks, w], or -1."""
+        """Returns the blocks that the rank `hop` places after each rank sees: [ranks, w], or -1."""
         return np.where((own >= 0) & users[own, (rank + hop)[:, None] % ranks], own, -1)
 
     steps, arrived = list[Step](), [needed(0)]

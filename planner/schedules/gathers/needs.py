@@ -1,4 +1,4 @@
-"""Keys cut where the set of ranks that see them changes.
+"""Cuts keys where the set of ranks that see them changes.
 
 kv of rank r under a causal window of 2:   | . . . . | . . |   only rank r; r and r + 1
 """
@@ -20,9 +20,9 @@ Users = NDArray[np.bool_]
 
 
 def by_users(work: Workload, ranks: int, queries: Chunks, keys: Chunks) -> tuple[Chunks, Users]:
-    """Pieces of the keys, and for each piece the ranks whose queries see it: bool [pieces, ranks].
+    """Returns pieces of the keys, and the ranks whose queries see each: bool [pieces, ranks].
 
-    Of a stride of queries, everything between its first and its last one counts as seen.
+    A strided range of queries counts as seeing whatever a query between its ends sees.
     """
     edges, seen = _intervals(work, ranks, queries)
     pieces, users = Chunks(), list[Users]()
@@ -34,7 +34,7 @@ def by_users(work: Workload, ranks: int, queries: Chunks, keys: Chunks) -> tuple
 
 
 def _intervals(work: Workload, ranks: int, queries: Chunks) -> tuple[list[int], Users]:
-    """Edges of intervals of keys that the same ranks see, and which these are."""
+    """Returns the edges of intervals of keys, and the ranks that see each interval."""
     region, spans = work.mask.region(), list[tuple[int, int, int]]()
     for positions, rank in queries:
         hulls = [(p[0] + work.offset, p[-1] + 1 + work.offset) for p in positions if p]
@@ -50,7 +50,7 @@ def _intervals(work: Workload, ranks: int, queries: Chunks) -> tuple[list[int], 
 
 
 def _cut(positions: Ranges, edges: Sequence[int]) -> dict[int, Ranges]:
-    """The positions in each interval between edges that has any, by its number."""
+    """Returns the positions in each non-empty interval between edges, by interval number."""
     pieces = defaultdict[int, list[range]](list)
     for part in filter(None, positions):
         first, last = bisect_right(edges, part[0]) - 1, bisect_right(edges, part[-1])

@@ -1,1 +1,1 @@
-"""Schedules that cut heads: an all-to-all gives each rank every token of a few heads."""
+"""Head-sharded schedules: an all-to-all gives each rank all tokens of a few heads."""

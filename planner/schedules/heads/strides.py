@@ -1,4 +1,4 @@
-"""All-gather by strides of heads: while a rank attends one stride, it gathers the next.
+"""All-gather by strides of heads: ranks attend to one stride while they gather the next.
 
 step 0       kv heads 0..s-1 of each rank -> every rank
 step i       rank r attends q[r] x all kv, heads of stride i - 1      the next stride -> every rank
@@ -7,8 +7,8 @@ backward     dkv of each stride -> its owner (reduce-scatter), a step after it w
 forward sends   KV 2*f*(P-1)
 backward sends  KV 2*f*(P-1), DKV 2*f*(P-1)
 
-The all-gather's bytes, but a rank holds two strides of the keys instead of all heads. Whole under
-every mask, as the all-gather; `halo` sends only what a window sees.
+As many bytes as the all-gather, but a rank holds two strides of the keys instead of all heads. Like
+the all-gather it stays whole under every mask; `halo` sends only what a window sees.
 Llama 3 (Grattafiori et al. 2024, section 3.3.2), heads_k_stride of ring-flash-attention.
 """
 
@@ -25,7 +25,7 @@ from ringloom.planner.workload import Workload
 def llama3(
     work: Workload, ranks: int, pass_: Pass, *, stride: int = 0, layout: Layout = "zigzag"
 ) -> Plan:
-    """KV goes to every rank, `stride` KV heads at a time; stride=0: a quarter of them."""
+    """Sends KV to every rank, `stride` KV heads at a time; stride=0: a quarter of them."""
     if pass_ == "backward":
         return adjoint(llama3(work, ranks, "forward", stride=stride, layout=layout))
     many = -(-work.kv_heads // stride) if stride else min(4 if ranks > 1 else 1, work.kv_heads)

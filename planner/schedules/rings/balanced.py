@@ -1,14 +1,14 @@
-"""DistFlashAttn: ranks whose own row has run out help the ones with rows left.
+"""DistFlashAttn: ranks that have finished their own row help ranks with work left.
 
     step t   rank p >= t   kv[p - t] -> p          which attends q[p] x kv[p - t]
              rank p <  t   q[P + p - t] -> p       which attends it to its own kv[p];
                            out[P + p - t] -> owner in the next step: a partial result
-    t = 0..floor(P/2): half of the ring's rounds; for even P nobody helps in the last one.
+    t = 0..floor(P/2): half of the ring's rounds; for even P no rank helps in the last one.
 
-That covers the tiles on and below the diagonal; the tiles above it (dead under a causal mask, and
-then trimmed away) get the mirror image: rank p plays P - 1 - p.
+That covers the tiles on and below the diagonal; the tiles above it, which are dead under a causal
+mask and then dropped, get the mirror image: rank p takes the role of P - 1 - p.
 
-With h = floor((P-1)/2), of all tiles:
+With h = floor((P-1)/2), for all tiles:
 forward sends   KV 2*f*(P-1-h*(h+1)/P), Q h*(h+1)/P, OUT h*(h+1)/P
 backward sends  KV 2*f*(P-1-h*(h+1)/P), DKV 2*f*(P-1-h*(h+1)/P), Q h*(h+1)/P, DOUT h*(h+1)/P,
                 DQ h*(h+1)/P
@@ -26,7 +26,7 @@ Cells = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
 
 
 def cells(ranks: int, t: int) -> Cells:
-    """(worker, owner of the queries, owner of the keys) of step t (DistFlashAttn section 3.2)."""
+    """Returns (worker, query owner, key owner) of step t (DistFlashAttn section 3.2)."""
     rank = np.arange(ranks)
     helps = rank < t
     worker = rank[~helps] if 2 * t == ranks else rank
@@ -36,7 +36,7 @@ def cells(ranks: int, t: int) -> Cells:
 
 
 def balanced(work: Workload, ranks: int, pass_: Pass) -> Plan:
-    """KV goes to the ranks below, queries to helpers, partial results back (DistFlashAttn 3.1)."""
+    """Sends KV to later ranks, queries to helpers, partial results back (DistFlashAttn 3.1)."""
     if pass_ == "backward":
         return adjoint(balanced(work, ranks, "forward"))
     partition = by_tokens(work, ranks, "contiguous")
@@ -46,8 +46,8 @@ def balanced(work: Workload, ranks: int, pass_: Pass) -> Plan:
     above = [(last - worker, last - owner, last - source) for worker, owner, source in below[1:]]
     rounds = [*below, *above]
     fetched = [(Move(("KV",), kv[k], k, w), Move(("Q",), q[o], o, w)) for w, o, k in rounds]
-    attends = [(Attend(w, q[o], kv[k]),) for w, o, k in rounds]  # a step after they were fetched
-    results = [(Move(("OUT",), q[o], w, o),) for w, o, _ in rounds]  # and back a step later
+    attends = [(Attend(w, q[o], kv[k]),) for w, o, k in rounds]  # a step after the fetch
+    results = [(Move(("OUT",), q[o], w, o),) for w, o, _ in rounds]  # another step later
     stages = zip([*fetched, (), ()], [(), *attends, ()], [(), (), *results], strict=True)
     steps = (Step(here, inputs + sums) for inputs, here, sums in stages)
     return Plan("balanced", work, ranks, partition, pass_, (), (), tuple(steps))

@@ -1,4 +1,4 @@
-"""Two opposite rings: every block goes half of the way round in each direction.
+"""Two opposite rings: every block goes halfway around in each direction.
 
 step t       rank r attends q[r] x kv[r - t] and q[r] x kv[r + t]
              kv[r - t] travels on to r + 1, kv[r + t] to r - 1        t = 0..floor(P / 2)
@@ -8,7 +8,7 @@ backward     dkv follows one step behind, and from the last rank of its way retu
 forward sends   KV 2*f*(P-1)
 backward sends  KV 2*f*(P-1), DKV 2*f*(P-1)
 
-The ring's bytes in half of its rounds: each direction of a link carries half of them.
+As many bytes as the ring in half of its rounds: each direction of a link carries half of them.
 """
 
 import numpy as np
@@ -19,11 +19,11 @@ from ringloom.planner.workload import Workload
 
 
 def bidirectional(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag") -> Plan:
-    """KV goes both ways at once; where P is even the rank opposite is reached by one of them."""
+    """Sends KV both ways at once; if P is even, only one way reaches the opposite rank."""
     part, rank, steps = by_tokens(work, ranks, layout), np.arange(ranks), list[Step]()
     q, kv = part.q.owned(ranks), part.kv.owned(ranks)
     most = ranks // 2
-    ways = (1, 0), (-1, 1 - ranks % 2)  # the second one begins later where it is shorter
+    ways = (1, 0), (-1, 1 - ranks % 2)  # the second ring starts later if it is shorter
     for t in range(most + 1 + (pass_ == "backward")):
         attends, moves = [Attend(rank, q, kv)] * (t == 0), list[Move]()
         for way, late in ways:

@@ -11,13 +11,13 @@ backward sends  Q P-1, DOUT P-1, DQ P*(P>1)      less than the ring's 4f only wh
 
 from ringloom.planner.ir import Pass, Plan
 from ringloom.planner.layouts import Layout, by_tokens
-from ringloom.planner.schedules.rings.ring import around
+from ringloom.planner.schedules.rings.ring import one_ring
 from ringloom.planner.workload import Workload
 
 
 def burst(
     work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag", grain: int = 0
 ) -> Plan:
-    """KV travels forward, the query side backward (BurstAttention, section 3.1, algorithm 2)."""
+    """Rotates KV in the forward pass, the query side in the backward pass (BurstAttention 3.1)."""
     partition = by_tokens(work, ranks, layout, grain)
-    return around("kv" if pass_ == "forward" else "q", work, partition, ranks, pass_)
+    return one_ring("kv" if pass_ == "forward" else "q", work, partition, ranks, pass_)

@@ -7,29 +7,29 @@ step t      rank r attends q[r] x the kv t places before it on its ring; dkv one
 forward sends   KV 2*f*(P-1)
 backward sends  KV 2*f*(P-1), DKV 2*f*P*(P>1)      of a document on n ranks n instead of P
 
-FlexSP (Wang et al. 2025), ByteScale (Ge et al. 2025). Documents are its subject: they are the
-independent parts of the mask, and where there is one it is the ring. Rings of several sizes are
-lists of ranks, so its programs are tables.
+FlexSP (Wang et al. 2025), ByteScale (Ge et al. 2025). This schedule reads the mask: its documents
+are the independent parts of the mask; with a single part it is the ring. Rings of several sizes
+are lists of ranks, so its programs are tables.
 """
 
 import numpy as np
 
 from ringloom.planner.ir import Attend, Move, Pass, Plan, Step
 from ringloom.planner.layouts import Chunks, Layout, chunks_of, parts, whole_heads
-from ringloom.planner.partitions import Ints, Partition, shifted
-from ringloom.planner.schedules.shares import shared_out
+from ringloom.planner.partitions import Ints, Partition, shift
+from ringloom.planner.schedules.shares import divide_ranks
 from ringloom.planner.workload import Workload
 
 
 def groups(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag") -> Plan:
-    """Rings inside groups of ranks, as large as their documents' share of the work."""
+    """Runs a ring within each group of ranks, sized by its documents' share of the work."""
     spans, pieces = parts(work), (Chunks(), Chunks())
-    rings = shared_out([len(q) * len(kv) for q, kv in spans], ranks)
+    rings = divide_ranks([len(q) * len(kv) for q, kv in spans], ranks)
     first, size = np.arange(ranks), np.ones(ranks, np.int32)
     for span, (start, many) in zip(spans, rings, strict=True):
         for side, tokens in zip(pieces, span, strict=True):
             chunks = chunks_of(layout, len(tokens), many)
-            side += [(shifted(p, tokens.start), start + owner) for p, owner in chunks if any(p)]
+            side += [(shift(p, tokens.start), start + owner) for p, owner in chunks if any(p)]
         if many > 1:
             first[start : start + many], size[start : start + many] = start, many
     q, kv = (sorted(side, key=lambda piece: piece[0][0].start) for side in pieces)
@@ -38,7 +38,7 @@ def groups(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag"
     onward = first + (rank - first + 1) % size
 
     def visitors(t: int, most: Ints) -> Ints:
-        """Returns the blocks t places before each rank on its ring; nothing where t >= most."""
+        """Returns the blocks t places before each rank on its ring; -1 where t >= most."""
         return np.where((t < most)[:, None], own[first + (rank - first - t) % size], -1)
 
     for t in range(size.max() + (pass_ == "backward")):

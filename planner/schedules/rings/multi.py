@@ -1,17 +1,17 @@
-"""Multi-ring: keys and values cut into pieces, each on its own ring through all ranks.
+"""Multi-ring: cuts keys and values into pieces, each on its own ring through all ranks.
 
 step t    rank r attends q[r] x piece j of the rank t places before r on ring j, for every j
           each piece travels on along its ring; dkv follows one step behind and is back after P hops
 
    P = 5   ring 0: 0 -> 1 -> 3 -> 2 -> 4 -> 0      ring 1: 1 -> 2 -> 0 -> 3 -> 4 -> 1
-           and both the other way: no two rings have a link in common
+           and both reversed: no two rings share a link
 
 forward sends   KV 2*f*(P-1)
 backward sends  KV 2*f*(P-1), DKV 2*f*P*(P>1)
 
-The ring's bytes, over P - 1 links of each rank at once, P - 2 where P is even (Walecki's
-decomposition). Neighbours in sequence are far apart on most rings: windows save no rounds here.
-TASP (Wang et al. 2025). Its programs are tables: rings are lists of ranks.
+As many bytes as the ring, over P - 1 links of each rank at once, P - 2 if P is even (Walecki's
+decomposition). Neighbours in the sequence are far apart on most rings, so windows save no rounds.
+TASP (Wang et al. 2025). Rings are lists of ranks, so its programs are tables.
 """
 
 from itertools import chain
@@ -25,7 +25,7 @@ from ringloom.planner.workload import Workload
 
 
 def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag") -> Plan:
-    """KV pieces go around as many edge-disjoint rings as there are (TASP)."""
+    """Rotates KV pieces on all edge-disjoint rings (TASP)."""
     check_places(ranks, ranks * max(1, (ranks - 1) // 2 * 2))
     rings, rank, steps = disjoint_rings(ranks), np.arange(ranks), list[Step]()
     queries, keys = sides(work, ranks, layout)
@@ -49,11 +49,11 @@ def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zig
 
 
 def disjoint_rings(ranks: int) -> list[Ints]:
-    """Rings of which no two have a link in common; one ring where there are fewer than 3 ranks."""
+    """Returns rings that share no link; a single ring for fewer than 3 ranks."""
     half, last = (ranks - 1) // 2, ranks - 1
     path = [0, *chain(*((k, -k) for k in range(1, half + 1)))][: 2 * half]
     turned = [[(x + turn) % (2 * half) for x in path] for turn in range(half)]
     if ranks % 2 == 0:  # one rank lies in the middle of every path
         turned = [[*p[:half], last, *p[half:]] for p in turned]
-    cycles = [np.array([*p, last - 1 + ranks % 2], np.int32) for p in turned]  # one closes them
+    cycles = [np.array([*p, last - 1 + ranks % 2], np.int32) for p in turned]  # one rank closes all
     return [*cycles, *(cycle[::-1] for cycle in cycles)] or [np.arange(ranks, dtype=np.int32)]

@@ -14,24 +14,24 @@ from ringloom.planner.ir import Pass, Plan
 from ringloom.planner.layouts import Layout, by_tokens
 from ringloom.planner.masks.mask import SideName
 from ringloom.planner.partitions import Partition
-from ringloom.planner.schedules.tour import carried, rotations, tour
+from ringloom.planner.schedules.tour import rotations, tour, travelling_tensors
 from ringloom.planner.workload import Workload
 
 
 def ring(
     work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "contiguous", grain: int = 0
 ) -> Plan:
-    """K and V travel one hop per round (Ring Attention section 3; Striped Attention section 3)."""
-    return around("kv", work, by_tokens(work, ranks, layout, grain), ranks, pass_)
+    """Rotates KV one hop per round (Ring Attention section 3; Striped Attention section 3)."""
+    return one_ring("kv", work, by_tokens(work, ranks, layout, grain), ranks, pass_)
 
 
-def around(side: SideName, work: Workload, partition: Partition, ranks: int, pass_: Pass) -> Plan:
-    """One side visits every rank; what it adds up, if anything, follows one step behind."""
+def one_ring(side: SideName, work: Workload, partition: Partition, ranks: int, pass_: Pass) -> Plan:
+    """Sends one side to every rank in turn; its sums, if any, follow one step behind."""
     visitors = partition.side(side).owned(ranks)
     stays = partition.side("kv" if side == "q" else "q").owned(ranks)
     following = (np.arange(ranks, dtype=np.int32) + 1) % ranks
     steps = tour(side, stays, rotations(visitors), [following] * ranks, pass_)
-    inputs, sums = carried(side, pass_)
+    inputs, sums = travelling_tensors(side, pass_)
     slots = dict.fromkeys(inputs, 2) | dict.fromkeys(sums if ranks > 1 else (), 3)
     buffers = tuple((t, n * visitors.shape[1]) for t, n in slots.items())
     return Plan("ring", work, ranks, partition, pass_, (), buffers, tuple(steps))

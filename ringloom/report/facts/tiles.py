@@ -19,7 +19,7 @@ from ringloom.planner.analysis.tiles import tiles
 from ringloom.planner.ir import Plan
 from ringloom.planner.layouts import cut, split
 from ringloom.planner.masks.areas import areas, sizes
-from ringloom.planner.partitions import Ints, Ranges, shifted
+from ringloom.planner.partitions import Ints, Ranges, shift
 from ringloom.views.units import counted, numbers, size
 
 PIXELS = 96  # along an edge of the picture; each piece gets a whole number of them
@@ -171,7 +171,7 @@ def _heads(plan: Plan) -> tuple[NDArray[np.int64], ...]:
 def _shares(plan: Plan, q: tuple[Ranges, ...], kv: tuple[Ranges, ...]) -> NDArray[np.float64]:
     """Returns the exact share of allowed pairs of every pixel: [q pixels, kv pixels]."""
     offset = plan.workload.offset
-    rows = [shifted(p, offset) for p in _pieces(q)]
+    rows = [shift(p, offset) for p in _pieces(q)]
     columns = _pieces(kv)
     count = areas(plan.workload.mask.region(), rows, columns)
     full = np.multiply.outer(sizes(rows), sizes(columns))

@@ -8,7 +8,7 @@ from math import prod
 from ringloom.csv_rows import records
 from ringloom.planner.ir import TENSORS, Pass
 from ringloom.planner.masks import Full
-from ringloom.planner.planning import REGULAR, plan
+from ringloom.planner.planning import NO_PASSES, plan
 from ringloom.planner.workload import Workload
 from ringloom.reproduce import DATA
 from ringloom.reproduce.formulas.counts import sent_blocks
@@ -35,7 +35,7 @@ def hops(schedule: str, pass_: Pass, ranks: int) -> dict[str, float]:
     In the whole loop, nothing trimmed.
     """
     work = Workload(seq=64 * ranks, heads=4, head_dim=128, mask=Full())
-    loop = plan(schedule, work, ranks, pass_=pass_, passes=REGULAR)
+    loop = plan(schedule, work, ranks, pass_=pass_, passes=NO_PASSES)
     return {name: float(every) for name, (every, _) in sent_blocks(loop).items()}
 
 

@@ -1,24 +1,24 @@
-"""Tables as arrays, in numpy alone: blocks, steps, and tiles cut by a mask; for planning, too."""
+"""Tables as numpy arrays: blocks, steps, and tiles cut by a mask; the planner uses them too."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-nowhere = 2**30  # stands for no slot, no token, no tile
+nowhere = 2**30  # index of no slot, token or tile
 
 
 class Side(NamedTuple):
-    """The blocks of queries, or of keys; -1 stands for none."""
+    """The blocks of queries, or of keys; -1 is padding."""
 
     at: np.ndarray  # positions [blocks, tokens]
-    tokens: np.ndarray  # where these tokens are in the shard of their owner [blocks, tokens]
-    heads: np.ndarray  # the first head of each block, and how many [blocks, 2]
+    tokens: np.ndarray  # indices of these tokens in their owner's shard [blocks, tokens]
+    heads: np.ndarray  # first head and number of heads of each block [blocks, 2]
     own: np.ndarray  # the blocks of each rank [ranks, most]
 
 
 def side_of(blocks: Any, shards: Sequence[np.ndarray], heads: int) -> Side:
-    """The side of blocks [owner, [first row, end], [first head, end] if not all]; -1 is padding."""
+    """Return the side of blocks [owner, [first row, end], [first head, end] if not all heads]."""
     real = [np.flatnonzero(shard >= 0) for shard in shards]
     tokens = [real[owner][slice(*rows)] for owner, rows, *_ in blocks]
     at = [shards[owner][x] for (owner, *_), x in zip(blocks, tokens, strict=True)]
@@ -28,16 +28,16 @@ def side_of(blocks: Any, shards: Sequence[np.ndarray], heads: int) -> Side:
 
 
 class Steps(NamedTuple):
-    """The steps of a pass: slots of each tensor, sections of steps that send alike, numbers."""
+    """The steps of a pass: slots per tensor, sections of steps with equal messages, tables."""
 
     slots: dict[str, int]
     sections: list[Any]
-    moves: np.ndarray  # slots that leave and that are filled, hop by hop [steps, ranks, slots]
-    tiles: np.ndarray  # what a rank attends [steps, ranks, most, numbers]
+    moves: np.ndarray  # slots to send and to fill, hop by hop [steps, ranks, slots]
+    tiles: np.ndarray  # tiles that a rank attends [steps, ranks, most, numbers]
 
 
 def steps_of(table: dict[str, Any]) -> Steps:
-    """The steps of a pass in a table."""
+    """Return the steps of a pass in a table."""
     width = 2 + len(table["SLOTS"])  # numbers of a tile
     shape = len(table["MOVES"]), len(table["MOVES"][0])
     rows = ([np.ravel(row) for step in table[name] for row in step] for name in ("MOVES", "TILES"))
@@ -48,7 +48,7 @@ def steps_of(table: dict[str, Any]) -> Steps:
 
 
 def in_rows(rows: Sequence[Any], least: int = 1) -> np.ndarray:
-    """Rows of different lengths as one array, with -1 behind them."""
+    """Return rows of different lengths as one array, padded with -1."""
     width = max([least, *map(len, rows)])
     return np.array([np.pad(x, (0, width - len(x)), constant_values=-1) for x in rows], np.int32)
 
@@ -56,10 +56,10 @@ def in_rows(rows: Sequence[Any], least: int = 1) -> np.ndarray:
 def calls_of(
     tiles: np.ndarray, queries: Side, keys: Side, offset: int, boxes: Any, most: int
 ) -> np.ndarray:
-    """Tiles [steps, ranks, n, numbers] cut by boxes: [steps, ranks, most, numbers + 6].
+    """Cut tiles [steps, ranks, n, numbers] by boxes: [steps, ranks, most, numbers + 6].
 
-    Query i is at the aligned position i + offset. Raises ValueError where a rank has more than
-    `most` calls in a step.
+    Query i is at the aligned position i + offset. Raises ValueError if a rank has more than `most`
+    calls in a step.
     """
     spans, kv_spans = spans_of(queries.at) + offset, spans_of(keys.at)
     calls = np.full((*tiles.shape[:2], most, tiles.shape[3] + 6), nowhere, np.int32)
@@ -74,12 +74,12 @@ def calls_of(
                 near &= (low <= d - a) & (c - b <= high)
                 rows += [np.append(tile, box) for box in bounds[near]]
         if len(rows) > most:
-            raise ValueError(f"{len(rows)} calls in step {step}, but there is room for {most}")
+            raise ValueError(f"step {step} needs {len(rows)} calls, but max_calls is {most}")
         calls[step, rank, : len(rows)] = np.array(rows, np.int64).reshape(-1, calls.shape[3])
     return calls
 
 
 def spans_of(at: np.ndarray) -> np.ndarray:
-    """The first and the last position of each block [blocks, 2]; of none a span before all."""
+    """Return first and last position of each block [blocks, 2]; (2**29, -1) for empty blocks."""
     first = np.where(at < 0, 2**29, at).min(1)
     return np.stack([first, at.max(1)], 1)

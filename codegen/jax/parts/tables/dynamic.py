@@ -1,4 +1,4 @@
-"""A program that takes its tables as an argument: tables of a mask, and the function to call."""
+"""A program that takes tables as an argument: tables of a mask, and the function to call."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from ringloom.codegen.jax.parts.function import refuse_second_derivatives, sharded
+from ringloom.codegen.jax.parts.function import refuse_second_derivatives, sharded_call
 from ringloom.codegen.jax.parts.tables.arrays import calls_of
 from ringloom.codegen.jax.parts.tables.table import (
     key_blocks,
@@ -37,16 +37,16 @@ def attention(
     batch_axis: str | None = None,
     head_axis: str | None = None,
 ) -> jax.Array:
-    """Exact attention of a sequence that is sharded over `axis` of a mesh.
+    """Compute exact attention over a sequence that is sharded over `axis` of a mesh.
 
-    q, and the result: [batch, heads, tokens, head_dim], k and v: [batch, KV heads, ...]; tokens in
-    layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that shard those, too.
-    tables: those of a mask; where JAX traces those of another program, the result is NaN.
-    Shapes are those of whole arrays, alike on all hosts. Raises ValueError for tokens that do not
-    make the shards of the layout, other heads, mixed or other types, and meshes of another size.
+    q and the result: [batch, heads, tokens, head_dim], k and v: [batch, KV heads, ...]; tokens in
+    layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that shard those too.
+    tables: those of a mask; the result is NaN if JAX traces the tables of another program.
+    Shapes are global and equal on all hosts. Raises ValueError for a length that does not fit the
+    layout, wrong head counts, mixed or non-float dtypes, and meshes of the wrong size.
     """
     fit = jnp.where(check_tables(tables), 1, jnp.nan)
-    run, spec = sharded(q, k, v, mesh, axis, batch_axis, head_axis)
+    run, spec = sharded_call(q, k, v, mesh, axis, batch_axis, head_axis)
     return run(in_specs=(spec, spec, spec, PartitionSpec()))(q, k, v, tables) * fit
 
 
@@ -56,7 +56,7 @@ def local_attention(q, k, v, tables, axis):
 
 
 def forward(q, k, v, tables, axis):
-    """Output, and what the backward pass needs."""
+    """Return output and residuals."""
     out, saved = run_forward(q, k, v, axis, tables["forward"])
     return out, (*saved, tables)
 
@@ -64,21 +64,21 @@ def forward(q, k, v, tables, axis):
 if BACKWARD:
 
     def backward(axis, saved, dout):
-        """Gradients of a device's queries, keys and values; tables have none."""
+        """Return gradients of a device's queries, keys and values; None for the tables."""
         *arrays, tables = saved
         return *run_backward(axis, arrays, dout, tables["backward"]), None
 
 
-once = jax.custom_jvp(backward, nondiff_argnums=(0,))
-once.defjvp(refuse_second_derivatives)
-local_attention.defvjp(forward, once)
+backward_rule = jax.custom_jvp(backward, nondiff_argnums=(0,))
+backward_rule.defjvp(refuse_second_derivatives)
+local_attention.defvjp(forward, backward_rule)
 
 
-# ---- Tables: the mask cut into calls, one band in one box of a tile each.
+# ---- Tables: the mask as calls, each one band in one box of a tile.
 
 
 def meeting(i, j, i0, i1, j0, j1, low, high):
-    """Positions of a block of queries and of a block of keys in a box, and which pairs count."""
+    """Return positions of a query block and a key block in a box, and the mask of their pairs."""
     rows, cols = jnp.asarray(query_blocks.at)[i], jnp.asarray(key_blocks.at)[j]
     aligned = rows + (KV_SEQ - SEQ)
     rows = jnp.where((i0 <= aligned) & (aligned < i1), rows, -1)
@@ -87,11 +87,11 @@ def meeting(i, j, i0, i1, j0, j1, low, high):
 
 
 def make_tables(boxes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """The tables of a mask, which is a list of disjoint boxes (i0, i1, j0, j1, low, high).
+    """Return the tables of a mask, given as disjoint boxes (i0, i1, j0, j1, low, high).
 
-    Query i, counted so that the last query meets the last key, sees key j if i0 <= i < i1,
-    j0 <= j < j1 and low <= j - i <= high in one of them. Raises ValueError for boxes that share a
-    pair, and for a mask that needs more than PLAN["max_calls"] calls of a rank in a step.
+    Query i, aligned so that the last query has the position of the last key, sees key j if
+    i0 <= i < i1, j0 <= j < j1 and low <= j - i <= high in one box. Raises ValueError for boxes that
+    share a pair, and for a mask that needs more than PLAN["max_calls"] calls per rank and step.
     """
     refuse_overlaps(np.array(boxes, np.int64).reshape(-1, 6))
     most: Any = PLAN["max_calls"]
@@ -101,30 +101,32 @@ def make_tables(boxes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
 
 
 def refuse_overlaps(boxes):
-    """Raise ValueError where two boxes share a pair, which would count twice."""
-    ends = np.array([1, -1, 1, -1, 1, -1])  # those that begin, and those that end
+    """Raise ValueError if two boxes share a pair, which would count twice."""
+    ends = np.array([1, -1, 1, -1, 1, -1])  # 1: lower bounds, -1: upper bounds
     for n, box in enumerate(boxes):
         i0, i1, j0, j1, low, high = (np.maximum(boxes[:n] * ends, box * ends) * ends).T
         near = (np.maximum(low, j0 - i1 + 1) <= np.minimum(high, j1 - 1 - i0)) & (i0 < i1)
         if (near & (j0 < j1)).any():
-            raise ValueError(f"box {n} {box.tolist()} shares a pair with one before it")
+            raise ValueError(f"box {n} {box.tolist()} shares a pair with an earlier box")
 
 
 def load(path: str) -> dict[str, np.ndarray]:
-    """The tables in a file, as `ringloom tables jax` writes it."""
+    """Load the tables in a file written by `ringloom tables jax`."""
     with np.load(path) as file:
         return dict(file)
 
 
 def check_tables(tables):
-    """Raise ValueError for tables of another program; if JAX traces them, say if they fit."""
+    """Raise ValueError for tables of another program; return whether they fit, perhaps traced."""
     for name, steps in passes.items():
         shape = *steps.tiles.shape[:2], PLAN["max_calls"], steps.tiles.shape[3] + 6
         if tables[name].shape != shape:
-            raise ValueError(f"tables {name} are {[*tables[name].shape]}, not {[*shape]}")
+            raise ValueError(f"tables {name} have shape {[*tables[name].shape]}, not {[*shape]}")
     fit = jnp.asarray(tables["plan"]) == IDENTITY
     if not isinstance(fit, jax.core.Tracer) and not fit:
-        raise ValueError(f"tables of plan {int(tables['plan'])}, not {IDENTITY}")
+        raise ValueError(
+            f"these tables are for plan {int(tables['plan'])}, not for plan {IDENTITY}"
+        )
     return fit
 
 
@@ -132,10 +134,10 @@ def check_tables(tables):
 
 
 def allowed(i, j):
-    """The mask of the self-check: causal within two documents, of which one begins at CUT."""
+    """Return the mask of the self-check: causal within two documents, the second from CUT on."""
     return ((i < CUT) == (j < CUT)) & (j <= i)
 
 
 def example():
-    """The tables of this mask."""
+    """Return the tables of this mask."""
     return make_tables([(a, b, a, b, -KV_SEQ, 0) for a, b in ((0, CUT), (CUT, KV_SEQ))])

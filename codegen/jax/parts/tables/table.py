@@ -1,4 +1,4 @@
-"""The interpreter of a table program: one scan per section of steps that send alike."""
+"""The interpreter of a table program: one scan per section of steps with equal messages."""
 
 from functools import partial
 from typing import Any
@@ -8,7 +8,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from ringloom.codegen.jax.parts.masked import attend_masked, attend_masked_backward, merge, wide
+from ringloom.codegen.jax.parts.masked import (
+    accum_dtype,
+    attend_masked,
+    attend_masked_backward,
+    merge,
+)
 from ringloom.codegen.jax.parts.stubs import allowed, kv_positions, positions
 from ringloom.codegen.jax.parts.tables.arrays import nowhere, side_of, steps_of
 
@@ -25,11 +30,11 @@ places_of_keys = kv_positions if APART else positions
 query_blocks = side_of(TABLES["QUERIES"], [positions(n) for n in range(RANKS)], HEADS)
 key_blocks = side_of(TABLES["KEYS"], [places_of_keys(n) for n in range(RANKS)], KV_HEADS)
 passes = {name: steps_of(table) for name, table in TABLES["PASSES"].items()}
-absent = {"OUT": (0, -jnp.inf), "DQ": (0,), "DKV": (0, 0)}  # what a sum is where there is none
+absent = {"OUT": (0, -jnp.inf), "DQ": (0,), "DKV": (0, 0)}  # values of absent sums
 
 
 def run_forward(q, k, v, axis, tiles):
-    """Output, and what the backward pass needs, named for checkpoint policies."""
+    """Return output and residuals, with names for checkpoint policies."""
     rank, steps = lax.axis_index(axis), passes["forward"]
     out = jnp.zeros((*q.shape[:-1], V_HEAD_DIM), q.dtype)
     state = begin({"Q": [q], "KV": [k, v], "OUT": [out, q[..., :1]]}, steps.slots, rank, {})
@@ -43,17 +48,17 @@ def run_forward(q, k, v, axis, tiles):
 if not DYNAMIC:
 
     def forward(q, k, v, axis):
-        """Output, and what the backward pass needs."""
+        """Return output and residuals."""
         return run_forward(q, k, v, axis, passes["forward"].tiles)
 
 
 if BACKWARD:
 
     def run_backward(axis, saved, dout, tiles):
-        """Gradients of a rank's queries, keys and values."""
+        """Return the gradients of a rank's queries, keys and values."""
         q, k, v, out, lse, *kept = saved
         rank, steps = lax.axis_index(axis), passes["backward"]
-        delta = (dout.astype(wide(q)) * out).sum(-1, keepdims=True)
+        delta = (dout.astype(accum_dtype(q)) * out).sum(-1, keepdims=True)
         arrays = {"Q": [q], "DOUT": [dout], "STATS": [lse, delta], "KV": [k, v]}
         arrays |= {"DQ": [q], "DKV": [k, v]}
         held = dict(zip(TABLES["KEPT"], kept, strict=False))  # none if no forward pass ran
@@ -66,12 +71,12 @@ if BACKWARD:
     if not DYNAMIC:
 
         def backward(axis, saved, dout):
-            """Gradients of a rank's queries, keys and values."""
+            """Return the gradients of a rank's queries, keys and values."""
             return run_backward(axis, saved, dout, passes["backward"].tiles)
 
 
 def run(steps, tiles, state, attend, axis):
-    """Run all steps of a pass, those of a section in one scan."""
+    """Run all steps of a pass, one scan per section."""
     rank, at = lax.axis_index(axis), 0
     for count, hops in steps.sections:
         own = [jnp.asarray(x[at : at + count])[:, rank] for x in (steps.moves, tiles)]
@@ -81,28 +86,28 @@ def run(steps, tiles, state, attend, axis):
 
 
 def run_step(hops, attend, axis, state, row):
-    """One step: what is sent leaves first, then tiles are attended, then all arrives."""
+    """Run one step: messages leave, tiles are attended, then messages arrive."""
     (slots, tiles), arriving = row, []
     for name, by, finished, width, senders in hops:
         leave, arrive, slots = slots[:width], slots[width : 2 * width], slots[2 * width :]
-        blocks = taken(state, name, leave)
+        blocks = get_slots(state, name, leave)
         if name in absent:
-            state = state | {name: replaced(state[name], leave, absent[name])}
-        if finished:  # nothing will be added to them: they are sent in the type of the model
+            state = state | {name: set_slots(state[name], leave, absent[name])}
+        if finished:  # complete sums are sent in the dtype of the inputs
             blocks = [x.astype(state["Q"][0].dtype) if x.shape[-1] > 1 else x for x in blocks]
         pairs = [(rank, (rank + by) % RANKS) for rank in senders]
         arriving.append((name, arrive, lax.ppermute(blocks, axis, pairs)))
     state = lax.fori_loop(0, (tiles[:, 0] < nowhere).sum(), lambda n, x: attend(x, tiles[n]), state)
     for name, arrive, blocks in arriving:
-        state = added(state, name, arrive, blocks)
+        state = add_to_slots(state, name, arrive, blocks)
     return state, None
 
 
-# ---- Slots: all blocks that a rank has of a tensor.
+# ---- Slots: the blocks of each tensor on a rank.
 
 
 def begin(arrays, sizes, rank, held):
-    """The slots of each tensor: a rank's own blocks, those that it holds, and room; no sums yet."""
+    """Return the slots of each tensor: own blocks, kept copies and free slots; empty sums."""
     state = {}
     for name, shards in arrays.items():
         blocks = [from_shard(x, key_blocks if "KV" in name else query_blocks, rank) for x in shards]
@@ -111,36 +116,38 @@ def begin(arrays, sizes, rank, held):
         shapes = [(sizes[name], *x.shape[1:]) for x in blocks]
         if name in absent:
             sums = zip(shapes, absent[name], strict=True)
-            state[name] = [jnp.full(shape, nothing, wide(shards[0])) for shape, nothing in sums]
+            state[name] = [
+                jnp.full(shape, nothing, accum_dtype(shards[0])) for shape, nothing in sums
+            ]
         else:
             copies = zip(shapes, blocks, strict=True)
             state[name] = [jnp.zeros(shape, x.dtype).at[: len(x)].set(x) for shape, x in copies]
     return state
 
 
-def taken(state, name, slots):
-    """The blocks in some slots of a tensor; nothing where there is no slot."""
+def get_slots(state, name, slots):
+    """Return the blocks in some slots of a tensor, empty values for `nowhere`."""
     pairs = zip(state[name], absent.get(name, (0, 0)), strict=False)
     return [x.at[slots].get(mode="fill", fill_value=fill) for x, fill in pairs]
 
 
-def replaced(arrays, slots, blocks):
-    """The arrays of a tensor with other blocks in some slots."""
+def set_slots(arrays, slots, blocks):
+    """Replace the blocks in some slots of a tensor."""
     pairs = zip(arrays, blocks, strict=True)
     return [x.at[slots].set(block, mode="drop") for x, block in pairs]
 
 
-def added(state, name, slots, blocks):
-    """The state with blocks in some slots: copies, or sums added to those that are there."""
+def add_to_slots(state, name, slots, blocks):
+    """Put blocks into some slots: store copies, add sums."""
     if name == "OUT":
-        blocks = merge(*taken(state, name, slots), *blocks)
+        blocks = merge(*get_slots(state, name, slots), *blocks)
     elif name in absent:
-        blocks = [x + y for x, y in zip(taken(state, name, slots), blocks, strict=True)]
-    return state | {name: replaced(state[name], slots, blocks)}
+        blocks = [x + y for x, y in zip(get_slots(state, name, slots), blocks, strict=True)]
+    return state | {name: set_slots(state[name], slots, blocks)}
 
 
-def places(side, rank):
-    """Where in its shard a rank's own blocks are, heads and tokens; nowhere for none."""
+def shard_index(side, rank):
+    """Return the indices of a rank's own blocks in its shard: heads, tokens; `nowhere` for none."""
     own = jnp.asarray(side.own)[rank]
     tokens = jnp.asarray(side.tokens)[own]
     tokens = jnp.where((own[:, None] >= 0) & (tokens >= 0), tokens, nowhere)
@@ -153,20 +160,20 @@ def places(side, rank):
         return heads[:, :, None], tokens[:, None]
 
 
-blocks_axis = 2 if ANY_HEADS else 1  # the axis of blocks in what an index by `places` gives
+blocks_axis = 2 if ANY_HEADS else 1  # the axis of blocks after indexing by `shard_index`
 
 
 def from_shard(x, side, rank):
-    """The blocks that a rank owns, of its shard [batch, heads, tokens, width]."""
-    blocks = x.at[:, *places(side, rank)].get(mode="fill", fill_value=0)
+    """Return the blocks that a rank owns, from its shard [batch, heads, tokens, width]."""
+    blocks = x.at[:, *shard_index(side, rank)].get(mode="fill", fill_value=0)
     return jnp.moveaxis(blocks, blocks_axis, 0)
 
 
 def into_shard(blocks, like, side, rank):
-    """The shard of a rank, from the first of some slots, which hold the blocks that it owns."""
+    """Return the shard of a rank from the first slots, which hold the blocks that it owns."""
     blocks = jnp.moveaxis(blocks[: side.own.shape[1]], 0, blocks_axis)
     shard = jnp.zeros((*like.shape[:3], blocks.shape[-1]), blocks.dtype)
-    return shard.at[:, *places(side, rank)].set(blocks, mode="drop")
+    return shard.at[:, *shard_index(side, rank)].set(blocks, mode="drop")
 
 
 # ---- Tiles: a block of queries and a block of keys, under the mask.
@@ -174,12 +181,12 @@ def into_shard(blocks, like, side, rank):
 if not DYNAMIC:
 
     def meeting(i, j):
-        """Positions of a block of queries and of a block of keys, and which pairs count."""
+        """Return positions of a query block and a key block, and the mask of their pairs."""
         return jnp.asarray(query_blocks.at)[i], jnp.asarray(key_blocks.at)[j], allowed
 
 
 def attend_tile(state, tile):
-    """Add what a block of queries finds among a block of keys."""
+    """Attend a block of queries to a block of keys, and merge the result."""
     i, j, q, kv, out, *box = tile
     q, kv = state["Q"][0][q], [x[kv] for x in state["KV"]]
     if ANY_HEADS:
@@ -188,11 +195,11 @@ def attend_tile(state, tile):
         head, meets = kv_heads_of(i, j)
         part, lse = attend_masked(q, [x[:, head] for x in kv], *meeting(i, j, *box))
         part = jnp.where(meets, part, 0), jnp.where(meets, lse, -jnp.inf)
-    return added(state, "OUT", out[None], [x[None] for x in part])
+    return add_to_slots(state, "OUT", out[None], [x[None] for x in part])
 
 
 def attend_tile_backward(state, tile):
-    """Add the gradients of a block of queries and a block of keys."""
+    """Add the gradients of the attention of a block of queries to a block of keys."""
     i, j, q, dout, stats, kv, dq, dkv, *box = tile
     slots = {"Q": q, "DOUT": dout, "STATS": stats, "KV": kv}
     *queries, k, v = (x[n] for name, n in slots.items() for x in state[name])
@@ -204,13 +211,13 @@ def attend_tile_backward(state, tile):
         grads = attend_masked_backward(queries, keys, *meeting(i, j, *box))
         dq_part, parts = jax.tree.map(lambda x: jnp.where(meets, x, 0), grads)
         pairs = zip((k, v), parts, strict=True)
-        parts = [jnp.zeros(x.shape, wide(x)).at[:, head].add(y) for x, y in pairs]
-    state = added(state, "DQ", dq[None], [dq_part[None]])
-    return added(state, "DKV", dkv[None], [x[None] for x in parts])
+        parts = [jnp.zeros(x.shape, accum_dtype(x)).at[:, head].add(y) for x, y in pairs]
+    state = add_to_slots(state, "DQ", dq[None], [dq_part[None]])
+    return add_to_slots(state, "DKV", dkv[None], [x[None] for x in parts])
 
 
 def kv_heads_of(i, j):
-    """Which head of a block of keys each head of a block of queries meets, and if it meets one."""
+    """Return the head of a key block that each head of a query block uses, and if there is one."""
     (first, count), (kv_first, kv_count) = (
         jnp.asarray(query_blocks.heads)[i],
         jnp.asarray(key_blocks.heads)[j],

@@ -1,101 +1,101 @@
-"""Attention added to accumulators: some queries, some keys, the sums that they change."""
+"""Adds the attention of some queries and keys to accumulators."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from ringloom.codegen.jax.parts.kernels import attend, attend_backward
-from ringloom.codegen.jax.parts.masked import merge, wide
+from ringloom.codegen.jax.parts.masked import accum_dtype, merge
 from ringloom.codegen.jax.parts.stubs import kv_positions, positions
 from ringloom.codegen.jax.parts.tiles import attend_tile, attend_tile_backward
 
 RANKS = SEQ = KV_SEQ = 1
 Arrays = list[jax.Array]
 
-# ---- Accumulators: partial attention is merged, partial gradients are added.
+# ---- Accumulators: merge partial attention and add partial gradients.
 
-every = slice(None)
+all_tokens = slice(None)
 
 
-def merge_attention(output, queries, kv, causal=False, rows=every, cols=every):
-    """Attend some queries to some keys, and merge the result into partial attention."""
+def merge_attention(output, queries, kv, causal=False, rows=all_tokens, cols=all_tokens):
+    """Attend queries to keys, and merge the result into partial attention."""
     (q,) = tokens(queries, rows)
     return merge_output(output, attend(q, tokens(kv, cols), causal), rows)
 
 
-def add_gradients(dq, dkv, queries, kv, causal=False, rows=every, cols=every):
-    """Add the gradients that some queries and some keys give each other."""
+def add_gradients(dq, dkv, queries, kv, causal=False, rows=all_tokens, cols=all_tokens):
+    """Add the gradients of the attention of queries to keys."""
     dq_part, dkv_part = attend_backward(tokens(queries, rows), tokens(kv, cols), causal)
     return add(dq, [dq_part], rows), add(dkv, dkv_part, cols)
 
 
-def merge_tiles(output, queries, kv, at, kv_at, rows=every, cols=every, piece=0):
-    """Attend what the mask leaves of tokens at these positions, and merge it."""
+def merge_tiles(output, queries, kv, at, kv_at, rows=all_tokens, cols=all_tokens, piece=0):
+    """Attend tokens at these positions under the mask, and merge the result."""
     (q,) = tokens(queries, rows)
     part = attend_tile(q, tokens(kv, cols), at[rows], kv_at[cols], piece)
     return merge_output(output, part, rows)
 
 
-def add_tile_gradients(dq, dkv, queries, kv, at, kv_at, rows=every, cols=every, piece=0):
-    """Add the gradients of what the mask leaves of tokens at these positions."""
+def add_tile_gradients(dq, dkv, queries, kv, at, kv_at, rows=all_tokens, cols=all_tokens, piece=0):
+    """Add the gradients of the attention of tokens at these positions under the mask."""
     queries, kv = tokens(queries, rows), tokens(kv, cols)
     dq_part, dkv_part = attend_tile_backward(queries, kv, at[rows], kv_at[cols], piece)
     return add(dq, [dq_part], rows), add(dkv, dkv_part, cols)
 
 
-def merge_output(output, part, rows=every):
-    """Merge partial attention, output and log-sum-exp, into that of some queries."""
+def merge_output(output, part, rows=all_tokens):
+    """Merge partial attention (output, log-sum-exp) into that of some queries."""
     return with_tokens(output, rows, merge(*tokens(output, rows), *part))
 
 
 def merge_all(output, parts, count):
-    """Merge the partial attention of several ranks, one after the other in `parts`."""
+    """Merge the partial attention of `count` ranks, concatenated in `parts`."""
     for part in zip(*(jnp.split(x, count) for x in parts), strict=True):
         output = merge_output(output, part)
     return output
 
 
-def add(sums, part, where=every):
+def add(sums, part, where=all_tokens):
     """Add partial gradients to those of some tokens."""
     total = [x + y for x, y in zip(tokens(sums, where), part, strict=True)]
     return with_tokens(sums, where, total)
 
 
 def tokens(arrays, where):
-    """Some tokens of each array."""
+    """Select tokens of each array."""
     return [x[:, :, where] for x in arrays]
 
 
 def with_tokens(arrays, where, new):
-    """Arrays with others in place of some of their tokens."""
-    # no scatter, whose empty indices XLA cannot split in a scan
+    """Replace some tokens of each array."""
+    # Not a scatter: XLA cannot partition its empty indices in a scan.
     start = where.start or 0
     both = zip(arrays, new, strict=True)
     return [lax.dynamic_update_slice_in_dim(x, y, start, 2) for x, y in both]
 
 
 def heads(arrays, slices, number):
-    """One of so many slices of the heads of each array."""
+    """Select one of `slices` slices of the heads of each array."""
     sizes = [x.shape[1] // slices for x in arrays]
     both = zip(arrays, sizes, strict=True)
     return [lax.dynamic_slice_in_dim(x, number * size, size, 1) for x, size in both]
 
 
 def with_heads(arrays, new, slices, number):
-    """Arrays with others in place of one of so many slices of their heads."""
+    """Replace one of `slices` slices of the heads of each array."""
     starts = [number * (x.shape[1] // slices) for x in arrays]
     both = zip(arrays, new, starts, strict=True)
     return [lax.dynamic_update_slice_in_dim(x, y, start, 1) for x, y, start in both]
 
 
 def some_heads(arrays, slices, where):
-    """Some of so many slices of the heads of each array."""
+    """Select several of `slices` slices of the heads of each array."""
     parts = [x.reshape(len(x), slices, -1, *x.shape[2:])[:, where] for x in arrays]
     return [x.reshape(len(x), -1, *x.shape[3:]) for x in parts]
 
 
 def with_some_heads(arrays, new, slices, where):
-    """Arrays with others in place of some of so many slices of their heads."""
+    """Replace several of `slices` slices of the heads of each array."""
 
     def placed(x, y):
         parts = x.reshape(len(x), slices, -1, *x.shape[2:])
@@ -106,55 +106,55 @@ def with_some_heads(arrays, new, slices, where):
 
 
 def repeat_heads(arrays, copies):
-    """So many copies of each head, beside each other: for fewer heads than ranks."""
+    """Repeat each head `copies` times in a row, for fewer heads than ranks."""
     return [jnp.repeat(x, copies, 1) for x in arrays]
 
 
 def add_repeated(gradients, copies):
-    """Gradients of heads, given those of so many copies of each."""
+    """Sum the gradients of `copies` copies of each head."""
     return [x.reshape(len(x), -1, copies, *x.shape[2:]).sum(2) for x in gradients]
 
 
 def merge_one_slice(attend, slices, number, output, queries, *given, **how):
-    """Attend with one of so many slices of the heads of the queries, and merge the result."""
+    """Attend one of `slices` slices of the query heads, and merge the result."""
     own, queries = (heads(x, slices, number) for x in (output, queries))
     return with_heads(output, attend(own, queries, *given, **how), slices, number)
 
 
 def add_one_slice(attend, slices, number, dq, dkv, queries, *given, **how):
-    """Add the gradients that one of so many slices of the heads of the queries has a part in."""
+    """Add the gradients of one of `slices` slices of the query heads."""
     own, queries = (heads(x, slices, number) for x in (dq, queries))
     part, dkv = attend(own, dkv, queries, *given, **how)
     return with_heads(dq, part, slices, number), dkv
 
 
 def zero_output(queries, v):
-    """Begin partial attention: output, and log-sum-exp [batch, heads, tokens, 1] of no keys."""
+    """Return partial attention to no keys: output, log-sum-exp [batch, heads, tokens, 1]."""
     (q,) = queries
-    out = jnp.zeros((*q.shape[:3], v.shape[3]), wide(q))
+    out = jnp.zeros((*q.shape[:3], v.shape[3]), accum_dtype(q))
     return [out, jnp.full_like(out[..., :1], -jnp.inf)]
 
 
 def zeros(arrays):
-    """Begin partial gradients of some arrays."""
-    return [jnp.zeros(x.shape, wide(x)) for x in arrays]
+    """Return zero gradients of some arrays."""
+    return [jnp.zeros(x.shape, accum_dtype(x)) for x in arrays]
 
 
 def clear(sums, where):
-    """Partial gradients, zero for some tokens."""
+    """Zero partial gradients of some tokens."""
     return with_tokens(sums, where, [jnp.zeros_like(x) for x in tokens(sums, where)])
 
 
 def narrow(sums, like):
-    """Complete sums in the type of the inputs."""
+    """Round complete sums to the dtype of the inputs."""
     return [x.astype(like.dtype) for x in sums]
 
 
 def positions_at(rank, seq=SEQ):
-    """The positions of the tokens on a rank, or on several ranks each."""
+    """Return the positions of the tokens on a rank, or on each of several ranks."""
     return jnp.array([positions(r, seq) for r in range(RANKS)])[rank]
 
 
 def kv_positions_at(rank, seq=KV_SEQ):
-    """The positions of the keys on a rank, or on several ranks each."""
+    """Return the positions of the keys on a rank, or on each of several ranks."""
     return jnp.array([kv_positions(r, seq) for r in range(RANKS)])[rank]

@@ -1,4 +1,4 @@
-"""Messages between ranks: what every rank gets of the arrays that it gives."""
+"""Messages between ranks: each function sends arrays and returns what arrives."""
 
 import jax.numpy as jnp
 from jax import lax
@@ -7,55 +7,55 @@ from jax import lax
 
 
 def exchange(x, axis, pairs, other=None):
-    """Give arrays to one rank, by pairs of sender and receiver.
+    """Send arrays by pairs of sender and receiver.
 
-    A rank to which nothing comes has `other`, or zeros.
+    A rank that receives nothing returns `other`, or zeros.
     """
     came = lax.ppermute(x, axis, pairs)
     return came if other is None else receive(came, other, axis, pairs)
 
 
 def receive(came, other, axis, pairs):
-    """Arrays that came by pairs of sender and receiver; `other` where nothing did."""
+    """Return the arrays that came by pairs of sender and receiver, or `other` if nothing came."""
     arrived = receives(axis, pairs)
     return [jnp.where(arrived, new, old) for new, old in zip(came, other, strict=True)]
 
 
 def exchange_output(x, axis, pairs):
-    """Give partial attention to one rank; where none comes, it is attention to no keys."""
+    """Send partial attention to one rank; without arrival, return attention to no keys."""
     out, lse = lax.ppermute(x, axis, pairs)
     return [out, jnp.where(receives(axis, pairs), lse, -jnp.inf)]
 
 
 def receives(axis, pairs):
-    """True on the ranks to which something comes."""
+    """Return True on the ranks that receive something."""
     return jnp.isin(lax.axis_index(axis), jnp.array([to for _, to in pairs], int))
 
 
 def gather(x, axis, groups=None):
-    """Collect the tokens of all ranks of a group, one rank after the other."""
+    """All-gather tokens within a group, in the order of ranks."""
     return [lax.all_gather(y, axis, axis=2, tiled=True, axis_index_groups=groups) for y in x]
 
 
 def reduce(x, axis, groups=None):
-    """Sum over a group what its ranks computed for our tokens of those gathered."""
+    """Reduce-scatter sums for gathered tokens to the ranks that own them."""
     rules = {"scatter_dimension": 2, "tiled": True, "axis_index_groups": groups}
     return [lax.psum_scatter(y, axis, **rules) for y in x]
 
 
 def swap(x, split, join, axis, groups=None):
-    """Give rank i of a group part i along one axis; join what all gave us along another."""
+    """All-to-all: split along one axis, join the received parts along another."""
     rules = {"tiled": True, "axis_index_groups": groups}
     return [lax.all_to_all(y, axis, split, join, **rules) for y in x]
 
 
 def broadcast(x, root, axis):
-    """The arrays of one rank, the root."""
+    """Broadcast the arrays of one rank, the root."""
     own = lax.axis_index(axis) == root
     return lax.psum([jnp.where(own, y, 0) for y in x], axis)
 
 
 def reduce_to(x, root, axis):
-    """The sums over all ranks at one of them, the root; zeros at the others."""
+    """Reduce arrays over all ranks to the root; other ranks get zeros."""
     own = lax.axis_index(axis) == root
     return [jnp.where(own, y, 0) for y in lax.psum(x, axis)]

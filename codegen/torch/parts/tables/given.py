@@ -1,4 +1,4 @@
-"""Tables as an argument: a plan with its mask and its layout, and attention by them."""
+"""Tables as an argument: a plan with its mask and its layout, and attention with them."""
 
 import hashlib
 import json
@@ -12,34 +12,37 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from ringloom.codegen.torch.parts.function import called
+from ringloom.codegen.torch.parts.function import checked_attention
 from ringloom.codegen.torch.parts.tables.memory import forms
 from ringloom.codegen.torch.parts.tables.table import group_of
 
 RANKS, HEADS, KV_HEADS, HEAD_DIM, FORMAT = 1, 1, 1, 1, 3
 PLAN: dict[str, Any] = {}
 
-# ---- Tables: a plan, its mask and its layout.
+# ---- Tables: a plan with its mask and its layout.
 
 
 class Tables(dict[str, Any]):
-    """A plan as `ringloom tables torch` writes it, or `example` makes one, alike on all ranks.
+    """A plan as written by `ringloom tables torch` or made by `example`; equal on all ranks.
 
-    Raises ValueError for arrays that are not those of a plan for this program. Make them once per
-    batch and keep them for all layers.
+    Make tables once per batch and use them for all layers. Raises ValueError for arrays that are
+    not a plan for this program.
     """
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         super().__init__()
         names = ("sizes", "scale", "mask", "q_order", "q_sizes", "kv_order", "kv_sizes", "steps")
         if missing := [name for name in names if name not in arrays]:
-            raise ValueError(f"tables without {', '.join(missing)}")
+            raise ValueError(f"these tables lack {', '.join(missing)}")
         values = [np.asarray(arrays[name]) for name in names]
         self.digest = hashlib.sha256(b"".join(x.tobytes() for x in values)).hexdigest()[:15]
         form, passes, ranks, self.seq, self.kv_seq, *heads = values[0].tolist()
         own = (FORMAT, RANKS, HEADS, KV_HEADS, HEAD_DIM, PLAN["scale"])
         if (theirs := (form, ranks, *heads, float(values[1]))) != own:
-            raise ValueError(f"tables of format, ranks, heads, dim and scale {theirs}, not {own}")
+            raise ValueError(
+                f"these tables were built for {theirs}, but this program needs {own}"
+                " (format, ranks, heads, KV heads, dim, scale)"
+            )
         self.both, self.boxes = passes == 2, [tuple(row) for row in values[2].tolist()]
         q, q_sizes, kv, kv_sizes, steps = values[3:]
         self.shards = {
@@ -52,35 +55,39 @@ class Tables(dict[str, Any]):
         known[self.name] = self
 
     def check(self) -> None:
-        """Raise ValueError for positions, blocks and messages that cannot be."""
+        """Raise ValueError for invalid positions, blocks or messages."""
         for side, tokens, blocks in (
             ("q", self.seq, self["QUERIES"]),
             ("kv", self.kv_seq, self["KEYS"]),
         ):
             order = torch.cat(self.shards[side])
             if len(self.shards[side]) != RANKS or order.sort()[0].tolist() != [*range(tokens)]:
-                raise ValueError(f"tables in which not every {side} token is on one rank")
+                raise ValueError(f"these tables do not put every {side} token on exactly one rank")
             for home, (first, end), *_ in blocks:
                 if not 0 <= first <= end <= len(self.shards[side][home]):
-                    raise ValueError(f"tables with rows {first} to {end} of rank {home}")
+                    raise ValueError(
+                        f"these tables have invalid rows {first} to {end} on rank {home}"
+                    )
         for steps in (*self["FORWARD"], *self["BACKWARD"]):
             for peer, tensor, number, _ in (x for step in steps for x in step[0] + step[1]):
                 blocks = self["KEYS" if tensor in ("KV", "DKV") else "QUERIES"]
                 if tensor not in forms or not (0 <= peer < RANKS and 0 <= number < len(blocks)):
-                    raise ValueError(f"tables with {tensor} block {number} and rank {peer}")
+                    raise ValueError(
+                        f"these tables have invalid {tensor} block {number}, rank {peer}"
+                    )
 
 
-known = WeakValueDictionary[str, Tables]()  # operators take tables by their name
+known = WeakValueDictionary[str, Tables]()  # operators receive tables by name
 
 
 def load(path: str) -> Tables:
-    """The tables in a file that `ringloom tables torch` wrote."""
+    """Load the tables in a file written by `ringloom tables torch`."""
     with np.load(path, allow_pickle=False) as file:
         return Tables({name: file[name] for name in file.files})
 
 
 def example(seq: int) -> Tables:
-    """Causal attention by an all-gather of keys and values: how tables are made."""
+    """Return tables for causal attention by an all-gather of keys and values."""
     cuts = [seq * rank // RANKS for rank in range(RANKS + 1)]
     blocks = [[rank, [0, b - a]] for rank, (a, b) in enumerate(pairwise(cuts))]
     forward, backward = list[Any](), list[Any]()
@@ -103,41 +110,41 @@ def example(seq: int) -> Tables:
     )
 
 
-# ---- Layout: where the tables say.
+# ---- Layout: as the tables say.
 
 
 def positions(rank: int, tables: Tables) -> Tensor:
-    """The positions of the queries on a rank, in the order of its shard."""
+    """Return the positions of the queries on a rank, in the order of its shard."""
     return tables.shards["q"][rank]
 
 
 def kv_positions(rank: int, tables: Tables) -> Tensor:
-    """The positions of the keys on a rank, in the order of its shard."""
+    """Return the positions of the keys on a rank, in the order of its shard."""
     return tables.shards["kv"][rank]
 
 
 def shard(x: Tensor, rank: int, tables: Tables, axis: int = 2, side: str = "q") -> Tensor:
-    """A rank's part of a whole tensor."""
+    """Return a rank's shard of a whole tensor."""
     return whole_of(x, tables, axis, side).index_select(
         axis, tables.shards[side][rank].to(x.device)
     )
 
 
 def unshard(parts: Iterable[Tensor], tables: Tables, axis: int = 2, side: str = "q") -> Tensor:
-    """The whole tensor in sequence order, from the parts of all ranks."""
+    """Return the whole tensor in sequence order, from the shards of all ranks."""
     whole = whole_of(torch.cat(list(parts), axis), tables, axis, side)
     return whole.index_select(axis, torch.cat(tables.shards[side]).argsort().to(whole.device))
 
 
 def whole_of(x: Tensor, tables: Tables, axis: int, side: str) -> Tensor:
-    """A whole tensor as it is; ValueError if it has other tokens than the tables."""
+    """Return a whole tensor; raise ValueError if its length is not that of the tables."""
     if x.shape[axis] != (tokens := sum(map(len, tables.shards[side]))):
-        raise ValueError(f"a layout of {tokens} tokens, not of {x.shape[axis]}")
+        raise ValueError(f"the layout has {tokens} tokens, not {x.shape[axis]}")
     return x
 
 
 def allowed(i: Tensor, tables: Tables) -> Tensor:
-    """Which queries may see which keys, by the mask in the tables."""
+    """Return which queries may see which keys, by the mask in the tables."""
     i, j = i[:, None] + tables.kv_seq - tables.seq, torch.arange(tables.kv_seq)
     seen = torch.zeros(len(i), tables.kv_seq, dtype=torch.bool)
     for i0, i1, j0, j1, low, high in tables.boxes:
@@ -164,7 +171,7 @@ def attention(
     checked. Raises ValueError on all ranks if one has other shapes, mixed types or a group of
     another size, or if they differ in batch, dtype, device, wanted gradients, tables or program.
     """
-    return called([q, k, v], group, seq, tables)
+    return checked_attention([q, k, v], group, seq, tables)
 
 
 def shapes(q: Tensor, tables: Tables, rank: int) -> list[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Runs a plan by its tables: step by step, what each rank sends, receives and attends."""
+"""Interprets a plan's tables: what each rank sends, receives and attends in each step."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,19 +9,19 @@ from torch import Tensor
 
 from ringloom.codegen.torch.parts.agree import agree
 from ringloom.codegen.torch.parts.kernels import counts_from_end
-from ringloom.codegen.torch.parts.merge import wide
+from ringloom.codegen.torch.parts.merge import accum_dtype
 from ringloom.codegen.torch.parts.operators import operator
-from ringloom.codegen.torch.parts.sinks import sink_gradient, sunk
-from ringloom.codegen.torch.parts.tables.memory import Memory, forms, joined
+from ringloom.codegen.torch.parts.sinks import apply_sinks, sink_gradient
+from ringloom.codegen.torch.parts.tables.memory import Memory, forms, join_blocks
 from ringloom.codegen.torch.parts.vocabulary.accumulation import (
     add_gradients,
-    every,
+    all_tokens,
     merge_attention,
     narrow,
     zero_output,
     zeros,
 )
-from ringloom.codegen.torch.parts.vocabulary.messages import Message, initialise, start, wait
+from ringloom.codegen.torch.parts.vocabulary.messages import PendingMessage, initialise, start, wait
 
 V_HEAD_DIM = 1
 SINKS = KEEPING = DYNAMIC = False
@@ -29,59 +29,70 @@ TABLES: dict[str, Any] = {}
 
 
 def run(memory: Memory, name: str, attend_blocks: Callable[..., None]) -> None:
-    """All steps of a pass on this rank.
+    """Run all steps of a pass on this rank.
 
-    Messages leave as a step began, attends add to sums, and then the sums that arrive are added.
-    A copy may be under way for longer: what reads it waits for it. What is sent has until the end
-    of the next step, when its memory is free again.
+    In each step, messages take values as of its start, attends add to sums, then arriving sums are
+    added. A copy may stay in transit longer: its first reader waits for it. Sends must complete by
+    the end of the next step, which frees their memory.
     """
     group, before = memory.group, None
-    initialise(group, memory.shards["Q"][0])  # some ranks have no message in the first step
+    initialise(group, memory.shards["Q"][0])  # some ranks may have no message in the first step
     for sends, receives, attends, drops in memory.tables[name][group.rank()]:
         sent = [(x, to) for to, *block in sends for x in memory.take(*block) if x.numel()]
         arriving = [(source, *block, memory.room(*block)) for source, *block in receives]
         received = [(x, source) for source, *_, room in arriving for x in room if x.numel()]
         works = start(sent, received, group).works
-        if len(works) == 1:  # NCCL ends a step's messages as one
+        if len(works) == 1:  # NCCL completes the messages of a step together
             works *= len(sent) + len(received)
         for queries, keys, calls in attends:
             attend_blocks(memory, queries, keys, calls)
         brings = iter(works[len(sent) :])
         for _, tensor, number, _, room in arriving:
             own = [next(brings) for x in room if x.numel()]
-            memory.arrive(tensor, number, Message(own, [], partial(list, room)))
-        for tensor, number in drops:  # copies that were read for the last time
+            memory.arrive(tensor, number, PendingMessage(own, [], partial(list, room)))
+        for tensor, number in drops:  # copies after their last read
             memory.drop((tensor, number))
         wait(before)
-        before = Message(works[: len(sent)], [x for x, _ in sent], list)
+        before = PendingMessage(works[: len(sent)], [x for x, _ in sent], list)
     for message in (before, *memory.coming.values()):
         wait(message)
 
 
 def attend_blocks(memory: Memory, queries: list[int], keys: list[int], calls: Any) -> None:
-    """Merge the attention of query blocks to key blocks into OUT."""
-    q = joined([memory["Q", number] for number in queries])
-    kv = joined([memory["KV", number] for number in keys])
+    """Attend query blocks to key blocks, and merge the result into OUT."""
+    q = join_blocks([memory["Q", number] for number in queries])
+    kv = join_blocks([memory["KV", number] for number in keys])
     out = zero_output(q)
-    for band, rows, cols, heads, kv_heads in map(read, late(calls, q[0], *kv)):
-        merge_attention(part(out, heads), part(q, heads), part(kv, kv_heads), band, rows, cols)
+    for band, rows, cols, heads, kv_heads in map(parse_call, fuse_causal_calls(calls, q[0], *kv)):
+        merge_attention(
+            select_heads(out, heads),
+            select_heads(q, heads),
+            select_heads(kv, kv_heads),
+            band,
+            rows,
+            cols,
+        )
     memory.add_joined("OUT", queries, out)
 
 
 def attend_blocks_backward(memory: Memory, queries: list[int], keys: list[int], calls: Any) -> None:
-    """Add the gradients of that attention to DQ and DKV."""
-    visiting = joined([memory.queries(number) for number in queries])
-    kv = joined([memory["KV", number] for number in keys])
+    """Add the gradients of the attention of query blocks to key blocks to DQ and DKV."""
+    visiting = join_blocks([memory.queries(number) for number in queries])
+    kv = join_blocks([memory["KV", number] for number in keys])
     dq, dkv = zeros(visiting[1:2]), zeros(kv)
-    for band, rows, cols, heads, kv_heads in map(read, late(calls, visiting[1], *kv)):
-        inputs = part(visiting, heads), part(kv, kv_heads)
-        add_gradients(part(dq, heads), part(dkv, kv_heads), *inputs, band, rows, cols)
+    for band, rows, cols, heads, kv_heads in map(
+        parse_call, fuse_causal_calls(calls, visiting[1], *kv)
+    ):
+        inputs = select_heads(visiting, heads), select_heads(kv, kv_heads)
+        add_gradients(
+            select_heads(dq, heads), select_heads(dkv, kv_heads), *inputs, band, rows, cols
+        )
     memory.add_joined("DQ", queries, dq)
     memory.add_joined("DKV", keys, dkv)
 
 
-def late(calls: list[Any], q: Tensor, k: Tensor, v: Tensor) -> list[Any]:
-    """Kernel calls, a full one and the causal one after it as one that ends at the last row."""
+def fuse_causal_calls(calls: list[Any], q: Tensor, k: Tensor, v: Tensor) -> list[Any]:
+    """Fuse each full call with the causal call that continues it, if kernels align at the end."""
     if not counts_from_end(q, k, v):
         return calls
     made = calls[:1]
@@ -96,14 +107,14 @@ def late(calls: list[Any], q: Tensor, k: Tensor, v: Tensor) -> list[Any]:
     return made
 
 
-def read(call: Any) -> tuple[Any, ...]:
-    """A kernel call: its band, and slices of rows, columns, heads and KV heads."""
+def parse_call(call: Any) -> tuple[Any, ...]:
+    """Return the band of a kernel call, and slices of rows, columns, heads and KV heads."""
     band, *parts = call
-    return band, *(slice(*x) if x else every for x in parts)
+    return band, *(slice(*x) if x else all_tokens for x in parts)
 
 
-def part(tensors: list[Tensor], heads: slice) -> list[Tensor]:
-    """Some heads of each tensor, as views."""
+def select_heads(tensors: list[Tensor], heads: slice) -> list[Tensor]:
+    """Select some heads of each tensor, as views."""
     return [x[:, heads] for x in tensors]
 
 
@@ -112,12 +123,12 @@ group_of: Any = dist.distributed_c10d._resolve_process_group
 if not DYNAMIC:
 
     def group_named(name: str) -> Any:
-        """The tables, and the group of that name."""
+        """Return the tables, and the group of this name."""
         return TABLES, group_of(name)
 
 
 def run_forward(inputs: list[Tensor], name: str, about: str, wrong: str, seq: int) -> list[Tensor]:
-    """Output and log-sum-exp of the local queries, and copies for the backward pass."""
+    """Return output and log-sum-exp of the local queries, and copies for the backward pass."""
     (q, k, v), where = inputs[:3], group_named(name)
     if DYNAMIC:
         about = f"{about}, tables {where[0].digest}"
@@ -127,7 +138,7 @@ def run_forward(inputs: list[Tensor], name: str, about: str, wrong: str, seq: in
     out, lse = memory.collect("OUT")
     if SINKS:
         sinks = inputs[3]
-        out, lse = sunk(out, lse, sinks)
+        out, lse = apply_sinks(out, lse, sinks)
     kept = (x.clone() for place in memory.kept for x in memory.take(*place, True))
     return [out.to(q.dtype), lse, *kept]
 
@@ -153,16 +164,16 @@ if KEEPING:
 
     @forward.register_fake
     def outputs_like(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:
-        """Tensors like all that `forward` returns."""
+        """Return empty tensors shaped like the results of `forward`."""
         memory = Memory(group_named(rest[-4]), Q=[q], KV=[k, v])
         copies = (x for place in memory.kept for x in memory.room(*place, True))
         out = q.new_empty((*q.shape[:3], V_HEAD_DIM))
-        return [out, q[..., :1].to(wide(q), copy=True), *copies]
+        return [out, q[..., :1].to(accum_dtype(q), copy=True), *copies]
 
 
 @operator("attention_backward")
 def backward(dout: Tensor, saved: list[Tensor], name: str) -> list[Tensor]:
-    """Gradients of the local queries, keys and values."""
+    """Return the gradients of the local queries, keys and values."""
     if SINKS:
         q, k, v, sinks, out, lse, *kept = saved
     else:

@@ -1,4 +1,4 @@
-"""Attention added to accumulators: some queries, some keys, the sums that they change."""
+"""Adds the attention of some queries and keys to accumulators."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +13,7 @@ from ringloom.codegen.torch.parts.kernels import (
     counts_from_end,
     takes_windows,
 )
-from ringloom.codegen.torch.parts.merge import merge, wide
+from ringloom.codegen.torch.parts.merge import accum_dtype, merge
 
 STEP = 1  # between the tokens of a piece
 SEQ = KV_SEQ = 1
@@ -21,15 +21,15 @@ V_HEAD_DIM = 1
 UNEQUAL = WINDOWS = True
 
 
-# ---- Accumulators: partial attention is merged, partial gradients are added, both in place.
+# ---- Accumulators: merge partial attention and add partial gradients, in place.
 
-every = slice(None)
+all_tokens = slice(None)
 
 
 def merge_attention(
-    out: Any, queries: Any, kv: Any, causal: Any, rows: slice = every, cols: slice = every
+    out: Any, queries: Any, kv: Any, causal: Any, rows: slice = all_tokens, cols: slice = all_tokens
 ) -> None:
-    """Attend some queries to some keys, and merge the result into partial attention."""
+    """Attend queries to keys, and merge the result into partial attention."""
     (q,), (k, v) = tokens(queries, rows), tokens(kv, cols)
     output, lse = tokens(out, rows)
     merge(output, lse, *attend(q, k, v, causal))
@@ -41,10 +41,10 @@ def add_gradients(
     queries: Any,
     kv: Any,
     causal: Any,
-    rows: slice = every,
-    cols: slice = every,
+    rows: slice = all_tokens,
+    cols: slice = all_tokens,
 ) -> None:
-    """Add the gradients that some queries and some keys give each other."""
+    """Add the gradients of the attention of queries to keys."""
     part: Any = *tokens(queries, rows), *tokens(kv, cols), causal
     part = attend_backward(*part)
     add([*tokens(dq, rows), *tokens(dkv, cols)], part)
@@ -56,10 +56,10 @@ def merge_tiles(
     kv: Any,
     at: Tensor,
     kv_at: Tensor,
-    rows: slice = every,
-    cols: slice = every,
+    rows: slice = all_tokens,
+    cols: slice = all_tokens,
 ) -> None:
-    """Attend what the mask leaves of tokens at these positions, by as many calls as it takes."""
+    """Attend tokens at these positions under the mask, in as many kernel calls as needed."""
     out, queries, kv = tokens(out, rows), tokens(queries, rows), tokens(kv, cols)
     for own, others, band in cut(queries[0], kv, at[rows], kv_at[cols]):
         merge_attention(out, queries, kv, band, own, others)
@@ -72,10 +72,10 @@ def add_tile_gradients(
     kv: Any,
     at: Tensor,
     kv_at: Tensor,
-    rows: slice = every,
-    cols: slice = every,
+    rows: slice = all_tokens,
+    cols: slice = all_tokens,
 ) -> None:
-    """Add the gradients of what the mask leaves of tokens at these positions."""
+    """Add the gradients of the attention of tokens at these positions under the mask."""
     dq, queries = tokens(dq, rows), tokens(queries, rows)
     dkv, kv = tokens(dkv, cols), tokens(kv, cols)
     for own, others, band in cut(queries[1], kv, at[rows], kv_at[cols]):
@@ -83,7 +83,7 @@ def add_tile_gradients(
 
 
 def cut(q: Tensor, kv: list[Tensor], at: Tensor, kv_at: Tensor) -> list[Any]:
-    """The kernel calls of queries and keys at these positions."""
+    """Return the kernel calls of queries and keys at these positions."""
     own, others, late = runs(at + (KV_SEQ - SEQ)), runs(kv_at), counts_from_end(q, *kv)
     if WINDOWS:
         return tiles(own, others, late, takes_windows(q))
@@ -92,55 +92,55 @@ def cut(q: Tensor, kv: list[Tensor], at: Tensor, kv_at: Tensor) -> list[Any]:
 
 
 def runs(at: Tensor) -> tuple[range, ...]:
-    """Ascending positions as ranges of tokens that are STEP apart."""
+    """Return ascending positions as ranges of step STEP."""
     ends = ((at.diff() != STEP).nonzero()[:, 0] + 1).tolist()
     return tuple(range(int(x[0]), int(x[-1]) + 1, STEP) for x in at.tensor_split(ends))
 
 
 def tokens(tensors: Iterable[Tensor], where: Any) -> list[Tensor]:
-    """Some tokens of each tensor; of a slice, as views."""
+    """Select tokens of each tensor; views if `where` is a slice."""
     return [x[:, :, where] for x in tensors]
 
 
 def heads(tensors: Iterable[Tensor], slices: int, number: int) -> list[Tensor]:
-    """One of so many slices of the heads of each tensor, as views; counted around."""
+    """Select slice `number % slices` of the heads of each tensor, as views."""
     return [x.chunk(slices, 1)[number % slices] for x in tensors]
 
 
 def some_heads(tensors: Iterable[Tensor], slices: int, where: slice) -> list[Tensor]:
-    """Some of so many slices of the heads of each tensor, joined."""
+    """Select and join several of `slices` slices of the heads of each tensor."""
     return [torch.cat(x.chunk(slices, 1)[where], 1) for x in tensors]
 
 
 def repeat_heads(tensors: Iterable[Tensor], copies: int) -> list[Tensor]:
-    """So many copies of each head, beside each other: for fewer heads than ranks."""
+    """Repeat each head `copies` times in a row, for fewer heads than ranks."""
     return [x.repeat_interleave(copies, 1) for x in tensors]
 
 
 def add_repeated(gradients: Iterable[Tensor], copies: int) -> list[Tensor]:
-    """Gradients of heads, given those of so many copies of each."""
+    """Sum the gradients of `copies` copies of each head."""
     return [x.unflatten(1, (-1, copies)).sum(2) for x in gradients]
 
 
 def merge_heads(out: Any, slices: int, where: slice, parts: Any) -> None:
-    """Merge partial attention of some slices of the heads."""
+    """Merge partial attention into some slices of the heads."""
     numbers = range(slices)[where]
     chunks = (x.chunk(len(numbers), 1) for x in parts)
-    for number, part in zip(numbers, zip(*chunks, strict=True), strict=False):  # or none came
+    for number, part in zip(numbers, zip(*chunks, strict=True), strict=False):  # may be empty
         output, lse = heads(out, slices, number)
         merge(output, lse, *part)
 
 
 def add_heads(sums: Any, slices: int, where: slice, parts: Any) -> None:
-    """Add partial gradients of some slices of the heads."""
+    """Add partial gradients to some slices of the heads."""
     numbers = range(slices)[where]
     chunks = (x.chunk(len(numbers), 1) for x in parts)
-    for number, part in zip(numbers, zip(*chunks, strict=True), strict=False):  # or none came
+    for number, part in zip(numbers, zip(*chunks, strict=True), strict=False):  # may be empty
         add(heads(sums, slices, number), part)
 
 
 def zero_output(queries: list[Tensor]) -> list[Tensor]:
-    """Begin partial attention: output, and log-sum-exp [batch, heads, tokens, 1] of no keys."""
+    """Return partial attention to no keys: output, log-sum-exp [batch, heads, tokens, 1]."""
     (out,) = zeros(queries[:1])
     if UNEQUAL:
         out = out.new_zeros((*out.shape[:3], V_HEAD_DIM))
@@ -148,12 +148,12 @@ def zero_output(queries: list[Tensor]) -> list[Tensor]:
 
 
 def zeros(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Begin partial gradients of some tensors."""
-    return [torch.zeros_like(x, dtype=wide(x)) for x in tensors]
+    """Return zero gradients of some tensors."""
+    return [torch.zeros_like(x, dtype=accum_dtype(x)) for x in tensors]
 
 
 def add(totals: Iterable[Tensor], shares: Iterable[Tensor]) -> None:
-    """Add partial gradients to others, in place; where none came, nothing."""
+    """Add partial gradients in place; `shares` is empty if none arrived."""
     for total, share in zip(totals, shares, strict=False):
         total += share
 
@@ -165,12 +165,12 @@ def clear(sums: Iterable[Tensor]) -> None:
 
 
 def merge_all(out: list[Tensor], parts: list[Tensor], count: int) -> None:
-    """Merge the partial attention of several ranks, one after the other in `parts`."""
+    """Merge the partial attention of `count` ranks, concatenated in `parts`."""
     output, lse = out
     for part in zip(*(x.chunk(count) for x in parts), strict=True):
         merge(output, lse, *part)
 
 
 def narrow(sums: Iterable[Tensor], like: Tensor) -> list[Tensor]:
-    """Complete sums in the dtype of the inputs."""
+    """Round complete sums to the dtype of the inputs."""
     return [x.to(like.dtype) for x in sums]

@@ -1,4 +1,4 @@
-"""Messages between ranks: started by one call, waited for by another."""
+"""Messages between ranks: one call starts a message, another waits for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ MESH: tuple[int, ...] = (1,)
 
 
 @dataclass
-class Message:
-    """Tensors under way: what has to end, what must not change before, and what it brings."""
+class PendingMessage:
+    """Tensors in transit: pending works, sent tensors to keep unchanged, received tensors."""
 
     works: list[Any]
     sent: list[Tensor]
     received: Callable[[], list[Tensor]]
 
 
-def wait(message: Message | None) -> list[Tensor]:
-    """Wait for a message, and return the tensors that it brings; none where there is none."""
+def wait(message: PendingMessage | None) -> list[Tensor]:
+    """Wait for a message and return its tensors; none if there is no message."""
     if message is None:
         return []
     for work in message.works:
@@ -37,8 +37,8 @@ def wait(message: Message | None) -> list[Tensor]:
 
 def exchange(
     x: list[Tensor], to: int, source: int, group: Any, sends: bool = True, comes: bool = True
-) -> Message:
-    """If `sends`, give tensors to one rank; if `comes`, receive the like from another."""
+) -> PendingMessage:
+    """Start sending tensors to one rank if `sends`, and receiving from another if `comes`."""
     sent = [(t.contiguous(), to) for t in x] if sends else []
     received = [(t.new_empty(t.shape), source) for t in x] if comes else []
     initialise(group, x[0])
@@ -47,18 +47,18 @@ def exchange(
 
 def start(
     sent: list[tuple[Tensor, int]], received: list[tuple[Tensor, int]], group: Any
-) -> Message:
-    """Give each tensor to a rank, and receive others in the place of some, all in one message."""
+) -> PendingMessage:
+    """Start sending tensors to ranks, and receiving into others, as one batch."""
     calls = *((dist.isend, *x) for x in sent), *((dist.irecv, *x) for x in received)
     ops = [dist.P2POp(way, t, group=group, group_peer=n) for way, t, n in calls]
     works = dist.batch_isend_irecv(ops) if ops else []
-    return Message(works, [t for t, _ in sent], lambda: [t for t, _ in received])
+    return PendingMessage(works, [t for t, _ in sent], lambda: [t for t, _ in received])
 
 
 def initialise(group: Any, x: Tensor) -> None:
-    """Let all ranks of a group make its first call, before messages that leave some of them out.
+    """Make the first call of a group with all of its ranks, before messages between some of them.
 
-    In NCCL that call makes the connections, and it is undefined if ranks are missing.
+    In NCCL that call creates the connections; it is undefined if ranks are missing.
     """
     if x.is_cuda and group not in initialised:
         dist.all_reduce(x.new_zeros(1), group=group)
@@ -68,52 +68,54 @@ def initialise(group: Any, x: Tensor) -> None:
 initialised = WeakSet[Any]()
 
 
-def gather(x: list[Tensor], group: Any) -> Message:
-    """Collect the tokens of all ranks of a group, one rank after the other."""
+def gather(x: list[Tensor], group: Any) -> PendingMessage:
+    """Start an all-gather of tokens within a group, in the order of ranks."""
     sent = [t.contiguous() for t in x]
     received = [t.new_empty((group.size() * len(t), *t.shape[1:])) for t in sent]
     call = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # before 2.13
     works = [call(r, s, group=group, async_op=True) for r, s in zip(received, sent, strict=True)]
-    return Message(works, sent, lambda: [torch.cat(r.chunk(group.size()), 2) for r in received])
+    return PendingMessage(
+        works, sent, lambda: [torch.cat(r.chunk(group.size()), 2) for r in received]
+    )
 
 
-def reduce(x: list[Tensor], group: Any) -> Message:
-    """Sum over a group what its ranks computed for our tokens of those gathered."""
+def reduce(x: list[Tensor], group: Any) -> PendingMessage:
+    """Start a reduce-scatter of sums for gathered tokens to the ranks that own them."""
     sent = [torch.cat(t.chunk(group.size(), 2)) for t in x]
     received = [torch.empty_like(t.chunk(group.size())[0]) for t in sent]
     call = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # before 2.13
     works = [call(r, s, group=group, async_op=True) for r, s in zip(received, sent, strict=True)]
-    return Message(works, sent, lambda: received)
+    return PendingMessage(works, sent, lambda: received)
 
 
-def swap(x: list[Tensor], split: int, join: int, group: Any) -> Message:
-    """Give rank i of a group part i along one axis; join what all gave us along another."""
+def swap(x: list[Tensor], split: int, join: int, group: Any) -> PendingMessage:
+    """Start an all-to-all: split along one axis, join the received parts along another."""
     sent = [torch.stack(t.chunk(group.size(), split)) for t in x]
     received = [torch.empty_like(t) for t in sent]
     works = [
         dist.all_to_all_single(r, s, group=group, async_op=True)
         for r, s in zip(received, sent, strict=True)
     ]
-    return Message(works, sent, lambda: [torch.cat([*r], join) for r in received])
+    return PendingMessage(works, sent, lambda: [torch.cat([*r], join) for r in received])
 
 
-def broadcast(x: list[Tensor], root: int, group: Any) -> Message:
-    """Give the tensors of one rank of a group, the root, to all others."""
+def broadcast(x: list[Tensor], root: int, group: Any) -> PendingMessage:
+    """Start a broadcast of the root's tensors to a group."""
     own, rules = group.rank() == root, {"group": group, "group_src": root, "async_op": True}
     received = [t.contiguous() if own else t.new_empty(t.shape) for t in x]
-    return Message([dist.broadcast(t, **rules) for t in received], [], lambda: received)
+    return PendingMessage([dist.broadcast(t, **rules) for t in received], [], lambda: received)
 
 
-def reduce_to(x: list[Tensor], root: int, group: Any) -> Message:
-    """Sum the tensors of all ranks of a group at one of them, the root; the others get none."""
+def reduce_to(x: list[Tensor], root: int, group: Any) -> PendingMessage:
+    """Start a reduction of tensors to the root of a group; other ranks receive none."""
     sent, rules = [t.contiguous() for t in x], {"group": group, "async_op": True}
     works = [dist.reduce(t, group_dst=root, **rules) for t in sent]
-    return Message(works, sent, lambda: sent if group.rank() == root else [])
+    return PendingMessage(works, sent, lambda: sent if group.rank() == root else [])
 
 
 @cache
 def along_axes(group: dist.ProcessGroup) -> tuple[list[Any], list[int]]:
-    """The groups of this rank along the axes of the mesh, and its coordinates."""
+    """Return the groups of this rank along the axes of the mesh, and its coordinates."""
     ranks, rest = torch.tensor(dist.get_process_group_ranks(group)).view(MESH), group.rank()
     groups, at = list[Any](), list[int]()
     for axis, size in enumerate(MESH):
