@@ -1,10 +1,10 @@
-"""Each paper's tables and claims beside ours, row by row, with the error of every row.
+"""Compares published tables and claims with our predictions, with the error of every row.
 
-papers/    a module per paper: its tables, and the times that it publishes
-models/    transformers, training iterations, the papers' baselines
-formulas/  costs of schedules in symbols, and the same counted in plans
+papers/    a module per paper: its tables and published times
+models/    analytic models of transformers, training iterations and the papers' baselines
+formulas/  costs of schedules as formulas, interpolated from plans
 """
 
 from pathlib import Path
 
-DATA = Path(__file__).parent / "data"  # the published numbers
+DATA = Path(__file__).parent / "data"  # published numbers

@@ -1,4 +1,4 @@
-"""Fit positive constants to published ratios, and judge the fit on rows that it never saw."""
+"""Fits positive constants to published ratios and tests the fit on held-out rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -10,30 +10,29 @@ from ringloom.planner.optional import needing
 
 Floats = NDArray[np.float64]
 Model = Callable[[Floats, NDArray[np.intp]], Floats]  # (constants, rows) -> predictions
-FAR = 25.0  # the logarithm of a constant stays within this of its start
+FAR = 25.0  # maximum change of the logarithm of a constant from its start
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Fitted constants, and mean absolute relative errors on rows seen and on rows left out."""
+    """Fitted constants, with mean absolute relative errors on fitted and held-out rows."""
 
     constants: Floats
     mean_error: float
     worst_error: float
-    leave_one_out: float  # each row predicted from a fit on all others
-    halves: float  # each half (odd and even rows) predicted from a fit on the other
+    leave_one_out: float  # each row predicted by a fit to all others
+    halves: float  # each half (odd and even rows) predicted by a fit to the other
 
     def as_dict(self, names: Sequence[str]) -> dict[str, float]:
-        """Plain values for JSON, with a name for each constant."""
+        """Returns plain values for JSON, with a name for each constant."""
         values = asdict(self)
         return dict(zip(names, values.pop("constants").tolist(), strict=True)) | values
 
 
 def least_squares(model: Model, measured: Floats, rows: NDArray[np.intp], start: Floats) -> Floats:
-    """Positive constants with the least squared relative error on some rows.
+    """Returns the positive constants with the least squared relative error on `rows`.
 
-    The logarithms of the constants are fitted, from those of `start`. Raises RingloomError without
-    scipy.
+    Fits the logarithms of the constants, starting at `start`. Raises RingloomError without scipy.
     """
 
     def misfit(logs: Floats) -> Floats:
@@ -50,7 +49,7 @@ def least_squares(model: Model, measured: Floats, rows: NDArray[np.intp], start:
 
 
 def fit(model: Model, measured: Floats, start: Floats) -> Fit:
-    """Fit all rows; then every row, and each half, from the others alone."""
+    """Fits all rows; then predicts each row, and each half, from a fit to the others."""
     every = np.arange(len(measured))
     constants = least_squares(model, measured, every, start)
 

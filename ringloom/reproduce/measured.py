@@ -1,19 +1,19 @@
-"""Published measurements of attention, fully stated, and what the simulator predicts for each.
+"""Published measurements of attention, and the simulator's prediction for each.
 
-A row of a CSV file says how attention ran, and how fast. Columns, of which the first nine must be
-there:
+A row of a CSV file states how attention ran and how long it took. The first nine columns are
+required:
 
     hardware    a preset, or a hardware file
     pass        forward, backward or both
-    schedule    as on the command line: zigzag, usp:ulysses=4; with one rank, any
+    schedule    as on the command line: zigzag, usp:ulysses=4; any name for one rank
     ranks, seq, heads, head_dim            seq: tokens of the whole sequence
     quantity    seconds, ms, per_s (runs a second), tflops (matrix flop/s of the mask's pairs per
                 rank, 1e12), or ratio (the time over that of the schedule in the column `versus`)
     value       what was measured
     kv_heads (heads), batch (1), mask (causal), dtype (bfloat16), source, versus
-    use         fitted: constants were fitted to this row and others; given: it was at hand;
-                context: something of its setting is assumed, so it counts in no mean of errors
-    why         of context: what is assumed; of others: a likely cause of a large error
+    use         fitted: constants were fitted to this row and others; given: known when constants
+                were chosen; context: part of the setting is assumed, so mean errors exclude it
+    why         for context: the assumption; for other rows: a likely cause of a large error
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ EVEN = Scenario()
 
 @dataclass(frozen=True)
 class Measured:
-    """One published row; `value` in the unit of its quantity."""
+    """One published row; `value` is in the unit of its quantity."""
 
     source: str
     on: str
@@ -65,12 +65,12 @@ class Measured:
 
     @property
     def name(self) -> str:
-        """The row in words, short."""
+        """Returns a short name of the row."""
         return f"{self.schedule if self.ranks > 1 else 'kernel'} {self.setting}"
 
     @property
     def setting(self) -> str:
-        """Everything but the schedule: rows of one setting can be put in order."""
+        """Returns the row without its schedule; rows of one setting can be ranked."""
         work = self.work
         size = f"{work.seq // 1024}k" if work.seq % 1024 == 0 else f"{work.seq}"
         batch = f" x{work.batch}" if work.batch > 1 else ""
@@ -80,28 +80,28 @@ class Measured:
 
     @cached_property
     def machine(self) -> Hardware:
-        """The hardware itself."""
+        """Returns the hardware."""
         return hardware(self.on)
 
     @cached_property
     def other(self) -> "Measured":
-        """The schedule whose time a ratio is over, in the same setting."""
+        """Returns the baseline of a ratio, in the same setting."""
         return replace(self, schedule=self.versus)
 
     @cached_property
     def plans(self) -> Plans:
-        """The plans of the schedule, with nodes as the hardware has them."""
+        """Returns the plans of the schedule, with the node size of the hardware."""
         name = on_machine(self.schedule, self.ranks, self.machine)
         return Plans.of(plan(name, self.work, self.ranks, pass_=self.pass_))
 
     @cached_property
     def predicted(self) -> Prediction:
-        """The prediction for the row's schedule."""
+        """Returns the prediction for the row."""
         return simulate(self.plans, self.machine, record=False)
 
     @cached_property
     def times(self) -> tuple[float, float]:
-        """(published, predicted) seconds, or ratios of seconds."""
+        """Returns (published, predicted) seconds, or ratios of seconds."""
         seconds = self.predicted.makespan
         if self.quantity == "ratio":
             return self.value, seconds / self.other.predicted.makespan
@@ -115,37 +115,37 @@ class Measured:
 
     @property
     def error(self) -> float:
-        """log(predicted / published) of the time."""
+        """Returns log(predicted / published) of the time."""
         published, predicted = self.times
         return log(predicted / published)
 
     @property
     def ours(self) -> float:
-        """The prediction in the unit of the row's value."""
+        """Returns the prediction in the unit of the row's value."""
         published, predicted = self.times
         rate = self.quantity in ("per_s", "tflops")
         return self.value * (published / predicted if rate else predicted / published)
 
     @property
     def flop(self) -> float:
-        """Matrix flop of the allowed pairs, all ranks together, as charts count them."""
+        """Returns the matrix flop of the allowed pairs on all ranks, as published charts count."""
         pairs = tiles(plan("ring", self.work, 1)).total_pairs()
         both = ("forward", "backward") if self.pass_ == "both" else (self.pass_,)
         return float(sum(FLOP[p] for p in both) * self.work.head_dim * self.work.batch * pairs)
 
-    @cached_property  # `ringloom reproduce charts` takes twice as long without
+    @cached_property  # `ringloom reproduce charts` takes twice as long without this cache
     def spread(self) -> Mapping[str, float]:
-        """The change of the time at the end of each constant's range."""
+        """Returns the change of the time at the end of each constant's range."""
         return spread(self.plans, self.machine, EVEN, self.predicted.makespan)
 
     @property
     def interval(self) -> Interval:
-        """The seconds between which nine of ten such rows are expected."""
+        """Returns the 90% prediction interval in seconds."""
         return interval(self.machine, self.pass_, self.predicted.makespan, self.spread)
 
     @cached_property
     def baselines(self) -> Mapping[str, float]:
-        """Seconds by simpler models: see `BASELINES`."""
+        """Returns seconds by simpler models: see `BASELINES`."""
         flop_rate = self.machine.peak(self.work.dtype) * self.ranks
         compute = transfers = alphas = overlapped = 0.0
         parts = self.predicted.passes or (self.predicted,)
@@ -164,23 +164,23 @@ class Measured:
 
 
 BASELINES = {
-    "peak": "the flop at the data sheet's peak, spread evenly",
+    "peak": "flop at the data-sheet peak, spread evenly",
     "serial": "the busiest rank's pairs at the kernels' full rate, then alpha and bytes / bandwidth"
     " of its transfers, without overlap",
-    "formula": "max(compute, transfer), as Ring Attention and BurstAttention have it",
+    "formula": "max(compute, transfer), as in Ring Attention and BurstAttention",
 }
 
 
 @cache
 def published_rows() -> tuple[Measured, ...]:
-    """Return the rows that come with ringloom, each of which is predicted once in a process."""
+    """Returns the rows that ship with ringloom; each is predicted once per process."""
     return tuple(measured(ROWS))
 
 
 def measured(path: str | Path, use: Use | None = None) -> list[Measured]:
-    """Read rows of a CSV file; `use` stands in for what the file says.
+    """Reads rows of a CSV file; `use` overrides that column.
 
-    Raises RingloomError, naming file and row, for one that makes no sense.
+    Raises RingloomError with file and row for invalid rows.
     """
     columns = (*COLUMNS, "quantity", "value")
     rows = enumerate(records(Path(path), columns), 1)

@@ -1,4 +1,4 @@
-"""Reproductions as people read them: tables of at most 80 columns."""
+"""Prints reproductions as tables of at most 80 columns."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ WIDE = 1e6  # numbers from here on are printed in powers of ten
 
 
 def pages(tables: Sequence[Table]) -> Iterator[Any]:
-    """Each table with its title above and its notes and its summary below."""
+    """Yields each table with its title, its note and its summary."""
     for table in tables:
         yield titled(table.title)
         yield drawing(table)
@@ -27,7 +27,7 @@ def pages(tables: Sequence[Table]) -> Iterator[Any]:
 
 
 def overview(tables: Sequence[Table]) -> Iterator[Any]:
-    """One row per table: its rows, those left out and alike, errors, rank correlation."""
+    """Yields a table with a row per table: number of rows, errors and rank correlation."""
     yield plain_table(*HEADS, rows=map(agreement, tables), numbers=slice(1, None))
     yield faint("alike: rows printed with the same digits; mean, worst: error, of percentages in")
     yield faint("points (pp); rank: correlation")
@@ -37,7 +37,7 @@ def overview(tables: Sequence[Table]) -> Iterator[Any]:
 
 
 def drawing(table: Table) -> Drawing:
-    """published, ours, error, note: a row per line."""
+    """Returns a table with the columns published, ours, error and note."""
     lines = list[tuple[str, ...]]()
     for line in table.lines:
         both = (number(value, line.digits) for value in (line.published, line.ours))
@@ -47,19 +47,19 @@ def drawing(table: Table) -> Drawing:
 
 
 def note(line: Line) -> str:
-    """Returns the note of a line, with the label of what predicts nothing."""
+    """Returns the note of a line, with a label if the line is mere arithmetic."""
     return "; ".join(filter(None, ("arithmetic" * line.arithmetic, line.note)))
 
 
 def number(value: float | None, digits: int) -> str:
-    """A number with the decimals that the paper prints."""
+    """Formats a number with as many decimals as the paper prints."""
     if value is None:
         return "-"
     return f"{value:.3g}" if abs(value) >= WIDE else f"{value:.{digits}f}"
 
 
 def deviation(line: Line) -> str:
-    """Returns the error of a line as it is printed, "=" where both print alike."""
+    """Returns the printed error of a line, "=" if both numbers print alike."""
     if line.equal or line.error is None:
         return "=" if line.equal else ""
     return _error(line.error, line.points, "+.1f")
@@ -70,7 +70,7 @@ def _error(error: float, points: bool, digits: str) -> str:
 
 
 def agreement(table: Table) -> tuple[str, ...]:
-    """Returns the cells of a row of `HEADS`, "-" where nothing is compared."""
+    """Returns the cells of a row of `HEADS`; "-" if nothing is compared."""
     summary, left_out = table.summary, sum(not line.counted for line in table.lines)
     sizes = summary.mean_error, summary.worst_error
     errors = ("-" if e is None else _error(e, table.points, ".1f") for e in sizes)
@@ -80,7 +80,7 @@ def agreement(table: Table) -> tuple[str, ...]:
 
 
 def in_words(table: Table) -> str:
-    """One line on how well a table agrees."""
+    """Returns one line about the agreement of a table."""
     summary, parts = table.summary, list[str]()
     if summary.mean_error is not None and summary.worst_error is not None:
         parts.append(f"{summary.equal} of {summary.compared} printed alike")
@@ -97,7 +97,7 @@ def in_words(table: Table) -> str:
 
 
 def fitted(fits: Mapping[str, Fit]) -> Drawing:
-    """Refitted constants and their errors, on rows seen and on rows left out."""
+    """Returns refitted constants with their errors on fitted and held-out rows."""
     drawn = plain_table("", *CONSTANTS, "seen", "worst", "left out", "halves")
     for name, fit in fits.items():
         errors = (fit.mean_error, fit.worst_error, fit.leave_one_out, fit.halves)

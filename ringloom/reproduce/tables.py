@@ -1,4 +1,4 @@
-"""Published numbers beside ours: lines, tables of lines, and how well a table agrees."""
+"""Published numbers and ours: lines, tables of lines, and the agreement of a table."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -10,13 +10,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Line:
-    """One published number beside ours; None where the paper, or the model, gives none.
+    """One published number and ours; None if the paper or the model has no number.
 
-    `digits` are the decimals that the paper prints, and so those that can be compared. A line is
-    `arithmetic` if ours follows from the paper's own numbers or formulas, without a plan or a
-    model: it shows that they were copied right, and predicts nothing. Numbers in `points` are
-    percentages, whose error is their difference: 1% against 3% is off by 2 points. A line of
-    `context` has a setting that is not known in full.
+    `digits`: number of decimals that the paper prints. `arithmetic`: our number follows from
+    numbers or formulas of the paper, without a plan or a model, so it checks our copy and predicts
+    nothing. `points`: the numbers are percentages, whose error is their difference (1% and 3%
+    differ by 2 points). `context`: the setting is not fully known.
     """
 
     what: str
@@ -30,13 +29,13 @@ class Line:
 
     @property
     def counted(self) -> bool:
-        """True where the error counts: not of arithmetic, of context, nor without any number."""
+        """Returns True if the error counts: there is a number, and it is a prediction."""
         numbers = self.published is not None or self.ours is not None
         return numbers and not self.arithmetic and not self.context
 
     @property
     def error(self) -> float | None:
-        """ours / published - 1, in points ours - published; None where either is missing."""
+        """Returns ours / published - 1, or ours - published in points; None if one is missing."""
         if self.points and self.published is not None and self.ours is not None:
             return (self.ours - self.published) / 100
         if self.published is None or self.ours is None or not self.published:
@@ -45,7 +44,7 @@ class Line:
 
     @property
     def equal(self) -> bool:
-        """True where both are printed alike."""
+        """Returns True if both numbers print alike."""
         if self.published is None or self.ours is None:
             return False
         return f"{self.ours:.{self.digits}f}" == f"{self.published:.{self.digits}f}"
@@ -58,9 +57,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Summary:
-    """Agreement of a table: errors, rows printed alike, Spearman's correlation.
+    """Agreement of a table: errors, number of rows printed alike, Spearman's correlation.
 
-    Arithmetic and context are not compared: `rows` counts them, nothing else does.
+    Only `rows` counts lines of arithmetic and context; nothing else uses them.
     """
 
     rows: int
@@ -73,7 +72,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Table:
-    """Lines of one published table or claim; `note` says what was assumed and what differs."""
+    """Lines of one published table or claim; `note`: assumptions and differences."""
 
     title: str
     lines: Sequence[Line]
@@ -81,13 +80,13 @@ class Table:
 
     @property
     def points(self) -> bool:
-        """True where errors that are compared are in percentage points: all are, or none."""
+        """Returns True if errors are in percentage points, which all or none must be."""
         (points,) = {line.points for line in self.lines if line.counted} or {False}
         return points
 
     @property
     def summary(self) -> Summary:
-        """Mean and worst absolute error, and the rank correlation of the two columns."""
+        """Returns mean and worst absolute error, and the rank correlation of the columns."""
         compared = [line for line in self.lines if line.error is not None and line.counted]
         both = [
             (line.error, line.published, line.ours)
@@ -119,7 +118,7 @@ MakeTable = Callable[[], Table]
 
 
 def table(title: str, note: str = "") -> Callable[[Callable[[], Iterable[Line]]], MakeTable]:
-    """Decorate a function that yields the lines of a table: it returns the table."""
+    """Decorates a function that yields lines, so that it returns a table."""
 
     def decorate(lines: Callable[[], Iterable[Line]]) -> MakeTable:
         return wraps(lines)(lambda: Table(title, tuple(lines()), note))
@@ -128,12 +127,12 @@ def table(title: str, note: str = "") -> Callable[[Callable[[], Iterable[Line]]]
 
 
 def not_compared(paper: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """Lists tables and figures of a paper without numbers to compare: (what, why)."""
+    """Returns a table of what a paper gives no numbers for; rows: (what, why)."""
     return Table(f"{paper}: not compared", [Line(what, None, None, 0, why) for what, why in rows])
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Rank correlation with ties at their mean rank; None for under three pairs or a constant."""
+    """Returns the rank correlation, ties at mean rank; None for under three pairs or constants."""
     if len(pairs) < 3:
         return None
     columns = np.array(pairs, np.float64).T

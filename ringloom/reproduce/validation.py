@@ -1,8 +1,8 @@
-"""Judgement of the simulator by published rows: errors, intervals, orders of schedules.
+"""Tests the simulator on published rows: errors, intervals, order of schedules.
 
-The constants of the presets were frozen together with the errors that they leave on the rows that
-say all that is needed: `simulator/hardware/residuals.csv`, with its date and the digest of the rows
-at hand in `simulator/hardware/frozen.toml`. Rows of another file are judged by the same.
+The constants of the presets were frozen together with their errors on fully stated rows, in
+`simulator/hardware/residuals.csv`; `simulator/hardware/frozen.toml` has the date and the digest of
+those rows. Rows of other files are tested in the same way.
 """
 
 import tomllib
@@ -20,7 +20,7 @@ from ringloom.reproduce.measured import Measured, published_rows
 from ringloom.reproduce.tables import Line, Table
 from ringloom.simulator.confidence import RESIDUALS, ratio_interval
 
-APART = 1.1  # schedules whose published times differ by more must come out in their order
+APART = 1.1  # the order of schedules counts if their published times differ by more
 CONTEXT = DATA / "context.csv"
 FROZEN = RESIDUALS.with_name("frozen.toml")
 UNITS = {"tflops": "TF/s per rank", "per_s": "runs/s", "ratio": "times as long"}
@@ -30,7 +30,7 @@ Verdict = Literal["right", "wrong", "too close"]
 
 @dataclass(frozen=True)
 class Errors:
-    """A number of rows, and the mean and the largest relative error of their times."""
+    """Number of rows, with the mean and largest relative error of their times."""
 
     rows: int
     mean: float
@@ -38,7 +38,7 @@ class Errors:
 
     @staticmethod
     def of(logs: Iterable[float]) -> "Errors":
-        """Sum up logarithms of predicted over published."""
+        """Returns the errors for logarithms of predicted over published times."""
         sizes = [abs(expm1(error)) for error in logs]
         return Errors(len(sizes), float(np.mean(sizes)), max(sizes))
 
@@ -49,7 +49,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Decision:
-    """Two schedules of one setting: published and predicted seconds of the first over the other."""
+    """Two schedules of one setting: published and predicted time of the first over the second."""
 
     setting: str
     first: str
@@ -60,7 +60,7 @@ class Decision:
 
     @property
     def verdict(self) -> Verdict:
-        """Too close where the interval of the ratio holds 1."""
+        """Returns "too close" if the interval of the ratio contains 1."""
         low, high = self.interval
         if low <= 1 <= high:
             return "too close"
@@ -68,12 +68,12 @@ class Decision:
 
 
 def stated(rows: Sequence[Measured]) -> list[Measured]:
-    """Return the rows that say all that is needed, so that they judge errors: not context."""
+    """Returns the fully stated rows, without context."""
     return [row for row in rows if row.use != "context"]
 
 
 def context() -> list[Line]:
-    """Return what was measured and is not predicted, each with the reason."""
+    """Returns measurements that are not predicted, each with the reason."""
     columns = ("source", "setting", "unit", "value", "why")
     return [
         Line(
@@ -89,7 +89,7 @@ def context() -> list[Line]:
 
 
 def decisions(rows: Sequence[Measured]) -> list[Decision]:
-    """Return pairs of schedules, in one setting of one source, published more than 10% apart."""
+    """Returns pairs of schedules of one setting and source, published more than 10% apart."""
     pairs = [(row, row.other, *row.times) for row in rows if row.quantity == "ratio"]
     plain = [row for row in rows if row.ranks > 1 and row.quantity != "ratio"]
     for one, other in combinations(plain, 2):
@@ -108,7 +108,7 @@ def decisions(rows: Sequence[Measured]) -> list[Decision]:
 
 
 def by(rows: Sequence[Measured], *names: str) -> dict[tuple[str, ...], list[Measured]]:
-    """Group rows by attributes."""
+    """Groups rows by attributes."""
     groups = dict[tuple[str, ...], list[Measured]]()
     for row in rows:
         key = tuple(str(getattr(row, name)) for name in names)
@@ -117,7 +117,7 @@ def by(rows: Sequence[Measured], *names: str) -> dict[tuple[str, ...], list[Meas
 
 
 def frozen() -> dict[str, Any]:
-    """Return when the constants were fitted, and to what."""
+    """Returns the date of the fit of constants, and the rows it used."""
     return tomllib.loads(FROZEN.read_text(encoding="utf-8"))
 
 
@@ -125,7 +125,7 @@ def frozen() -> dict[str, Any]:
 
 
 def tables(rows: Sequence[Measured] | None = None) -> list[Table]:
-    """Return published beside predicted values, source by source, then the order of schedules."""
+    """Returns a table of published and predicted values per source, then the order of schedules."""
     rows = published_rows() if rows is None else rows
     listed = list[Table]()
     for (source, on, quantity), own in by(rows, "source", "on", "quantity").items():
@@ -141,7 +141,7 @@ def _line(row: Measured, digits: int) -> Line:
 
 
 def order(made: Sequence[Decision]) -> Iterator[Table]:
-    """Count, setting by setting, the pairs that come out in the published order, or too close."""
+    """Counts, per setting, the pairs in the published order and those too close to call."""
     if not made:
         return
     lines = list[Line]()
@@ -155,7 +155,7 @@ def order(made: Sequence[Decision]) -> Iterator[Table]:
 
 
 def as_json(rows: Sequence[Measured]) -> dict[str, Any]:
-    """{"rows", "summary", "by", "decisions", "frozen"}: see docs/predictions.md."""
+    """Returns {"rows", "summary", "by", "decisions", "frozen"}: see docs/predictions.md."""
     judged = [_as_dict(row) for row in rows]
     plain = stated(rows)
     summary: dict[str, Any] = Errors.of(r.error for r in plain).as_dict() if plain else {"rows": 0}

@@ -1,4 +1,4 @@
-"""Counts of a plan itself, in the units of the formulas: pairs, blocks, cells."""
+"""Counts pairs, blocks and cells of a plan, in the units of the formulas."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,9 +12,9 @@ from ringloom.planner.ir import Plan
 
 
 def sent_blocks(plan: Plan) -> dict[str, tuple[Fraction, Fraction]]:
-    """Returns what a rank sends of each tensor on average: in all, and of that finished.
+    """Returns the blocks of each tensor that a rank sends on average, and the finished ones.
 
-    In blocks, each a rank's share of the tensor; finished is what reaches its owner complete.
+    A block is a rank's share of the tensor; a finished result reaches its owner complete.
     """
     sums = dict[str, tuple[Fraction, Fraction]]()
     for number, move in plan.moves():
@@ -39,7 +39,7 @@ class Idle:
 
 
 def idle(plan: Plan) -> Idle:
-    """Cells are (rank, round) places; an idle one attends nothing."""
+    """Returns the idle share; a cell is a (rank, round), idle if it attends nothing."""
     load, ranks = loads(plan), plan.ranks
     spare = int((load == 0).sum())
     time = int(load.max(axis=1).sum()) * ranks
@@ -48,10 +48,10 @@ def idle(plan: Plan) -> Idle:
 
 
 def critical_pairs(plan: Plan) -> int:
-    """(query, key, head) triples of the busiest rank of each round, summed, one batch row."""
+    """Returns the (query, key, head) triples of the busiest rank, summed over rounds."""
     return int(loads(plan).max(axis=1).sum())
 
 
 def cells_speedup(plan: Plan) -> float:
-    """Cells attended over rounds: the speedup over one device where every cell takes as long."""
+    """Returns busy cells over rounds: the speedup if every cell takes equally long."""
     return int((loads(plan) > 0).sum()) / plan.rounds

@@ -1,8 +1,8 @@
-"""interpolated(schedule)   what a schedule's plans count, as polynomials through small plans.
+"""interpolated(schedule)   returns counts of a schedule as polynomials through small plans.
 
-Every count below, times the ranks, is a polynomial in the ranks (or in the sizes of a mesh) and in
-the tokens of a rank, for even and for odd ranks apart. The polynomials are fixed by plans of a grid
-of sizes, and have to hold for a larger plan as well.
+Every count times the number of ranks is a polynomial in the ranks (or the sizes of a mesh) and the
+tokens per rank, separately for even and odd ranks. Plans of a grid of sizes determine the
+polynomials, which must also predict a larger plan.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,20 +19,20 @@ from ringloom.planner.planning import plan
 from ringloom.planner.workload import Workload
 from ringloom.reproduce.formulas.counts import critical_pairs, sent_blocks
 
-Expr = Any  # of sympy, which has no types
+Expr = Any  # a sympy expression; sympy has no types
 Counts = dict[str, Fraction]
 P, c, U, R = sympy.symbols("P c U R", positive=True, integer=True)
 ODD = sympy.Mod(P, 2)
-TOKENS = (2, 4, 6), 8  # per rank: of the grid, and of the plan that is held out
+TOKENS = (2, 4, 6), 8  # tokens per rank of the grid, and of the held-out plan
 EVEN_RANKS, ODD_RANKS = ((8, 10, 12, 14), 16), ((7, 9, 11, 13), 15)
 MESH = ((2, 3, 4), 5), ((3, 4, 5), 6)  # ranks of a group, groups
 Axis = tuple[Expr, tuple[Sequence[int], int]]
 
 
 def counts(schedule: str, ranks: int, tokens: int) -> Counts:
-    """Count in plans of one size: per rank, traffic and slots in blocks of `tokens`, all heads.
+    """Counts in plans of one size, per rank: traffic and slots in blocks of `tokens`, all heads.
 
-    Traffic is `pass tensor`, and `pass tensor finished` of what reaches its owner complete.
+    Keys of traffic: `pass tensor`, and `pass tensor finished` for results that are complete.
     """
     work = Workload(seq=ranks * tokens, heads=2 * ranks, kv_heads=ranks, head_dim=4)
     forward = plan(schedule, work, ranks)
@@ -53,11 +53,11 @@ def counts(schedule: str, ranks: int, tokens: int) -> Counts:
     return numbers
 
 
-@cache  # tests/plain/test_formulas.py, which asks for all formulas, takes far longer without
+@cache  # tests/plain/test_formulas.py uses all formulas and takes far longer without this cache
 def interpolated(schedule: str) -> dict[str, Expr]:
-    """The counts of a schedule as expressions of P and c, of usp of U, R and c.
+    """Returns the counts of a schedule as expressions of P and c; for usp, of U, R and c.
 
-    Raises RingloomError where no polynomial goes through all plans.
+    Raises RingloomError if no polynomial fits all plans.
     """
     if schedule == "usp":
         mesh = ((U, MESH[0]), (R, MESH[1]))
@@ -86,12 +86,12 @@ def _expressions(
         total = _through(times_ranks, axes)
         expressions[name] = sympy.expand(total / ranks)
         if expressions[name].subs(held_out) != sympy.Rational(expected):
-            raise RingloomError(f"no polynomial of {name} goes through all plans")
+            raise RingloomError(f"no polynomial for {name} fits all plans")
     return expressions
 
 
 def _through(value: Callable[..., Expr], axes: Sequence[Axis], *at: int) -> Expr:
-    """The polynomial that has these values on a grid of sizes, one symbol after the other."""
+    """Returns the polynomial with these values on a grid, interpolated symbol by symbol."""
     if not axes:
         return value(*at)
     (symbol, (places, _)), *rest = axes

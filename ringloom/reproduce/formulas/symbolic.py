@@ -1,4 +1,4 @@
-"""Costs of each schedule in symbols, as its plans count them, and where one overtakes another.
+"""Costs of each schedule as formulas counted in plans, and where one overtakes another.
 
 Causal, P ranks of c tokens (n = P c), h query heads and g KV heads of d elements, e bytes of an
 input and w bytes of a partial result; for USP, P = U R.
@@ -46,7 +46,7 @@ NAMES = {
 
 
 def parities(expr: Expr) -> dict[str, Expr]:
-    """An expression that differs for even and for odd P, as both; any other as it is."""
+    """Splits an expression with parity terms into forms for even and odd P; keeps any other."""
     if not expr.has(ODD):
         return {"": expr}
     return {
@@ -56,7 +56,7 @@ def parities(expr: Expr) -> dict[str, Expr]:
 
 
 def _width(tensor: str, in_bytes: bool, finished: bool = False) -> Expr:
-    """Elements or bytes of one token of a tensor, all its heads; a finished result is narrow."""
+    """Returns elements or bytes per token of a tensor, all heads; finished results are 16 bit."""
     kind = TENSORS[tensor]
     heads = h if kind.side == "q" else g
     wide = (w if kind.wide else e) if in_bytes else 1
@@ -65,7 +65,7 @@ def _width(tensor: str, in_bytes: bool, finished: bool = False) -> Expr:
 
 
 def _traffic(counted: dict[str, Expr], pass_: Pass, in_bytes: bool) -> Expr:
-    """Returns what a rank sends, on average."""
+    """Returns the average elements or bytes that a rank sends."""
     total = sympy.Integer(0)
     for tensor in TENSORS:
         every, finished = (counted.get(f"{pass_} {tensor}{end}", 0) for end in ("", " finished"))
@@ -74,14 +74,14 @@ def _traffic(counted: dict[str, Expr], pass_: Pass, in_bytes: bool) -> Expr:
     return total
 
 
-@cache  # tests/plain/test_formulas.py takes 1.3 times as long without
+@cache  # tests/plain/test_formulas.py takes 1.3 times as long without this cache
 def formulas(schedule: str) -> Mapping[str, Expr]:
-    """The formulas of a schedule under a causal mask, by the keys of `NAMES`.
+    """Returns the formulas of a schedule under a causal mask, by the keys of `NAMES`.
 
-    Pairs are (query, key, head) triples of one batch row; the critical path is that of the busiest
-    rank of each round; traffic is what a rank sends on average; slots are copies of what others
-    own, in blocks of c tokens with all heads; a speedup counts pairs. Raises RingloomError for a
-    schedule that has none.
+    Pairs are (query, key, head) triples of one batch row; the critical path sums the busiest rank
+    of each round; traffic is the average that a rank sends; slots are copies of blocks of other
+    ranks, in blocks of c tokens with all heads; speedups count pairs. Raises RingloomError for a
+    schedule without formulas.
     """
     schedule = recorded_name(schedule)
     if schedule not in classic():
@@ -110,7 +110,7 @@ def formulas(schedule: str) -> Mapping[str, Expr]:
 
 
 def about(schedule: str) -> str:
-    """Returns what travels in a schedule, and where its formulas hold."""
+    """Returns what a schedule sends, and where its formulas apply."""
     row = SCHEDULES[recorded_name(schedule)]
     return f"{row.travels} over {row.path}; causal, P divides the KV heads, from 7 ranks on"
 
@@ -121,7 +121,7 @@ EXTRA = "mu is the extra share of time that a tile takes in a block that the mas
 
 
 def crossovers() -> Mapping[str, tuple[Expr, str]]:
-    """Where one thing overtakes another, solved: by name, the value in symbols and its meaning."""
+    """Returns crossover points by name: the value as a formula, and its meaning."""
     return {
         "smallest block that hides the ring": (
             hiding_block(),

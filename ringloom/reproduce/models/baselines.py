@@ -6,9 +6,9 @@ Megatron v3           tensor and sequence parallel: all-gather before, reduce-sc
 Ulysses               all-to-all from token to head shards before attention, and back after it
 BurstAttention        the paper's own cost table, without and with local optimisation
 
-Everything in elements of one layer. A tensor [B, N, Z d] counts 1; an all-reduce moves it twice,
-an all-gather or a reduce-scatter once; the factor (G - 1)/G of a hop or a collective is left out,
-as papers do.
+All counts are elements of one layer. A tensor [B, N, Z d] counts 1; an all-reduce moves it twice,
+an all-gather or a reduce-scatter once. As in the papers, the factor (G - 1)/G of hops and
+collectives is omitted.
 """
 
 from dataclasses import dataclass
@@ -29,22 +29,22 @@ class Shape:
 
     @property
     def tensor(self) -> int:
-        """Elements of Q, of K, of V or of the output: BZNd."""
+        """Returns the elements of Q, K, V or the output: BZNd."""
         return self.batch * self.heads * self.seq * self.head_dim
 
     @property
     def hidden(self) -> int:
-        """Elements of a layer's input: BNH."""
+        """Returns the elements of a layer's input: BNH."""
         return self.batch * self.seq * self.width
 
     @property
     def scores(self) -> int:
-        """Elements of all score matrices: BZN^2."""
+        """Returns the elements of all score matrices: BZN^2."""
         return self.batch * self.heads * self.seq**2
 
     @property
     def rows(self) -> float:
-        """Rows of a tile that fits on chip beside its operands: M/4d (FlashAttention)."""
+        """Returns the rows of a tile that fits on chip with its operands: M/4d (FlashAttention)."""
         return self.sram / (4 * self.head_dim)
 
 
@@ -56,12 +56,12 @@ class Traffic(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Both passes."""
+        """Returns the sum of both passes."""
         return sum(self)
 
 
 def traffic(system: str, shape: Shape) -> Traffic:
-    """Elements per device and layer of a baseline."""
+    """Returns the elements that a baseline sends per device and layer."""
     forward, backward = {  # whole tensors
         # K, then V, around the ring; backward both again, and the gradients of both all-reduced
         "ring self-attention": (2, 2 + 2 * 2),
@@ -77,19 +77,19 @@ def traffic(system: str, shape: Shape) -> Traffic:
 
 
 def checkpointed(system: str, shape: Shape) -> float:
-    """Elements per device of a whole iteration that runs each layer's forward pass twice."""
+    """Returns the elements per device of an iteration that repeats each forward pass."""
     moved = traffic(system, shape)
     return moved.total + moved.forward
 
 
 def parameters(system: str, shape: Shape) -> float:
-    """Attention parameters that a device keeps: 4HZd, a share of them under tensor parallelism."""
+    """Returns the attention parameters on a device: 4HZd, sharded under tensor parallelism."""
     whole = 4 * shape.width * shape.heads * shape.head_dim
     return whole / shape.devices if system.startswith("tensor") else whole
 
 
 def activations(system: str, shape: Shape) -> float:
-    """Elements that a device keeps of one layer's attention (BurstAttention, table 1).
+    """Returns the elements of one layer's attention on a device (BurstAttention, table 1).
 
     Q, K, V and the output; the scores that exist at once; the layer's input. A system whose name
     ends in "flash" tiles its scores on chip and keeps one number per tile.
@@ -104,5 +104,5 @@ def activations(system: str, shape: Shape) -> float:
 
 
 def padded(heads: int, devices: int) -> int:
-    """Heads that a head-parallel scheme computes: the next multiple of the devices."""
+    """Returns the number of padded heads: the next multiple of the devices."""
     return -(-heads // devices) * devices

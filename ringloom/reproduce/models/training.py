@@ -1,9 +1,9 @@
 """One training iteration: attention from a plan, matrix products, transfers, optimiser traffic.
 
     layer     attention forward + backward + recomputation, projections and FFN, tensor transfers
-    whole-layer checkpointing            forward is run again, attention and its transfers included
-    rematerialisation-aware              attention is not: its output and log-sum-exp were kept
-                                         (DistFlashAttn, section 3.3)
+    whole-layer checkpointing            repeats the forward pass, including attention and transfers
+    rematerialisation-aware              does not repeat attention: its output and log-sum-exp are
+                                         kept (DistFlashAttn, section 3.3)
     iteration layers, vocabulary, FSDP gathers of the weights, optimiser step
 
 Attention under a plan is the simulator's makespan of the forward and of the backward pass;
@@ -34,7 +34,7 @@ SCORE_PASSES = {"forward": 8, "backward": 10}  # of materialised scores through 
 
 @dataclass(frozen=True)
 class Setting:
-    """A way to train a model: on what, by whom, over how many tokens of one sequence.
+    """One training setup: model, system, hardware, and tokens of one sequence.
 
     `system` is one of our schedules, or megatron-v3, ulysses-system, rsa. `matrix` is
     the share of the chip's peak that matrix products outside attention reach.
@@ -52,7 +52,7 @@ class Setting:
 
 
 def iteration(setting: Setting) -> float:
-    """Predict the seconds of one iteration on the slowest rank; batch 1, causal.
+    """Predicts the seconds of one iteration on the slowest rank; batch 1, causal.
 
     Forward and backward pass, and optimiser step. Transfers are exposed; gathers of weights and the
     reduction of gradients count where they take longer than matrix products.
@@ -68,18 +68,18 @@ def iteration(setting: Setting) -> float:
 
 
 def head_parallel(system: str) -> bool:
-    """Returns True for a system that shards heads, and so pads them."""
+    """Returns True for a system that shards heads and therefore pads them."""
     return system.startswith(("megatron", "ulysses-"))
 
 
 def heads_computed(setting: Setting) -> int:
-    """Query heads computed in all, padding included."""
+    """Returns the number of computed query heads, including padding."""
     heads = setting.model.heads
     return padded(heads, setting.ranks) if head_parallel(setting.system) else heads
 
 
 def attention_seconds(setting: Setting, pass_: Pass) -> float:
-    """Seconds of one layer's attention pass on the slowest rank."""
+    """Returns the seconds of one layer's attention pass on the slowest rank."""
     if setting.system == "rsa":
         return _materialised(setting, pass_)
     if head_parallel(setting.system):
@@ -97,7 +97,7 @@ def _makespan(planned: Plan, hardware: Hardware, overlap: bool) -> float:
 
 
 def sent_share(planned: Plan, partial_bytes: int) -> float:
-    """Bytes sent if an element of a partial result took `partial_bytes`, over those it takes."""
+    """Returns bytes sent with `partial_bytes` per element of partial results, over actual bytes."""
     if partial_bytes == 4:
         return 1.0
     copies = partials = 0.0
@@ -111,7 +111,7 @@ def sent_share(planned: Plan, partial_bytes: int) -> float:
 
 
 def narrower(hardware: Hardware, share: float) -> Hardware:
-    """The same links for messages of which only a share of the bytes is sent."""
+    """Returns the links for messages of which only a fraction of the bytes is sent."""
     if share == 1.0:
         return hardware
     links = {key: hardware[key] / share for key in ("intra.bandwidth", "inter.bandwidth")}
@@ -119,20 +119,20 @@ def narrower(hardware: Hardware, share: float) -> Hardware:
 
 
 def unbounded(hardware: Hardware) -> Hardware:
-    """The same chips joined by links that take no time."""
+    """Returns the same chips with links that take no time."""
     free = {f"{where}.bandwidth": 1e21 for where in ("intra", "inter")}
     free |= {f"{where}.alpha": 0.0 for where in ("intra", "inter")}
     return hardware.changed(free, "free communication")
 
 
 def communication_overhead(setting: Setting) -> float:
-    """Time that communication adds to an iteration, as a share of the time without any."""
+    """Returns the time that communication adds, relative to the time without communication."""
     ideal = iteration(replace(setting, hardware=unbounded(setting.hardware)))
     return iteration(setting) / ideal - 1
 
 
 def _one_rank(setting: Setting, pass_: Pass) -> float:
-    """The whole sequence on a rank's share of the heads."""
+    """Returns the workload of a rank: the whole sequence and its share of the heads."""
     model = setting.model
     heads = heads_computed(setting) // setting.ranks
     shared = math.gcd(heads, model.kv_heads)
@@ -141,7 +141,7 @@ def _one_rank(setting: Setting, pass_: Pass) -> float:
 
 
 def _materialised(setting: Setting, pass_: Pass) -> float:
-    """Ring self-attention: all pairs, masked or not, scores in 32 bit through memory."""
+    """Returns the time of ring self-attention, which writes 32-bit scores of all pairs."""
     model, on = setting.model, setting.hardware
     pairs = setting.seq**2 / setting.ranks * model.heads
     flop = {"forward": 4, "backward": 8}[pass_] * model.head_dim * pairs
@@ -156,7 +156,7 @@ def _materialised(setting: Setting, pass_: Pass) -> float:
 
 
 def matrix_seconds(setting: Setting) -> float:
-    """Projections, FFN and vocabulary: forward, twice that backward, and the layers once more."""
+    """Returns the time of other matrix products: forward, backward (twice), recomputation."""
     model = setting.model
     scale = heads_computed(setting) / model.heads
     layers = model.layers * model.layer_weights * scale
@@ -166,7 +166,7 @@ def matrix_seconds(setting: Setting) -> float:
 
 
 def transfer_seconds(setting: Setting) -> float:
-    """Exposed collectives of one layer over a whole iteration, the recomputation included."""
+    """Returns the time of a layer's exposed collectives per iteration, with recomputation."""
     model, on, ranks = setting.model, setting.hardware, setting.ranks
     if not head_parallel(setting.system):
         return 0.0
@@ -179,9 +179,9 @@ def transfer_seconds(setting: Setting) -> float:
 
 
 def sharding_seconds(setting: Setting) -> float:
-    """FSDP: weights gathered forward and backward, gradients reduced; hidden behind compute.
+    """Returns the time of FSDP: gathers of weights and reduction of gradients.
 
-    Tensor parallelism keeps its own share of the weights and moves none.
+    Tensor parallelism keeps its share of the weights and sends none.
     """
     if setting.system.startswith("megatron"):
         return 0.0
@@ -190,10 +190,10 @@ def sharding_seconds(setting: Setting) -> float:
 
 
 def memory(setting: Setting) -> float:
-    """Bytes per GPU: weights and their states, checkpoints, logits, and the layer at work.
+    """Returns bytes per GPU: weights and states, checkpoints, logits, and the current layer.
 
-    Everything is shared by all ranks. The layer at work keeps Q, K, V, the output and what is
-    inside its FFN, with gradients; RSA also the scores of its tokens, masked or not.
+    All ranks share everything. The current layer keeps Q, K, V, the output and the inside of its
+    FFN, with gradients; RSA also keeps the scores of all pairs.
     """
     model, tokens = setting.model, setting.seq / setting.ranks
     layer = tokens * (2 * (model.heads + model.kv_heads) * model.head_dim + 3 * model.ff)
@@ -205,7 +205,7 @@ def memory(setting: Setting) -> float:
 
 
 def longest_sequence(setting: Setting) -> int:
-    """The largest power of two of tokens, at least a thousand, that fits in memory."""
+    """Returns the largest power of two of tokens, at least 1,024, that fits in memory."""
     seq = 1024
     while memory(replace(setting, seq=2 * seq)) <= setting.hardware["memory.capacity"]:
         seq *= 2
@@ -213,11 +213,11 @@ def longest_sequence(setting: Setting) -> int:
 
 
 def bandwidth(on: Hardware, ranks: int, way: Way) -> float:
-    """Bytes/s that a rank sends: within a node, or where the ranks of several nodes exchange.
+    """Returns the bytes/s that a rank sends, within a node or across nodes.
 
-    hop         once around all ranks: the slowest link of the ring
-    collective  rings through every port of a node share what crosses it
-    all-to-all  each rank sends the share of the other nodes over its own port
+    hop         once around all ranks: limited by the slowest link of the ring
+    collective  rings use every port of a node and share the traffic that crosses it
+    all-to-all  each rank sends the part for other nodes over its own port
     """
     intra, inter = (link.bandwidth for link in on.links)
     if ranks <= on.ranks_per_node:
@@ -231,5 +231,5 @@ def bandwidth(on: Hardware, ranks: int, way: Way) -> float:
 
 
 def waste(heads: int, devices: int) -> float:
-    """The share that padding heads adds to the work: 33 heads on 16 devices, 45.5%."""
+    """Returns the extra work of padded heads: 45.5% for 33 heads on 16 devices."""
     return padded(heads, devices) / heads - 1

@@ -7,7 +7,7 @@ Bytes of one layer in 16 bit (Ring Attention, table 1), for batch b, s tokens, w
     and blockwise FFN        inputs 2 b s h                FFN 2 b s h
     ring                     6 blocks of b c h elements    FFN 2 blocks
 
-A layer needs the larger of its two halves. The ring's row counts blocks, not bytes, as printed:
+A layer needs the larger of its two halves. As printed, the row of ring counts blocks, not bytes:
 Q, the output, and K and V twice (current and arriving).
 """
 
@@ -18,8 +18,8 @@ from ringloom.planner.analysis.liveness import slots
 from ringloom.planner.ir import TENSORS, Plan
 
 FULL = 4  # bytes of a full-precision number
-STATES = 3 * FULL  # weight and two moments of Adam; gradients are applied as they come
-KINDS = 2  # a value and its gradient, in the layer that is being worked on
+STATES = 3 * FULL  # weight and two Adam moments; gradients are applied immediately
+KINDS = 2  # a value and its gradient, in the current layer
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Model:
     heads: int
     kv_heads: int = 0
     head_dim: int = 0
-    matrices: int = 3  # gate, up and down; 2 where there is no gate
+    matrices: int = 3  # gate, up and down; 2 without a gate
     vocab: int = 32000
 
     def __post_init__(self) -> None:
@@ -45,29 +45,29 @@ class Model:
 
     @property
     def attention_weights(self) -> int:
-        """Parameters of one layer's query, key, value and output projections."""
+        """Returns the parameters of one layer's query, key, value and output projections."""
         return 2 * self.width * (self.heads + self.kv_heads) * self.head_dim
 
     @property
     def layer_weights(self) -> int:
-        """Parameters of one layer's projections and FFN, norms left out."""
+        """Returns the parameters of one layer's projections and FFN, without norms."""
         return self.attention_weights + self.matrices * self.width * self.ff
 
     @property
     def parameters(self) -> int:
-        """Parameters of the model, the embedding and the output matrix apart, norms left out."""
+        """Returns the parameters with separate embedding and output matrices, without norms."""
         return self.layers * self.layer_weights + 2 * self.vocab * self.width
 
 
 class Halves(NamedTuple):
-    """Bytes that attention and the FFN of one layer keep."""
+    """Bytes kept by attention and the FFN of one layer."""
 
     attention: float
     ffn: float
 
 
 def layer(scheme: str, batch: int, seq: int, width: int, heads: int, block: int) -> Halves:
-    """Bytes in 16 bit of one layer's activations; of `ring`, elements, as the paper counts."""
+    """Returns the bytes of a layer's 16-bit activations; elements for `ring`, as in the paper."""
     tokens, here = batch * seq * width, batch * block * width
     return {
         "vanilla": Halves(2 * batch * heads * seq**2, 8 * tokens),
@@ -78,10 +78,10 @@ def layer(scheme: str, batch: int, seq: int, width: int, heads: int, block: int)
 
 
 def blocks_held(plan: Plan) -> int:
-    """Most blocks (one vector per token and head each) that a rank of a forward plan holds.
+    """Returns the maximum number of blocks (one vector per token and head) on a rank.
 
-    In Ring Attention's terms: the queries, the output, and the KV blocks in travel; a rank's own
-    KV block is one of those, as the layer does not need it again once it has been sent on.
+    Counts as Ring Attention does: queries, output, and KV blocks in flight. A rank's own KV block
+    is one of those, because the layer does not use it after sending it.
     """
     travelling = int(slots(plan, "KV").max(initial=0))
     copies = {"Q": 1, "KV": max(travelling, 1), "OUT": 1}
@@ -99,7 +99,7 @@ class Cluster:
 
 
 class Need(NamedTuple):
-    """Bytes on each device: weights and optimiser, stored layer inputs, the working layer."""
+    """Bytes per device: weights and optimiser, stored layer inputs, the current layer."""
 
     states: float
     checkpoints: float
@@ -107,12 +107,12 @@ class Need(NamedTuple):
 
 
 def training_need(scheme: str, model: Model, cluster: Cluster, seq: int) -> Need:
-    """Bytes per device to train one sequence, everything in 32 bit.
+    """Returns the bytes per device to train one sequence, everything in 32 bit.
 
-    Assumed: weights and optimiser states shared by all devices; a checkpoint at each layer's
-    input, and the logits, shared by the tensor-parallel group; the layer that is being worked on
-    with its gradients, of which only the scores are shared by that group (heads are split, the
-    blockwise computation is not). A ring shares the sequence among all devices, and so all of it.
+    Assumptions: all devices share weights and optimiser states; the tensor-parallel group shares a
+    checkpoint of each layer's input, and the logits; of the current layer and its gradients, the
+    group shares only the scores (heads are split, the blockwise computation is not). A ring shards
+    the sequence over all devices, so they share everything.
     """
     ring = scheme == "ring"
     block = seq // cluster.devices if ring else 0
@@ -127,7 +127,7 @@ def training_need(scheme: str, model: Model, cluster: Cluster, seq: int) -> Need
 
 
 def longest_context(scheme: str, model: Model, cluster: Cluster) -> int:
-    """The largest power of two of tokens that fits, at least 256."""
+    """Returns the largest power of two of tokens that fits, at least 256."""
     seq = 256
     while sum(training_need(scheme, model, cluster, 2 * seq)) <= cluster.memory:
         seq *= 2
