@@ -1,9 +1,11 @@
-"""register(program)            use an emitted torch program with Hugging Face Transformers
-shard_batch(program, ids)    a rank's shard of a batch, as arguments for such a model
+"""Connects emitted torch programs to Hugging Face Transformers.
 
-A model made with `attn_implementation=NAME` attends through the program, each rank with its shard
-of the tokens. Attention that the plan does not express is refused: dropout, padding, another mask
-or sliding window, softcap, sinks, another scale, other heads, positions of another layout.
+register(program)            registers a program under a name
+shard_batch(program, ids)    returns a rank's shard of a batch, as arguments for a model
+
+A model created with `attn_implementation=NAME` calls the program, each rank with its shard of the
+tokens. Attention that the plan cannot express is refused: dropout, padding, another mask or sliding
+window, softcap, sinks, another scale, other heads, positions of another layout.
 """
 
 import sys
@@ -33,7 +35,7 @@ HARMLESS = {
 }
 # Arguments that say which documents are packed.
 PACKING = {"cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"}
-KINDS = "causal", "bidirectional"  # of masks that are compared with the plan's
+KINDS = "causal", "bidirectional"  # of masks to compare with the plan's
 # Functions of transformers that make these masks.
 COMPARED = {
     *(f"{kind}_mask_function" for kind in KINDS),
@@ -42,25 +44,25 @@ COMPARED = {
 }
 # Layers of transformers that mix tokens without attention.
 RECURRENT = {"linear_attention", "mamba", "conv", "hybrid", "hybrid_sliding"}
-IGNORED = -100  # the label of tokens that transformers leaves out of the loss
+IGNORED = -100  # the label of tokens that transformers excludes from the loss
 Function = Callable[..., Any]
-OURS: dict[str, Function] = {}  # names that were registered here, which may be registered again
+OURS: dict[str, Function] = {}  # registered here; these names may be registered again
 
 
 def register(
     program: ModuleType, name: str, group: Any, any_mask: bool, any_positions: bool
 ) -> None:
-    """Register a program as `ringloom.transformers_attention` says; None is the whole world.
+    """Registers a program, see `ringloom.transformers_attention`; group None is the world.
 
-    A dynamic program's model is called with `tables=`. The plan's mask must be the model's: causal,
-    or full for an encoder, within its sliding window, possibly cut into documents.
+    A model with a dynamic program is called with `tables=`. The plan's mask must be the model's:
+    causal, or full for an encoder, within its sliding window, possibly cut into documents.
     """
     known: Any = ALL_ATTENTION_FUNCTIONS
     taken = name in known.valid_keys() and name not in OURS
     if taken or name == "eager":
         raise RingloomError(f"transformers has an attention {name!r} already: choose another name")
     adapter = Adapter(program, group, any_mask, any_positions)
-    # What compares a call with the plan is no part of a compiled graph.
+    # The comparison of a call with the plan stays outside compiled graphs.
     OURS[name] = torch.compiler.disable(adapter.attend)
     AttentionInterface.register(name, OURS[name])
     AttentionMaskInterface.register(name, adapter.refuse_mask)
@@ -69,10 +71,10 @@ def register(
 def shard_batch(
     program: ModuleType, ids: Any, labels: Any, positions: Any, group: Any, tables: Any
 ) -> dict[str, Any]:
-    """Returns a rank's shard of a batch, as `ringloom.shard_batch` says.
+    """Returns a rank's shard of a batch, see `ringloom.shard_batch`.
 
-    Labels are -100 where no loss is wanted; positions of packed documents, [seq] or [batch, seq],
-    may begin again; tables are those of a dynamic program.
+    Labels are -100 for tokens without a loss; positions, [seq] or [batch, seq], may restart at
+    packed documents; tables are those of a dynamic program.
     """
     labels = ids if labels is None else labels
     as_tuple_of(torch.Tensor, (ids, labels), "ids and labels")
@@ -95,13 +97,13 @@ def checked(program: ModuleType) -> ModuleType:
     """Returns an emitted torch program; raises RingloomError for anything else."""
     if not all(hasattr(program, name) for name in ("attention", "PLAN", "dist")):
         raise RingloomError(
-            f"{brief(program)} is no emitted program: import a file of `emit torch`"
+            f"{brief(program)} is no emitted program: import a file that `emit torch` wrote"
         )
     return program
 
 
 class Adapter:
-    """Calls a program as a model's attention; refuses arguments that its plan does not express."""
+    """Calls a program as a model's attention; refuses arguments that its plan cannot express."""
 
     def __init__(
         self, program: ModuleType, group: Any, any_mask: bool, any_positions: bool = False
@@ -109,9 +111,9 @@ class Adapter:
         self.program, self.group = checked(program), group
         self.any_mask, self.any_positions = any_mask, any_positions
         self.seen: tuple[ReferenceType[Any], int, Any] | None = None  # the last positions
-        # Masks that the model made: their kinds, and tokens within which they lie.
+        # Masks that the model made: their kinds, and their sliding windows.
         self.masks, self.called = set[tuple[str | None, int | None]](), False
-        self.packed: Any = None  # positions of documents, where a mask was made with them
+        self.packed: Any = None  # positions of documents, if the model made its mask from them
 
     def attend(
         self,
@@ -132,7 +134,7 @@ class Adapter:
 
         query, key, value: [batch, heads, tokens, head_dim].
         """
-        self.called = True  # the next mask is of another call, also where this one is refused
+        self.called = True  # the next mask belongs to another call, even if this one is refused
         if attention_mask is not None:
             raise RingloomError(f"a mask {[*attention_mask.shape]} besides the plan's own")
         if dropout:
@@ -155,7 +157,7 @@ class Adapter:
         if not np.isclose(scale, own := self.program.PLAN["scale"], rtol=1e-6, atol=0):
             raise RingloomError(f"the model scales scores by {scale}, the plan by {own}")
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        self.boxes(tables)  # refuses tables where there are none, and none where they are needed
+        self.boxes(tables)  # refuses unexpected and missing tables
         if not causal and rest.get("shift_labels") is not None:
             raise RingloomError(
                 "shift_labels are of next tokens, but the model is bidirectional, and losses of its"
@@ -173,7 +175,7 @@ class Adapter:
         self.refuse_other_positions(module, position_ids, rank, length, tables, within)
         arguments = (query, key, value) if tables is None else (query, key, value, tables)
         plan, compared = self.program.PLAN, tables is None and not self.any_positions
-        seq = length - plan["kv_seq"] + plan["seq"] if compared else None  # positions say so
+        seq = length - plan["kv_seq"] + plan["seq"] if compared else None  # known from positions
         out = self.program.attention(*arguments, group=group, seq=seq)
         return out.transpose(1, 2).contiguous(), None
 
@@ -189,21 +191,22 @@ class Adapter:
         return parse(plan["mask"]).up_to(plan["kv_seq"]).region().pieces
 
     def may_be_whole(self, rank: int, tokens: int, position_ids: Any, tables: Any) -> bool:
-        """Returns True for as many tokens as the sequence, unless they are a shard of a longer one.
+        """Returns True if a rank has as many tokens as the planned sequence, so may be unsharded.
 
-        Where any length goes, of one so many times as long as planned as there are ranks.
+        They may still be the shard of a sequence that is longer by the number of ranks, if the
+        program supports any length.
         """
         ranks, plan = self.program.RANKS, self.program.PLAN if tables is None else vars(tables)
         if ranks == 1 or tokens != plan["seq"] or position_ids is None:
             return False
         if tables is None:
-            with suppress(ValueError):  # of programs for the planned length alone
+            with suppress(ValueError):  # raised by programs for the planned length only
                 at = self.program.positions(rank, ranks * tokens)
                 return not bool((position_ids.cpu() == at).all())
         return True
 
     def length(self, rank: int, tokens: int, tables: Any) -> int:
-        """Returns the length of the whole sequence, from the tokens of this rank."""
+        """Returns the length of the whole sequence, given the tokens of this rank."""
         if tables is not None:
             return int(tables.kv_seq)
         plan = self.program.PLAN
@@ -211,11 +214,11 @@ class Adapter:
         return int(plan["kv_seq"] if planned else tokens * plan["ranks"])
 
     def refuse_other_keys(self, rank: int, queries: int, keys: int, tables: Any) -> None:
-        """Raises RingloomError unless keys are the queries' tokens, or on one rank as planned."""
+        """Raises RingloomError unless keys and queries are the same tokens, or as planned."""
         plan = self.program.PLAN if tables is None else vars(tables)
         if keys != queries and plan["seq"] == plan["kv_seq"]:
             raise RingloomError(
-                f"rank {rank} has {keys} keys and queries of {queries} tokens, the plan as many of"
+                f"rank {rank} has {keys} keys and {queries} queries, but the plan has as many of"
                 " both: neither a cache (use_cache) nor cross-attention is expressible"
             )
         if self.program.RANKS > 1 and hasattr(self.program, "kv_positions"):
@@ -227,12 +230,12 @@ class Adapter:
                 )
 
     def refuse_other_mask(self, tables: Any, causal: bool, window: int | None, length: int) -> None:
-        """Raises RingloomError unless the mask is the model's, or the model's within documents."""
+        """Raises RingloomError unless the plan's mask is the model's, possibly within documents."""
         boxes = self.boxes(tables)
         if self.any_mask:
             return
         kind = "causal" if causal else "bidirectional"
-        kinds = {made for made, _ in self.masks}  # of a decoder with cross-attention both
+        kinds = {made for made, _ in self.masks}  # both, for a decoder with cross-attention
         if (made := next((known for known in KINDS if known in kinds), kind)) != kind:
             raise RingloomError(f"an attention says it is {kind}, but its mask is {made}")
         near = min((n for _, n in self.masks if n is not None), default=None)
@@ -241,7 +244,7 @@ class Adapter:
         own, model = (np.clip(x, -length, length) for x in (boxes, np.array(wanted)))
         same = (own[:, :2] == own[:, 2:4]).all() and (own[:, 4:] == model).all()
         same &= np.diff(own[:, :2].clip(0)).sum() == length  # each query is in a box
-        # A window that attention is not told, or that has two sides, is not compared.
+        # A window that attention does not get, or that has two sides, is not compared.
         if not (same and (near is None if window is None else causal)):
             window = window or near
             within = "" if window is None else f" with a sliding window of {window}"
@@ -257,13 +260,13 @@ class Adapter:
     ) -> None:
         """Raises RingloomError unless position_ids are the positions of this shard's tokens.
 
-        On one rank, where attention is not told them, they are those that the mask was made with. A
-        tensor that the layer before passed in unchanged is not compared again.
+        On one rank, if attention does not get them, those of the mask count. A tensor that a
+        previous layer passed in unchanged is not compared again.
         """
         if position_ids is None and self.program.RANKS > 1 and not self.any_positions:
             raise RingloomError(
-                f"{type(module).__name__} is not told position_ids, so they cannot be compared with"
-                f" those of rank {rank}: any_positions=True takes the model's"
+                f"{type(module).__name__} does not get position_ids, so they cannot be compared"
+                f" with those of rank {rank}: any_positions=True accepts the model's"
             )
         if position_ids is None or self.any_positions:
             if self.program.RANKS > 1 or self.any_mask:
@@ -297,16 +300,16 @@ class Adapter:
             self.seen = ref(position_ids), version, tables
 
     def refuse_other_layers(self, config: Any, kind: Any) -> None:
-        """Raises RingloomError for a model that is not its shards', layer by layer."""
+        """Raises RingloomError for a model with layers that cannot run on shards."""
         layers = RECURRENT & {*(getattr(config, "layer_types", None) or ())}
         if layers or getattr(kind, "_is_stateful", False):
             raise RingloomError(
                 f"{type(config).__name__} has layers that mix tokens without attention, which would"
-                " see those of their rank alone: use a model whose layers all attend"
+                " mix only those of their rank: use a model in which all layers have attention"
             )
         if kind and counts_itself(kind) and not self.any_positions:
             raise RingloomError(
-                f"{kind.__name__} counts positions itself, from the first token of each rank on"
+                f"{kind.__name__} counts positions itself, from the first token of each rank"
             )
 
     def refuse_mask(
@@ -323,7 +326,7 @@ class Adapter:
         kind: Any = MODEL_MAPPING.get(type(config), None)
         takes = getattr(kind, "_can_set_attn_implementation", None)
         if takes and not takes():
-            raise RingloomError(f"{kind.__name__} does not take an attention by its name")
+            raise RingloomError(f"{kind.__name__} does not support attn_implementation")
         if self.program.RANKS > 1:
             self.refuse_other_layers(config, kind)
         if attention_mask is not None and not attention_mask.all():
@@ -337,21 +340,21 @@ class Adapter:
         if others and not self.any_mask:
             raise RingloomError(
                 f"the model makes its mask with {', '.join(sorted(others))}, which cannot be"
-                " compared with the plan's: any_mask=True takes the plan's"
+                " compared with the plan's: any_mask=True uses the plan's"
             )
-        # Where a model has no window, transformers may name one of 0, for no layer.
+        # If a model has no window, transformers may pass a window of 0 for no layer.
         self.masks, self.called = earlier | {(kind, local_size or None)}, False
 
 
 def counts_itself(kind: type) -> bool:
-    """Returns True for a model that takes no positions, or counts them from its padding's on."""
+    """Returns True for a model that takes no position_ids, or derives them from input ids."""
     own = vars(sys.modules[kind.__module__]).values()
     counting = any(hasattr(part, "create_position_ids_from_input_ids") for part in own)
     return counting or "position_ids" not in signature(kind.forward).parameters  # type: ignore[attr-defined]
 
 
 def parts_of(mask_function: Function) -> Iterator[Function]:
-    """Yields the functions that a mask of transformers is made of, outermost first."""
+    """Yields the functions that make up a mask of transformers, outermost first."""
     yield mask_function
     for cell in getattr(mask_function, "__closure__", None) or ():
         inner = cell.cell_contents
@@ -361,12 +364,12 @@ def parts_of(mask_function: Function) -> Iterator[Function]:
 
 
 def name_of(part: Function) -> str:
-    """Returns the name of the function of transformers that made a part of a mask."""
+    """Returns the name of the transformers function that made a part of a mask."""
     return str(getattr(part, "__qualname__", type(part).__name__)).partition(".")[0]
 
 
 def packed_by(part: Function) -> Any:
-    """Returns the position_ids of packed documents, for the part of a mask that has them."""
+    """Returns the position_ids of packed documents if this part of a mask contains them."""
     if name_of(part) != "remap_positions_for_packed_sequence":
         return None
     return getclosurevars(part).nonlocals["position_ids"]

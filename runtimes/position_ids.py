@@ -1,13 +1,12 @@
-"""refuse_other(given, shard)   compares a model's position_ids with the tokens of a rank
-refuse_unsharded(given, ...)    refuses those of a whole sequence, which every rank was given
+"""Compares a model's position_ids with the positions of a rank's tokens.
 
-In transformers position_ids also say which documents are packed: a document begins where they begin
-again, and its tokens see each other alone. So those that differ are refused by their cause:
+In transformers position_ids also define packed documents: a document begins where they restart, and
+its tokens attend only to each other. So an error about different position_ids names the cause:
 
-    the rows of a batch are packed differently      one plan is for one packing
-    positions begin again, not as in the plan       the plan has other documents, or none
-    the plan has documents, positions go on         the model would see across them
-    anything else                                   tokens of another layout
+    the rows of a batch are packed differently         a plan has one packing
+    positions restart elsewhere than in the plan       the plan has other documents, or none
+    the plan has documents, positions do not restart   the model would attend across documents
+    anything else                                      tokens have another layout
 """
 
 from dataclasses import dataclass
@@ -17,16 +16,16 @@ import numpy as np
 from ringloom.planner.errors import RingloomError
 from ringloom.runtimes.arrays import Array
 
-MANY = 8  # documents that a message names
+MANY = 8  # documents to name in a message
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The tokens of a rank, as a plan has them.
+    """The tokens of a rank according to a plan.
 
-    at: their positions; with a cache, behind its keys, of which there are `cached`. starts: where
-    the document of each of them begins. whole: the tokens of the sequence. mask: the plan's.
-    model: that of the model within a document, "" for full.
+    at: their positions, which follow the `cached` keys of a cache. starts: where the document of
+    each token begins. whole: the tokens of the sequence. mask: the plan's mask. model: the model's
+    mask within a document, "" for full.
     """
 
     rank: int
@@ -42,13 +41,13 @@ class Shard:
 def refuse_other(given: Array, shard: Shard, any_mask: bool) -> None:
     """Raises RingloomError unless position_ids [..., tokens] are those of the shard.
 
-    Within the plan's documents they count from the first token of each, or, with `any_mask`, from
-    the first of the sequence.
+    They must count from the first token of each of the plan's documents; with `any_mask` they may
+    also count from the first token of the sequence.
     """
     right = shard.at - shard.starts
     if given.shape[-1] != len(right):
         raise RingloomError(
-            f"position_ids of rank {shard.rank} are {given.shape[-1]}, its tokens {len(right)}"
+            f"rank {shard.rank} has {given.shape[-1]} position_ids for {len(right)} tokens"
         )
     if (given == right).all() or (any_mask and (given == shard.at).all()):
         return
@@ -57,7 +56,7 @@ def refuse_other(given: Array, shard: Shard, any_mask: bool) -> None:
 
 
 def cause_of(rows: Array, right: Array, shard: Shard) -> str:
-    """Returns how position_ids, of each row of a batch, differ from the right ones; a remedy."""
+    """Returns how position_ids differ from the right ones in a batch, with a remedy."""
     row, differing = rows[0], np.flatnonzero((rows != rows[0]).any(axis=0))
     if len(differing):
         n = int(differing[0])
@@ -93,27 +92,27 @@ def cause_of(rows: Array, right: Array, shard: Shard) -> str:
 
 
 def begins_again(row: Array, shard: Shard) -> bool:
-    """Returns True if a token behind the first one of the sequence is the first of its document."""
+    """Returns True if a document begins after the first token of the sequence."""
     in_turn = row[np.argsort(shard.at)]
     return bool((np.diff(in_turn) <= 0).any() or (in_turn[0] == 0 < shard.at.min()))
 
 
 def starts_of(row: Array, shard: Shard) -> Array | None:
-    """Returns where the documents begin of which the shard has tokens, if not all at 0.
+    """Returns where the documents of the shard's tokens begin, if not all of them at 0.
 
-    None where no documents have these positions.
+    Returns None if no documents give these positions.
     """
     order = np.argsort(shard.at)
     at, starts = shard.at[order], (shard.at - row)[order]
     new = np.diff(starts) != 0
-    apart = (starts[1:][new] > at[:-1][new]).all()  # each begins behind the tokens of the last one
+    apart = (starts[1:][new] > at[:-1][new]).all()  # each begins after the tokens of the last one
     if shard.cached or starts.min() < 0 or (starts > at).any() or not apart or not starts.any():
         return None
     return np.unique(starts)
 
 
 def documents(starts: Array, shard: Shard) -> str:
-    """Returns the model's mask, in quotes, with documents that begin at some tokens."""
+    """Returns the model's mask in quotes, with documents that begin at `starts`."""
     lengths = np.diff([0, *starts[starts > 0], shard.whole])
     named = ",".join(map(str, lengths[:MANY])) + ",..." * (len(lengths) > MANY)
     seen = f" as far as rank {shard.rank} has tokens of them" * (shard.ranks > 1)
@@ -121,7 +120,7 @@ def documents(starts: Array, shard: Shard) -> str:
 
 
 def refuse_unsharded(given: Array, rank: int, ranks: int) -> None:
-    """Raises RingloomError if position_ids [..., tokens] are of consecutive tokens from 0 on."""
+    """Raises RingloomError if position_ids [..., tokens] are those of a whole sequence."""
     steps, first = np.diff(given), given[..., 0]
     if (first == 0).all() and ((steps == 1) | (given[..., 1:] == 0)).all():
         raise RingloomError(

@@ -2,9 +2,9 @@
 
     ringloom emit torch zigzag --ranks 4 --seq 64k --heads 32 --kv-heads 8 -o attention.py
 
-RMSNorm, rotary embedding, attention, SwiGLU. A checkpoint keeps the input of the layer and computes
-the rest again in the backward pass; around distributed attention that would repeat all transfers.
-Its policy therefore keeps what attention returned, too (DistFlashAttn, section 3.3).
+The layer has RMSNorm, rotary embedding, attention and SwiGLU. A checkpoint keeps its input and
+recomputes the rest in the backward pass, which would repeat all transfers of distributed attention.
+The policy therefore keeps the results of attention, too (DistFlashAttn, section 3.3).
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import (
 
 
 def init(seed, dim, hidden, heads, kv_heads, head_dim, dtype=torch.float32, device="cpu"):
-    """Random parameters by name: for one seed the same ones on every rank."""
+    """Return random parameters by name; the same seed gives the same ones on every rank."""
     random = torch.Generator().manual_seed(seed)
     shapes = {"wq": (heads, head_dim, dim), "wk": (kv_heads, head_dim, dim)}
     shapes |= {"wv": (kv_heads, head_dim, dim), "wo": (heads, head_dim, dim)}
@@ -33,25 +33,25 @@ def init(seed, dim, hidden, heads, kv_heads, head_dim, dtype=torch.float32, devi
 
 
 def decoder_layer(params, x, at, attend):
-    """The layer of x [batch, tokens, dim], differentiable in x and in the parameters.
+    """Compute the layer of x [batch, tokens, dim], differentiable in x and in the parameters.
 
-    at: the positions of these tokens. attend: attention of q, k and v as an emitted program takes
-    them, `partial(attention, group=group)`. A rank's gradients of the parameters are the share of
-    its tokens: sum them over the group.
+    at: the positions of these tokens. attend: a function of q, k and v, such as
+    `partial(attention, group=group)`. A rank's gradients of the parameters include only its own
+    tokens: sum them over the group.
     """
     contexts = partial(create_selective_checkpoint_contexts, keep_attention)
     return checkpoint(layer, params, x, at, attend, use_reentrant=False, context_fn=contexts)
 
 
 def keep_attention(context, operator, *args, **kwargs):
-    """The checkpoint policy: keep what attention returned, compute everything else again."""
+    """Save the results of attention and recompute everything else: the checkpoint policy."""
     if operator.namespace == "ringloom":  # each pass of an emitted program is one operator
         return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def layer(params, x, at, attend):
-    """The layer without a checkpoint."""
+    """Compute the layer without a checkpoint."""
     h = rms_norm(x, params["attention_norm"])
     q, k, v = (torch.einsum("btd,hed->bhte", h, params[name]) for name in ("wq", "wk", "wv"))
     out = attend(rotate(q, at), rotate(k, at), v)
@@ -61,16 +61,16 @@ def layer(params, x, at, attend):
 
 
 def rms_norm(x, weight):
-    """x over its root mean square along the last axis, in at least 32 bits."""
+    """Divide x by its root mean square along the last axis, in at least 32 bits."""
     y = x.to(torch.promote_types(x.dtype, torch.float32))
     return (y * torch.rsqrt((y * y).mean(dim=-1, keepdim=True) + 1e-5)).to(x.dtype) * weight
 
 
 def rotate(x, at):
-    """Rotary embedding of x [..., tokens, head_dim]: entry i turns with entry i + head_dim / 2."""
+    """Apply RoPE to x [..., tokens, head_dim], rotating entries i and i + head_dim / 2 as pairs."""
     half = x.shape[-1] // 2
     speeds = 10000.0 ** (-torch.arange(half, dtype=torch.float64, device=x.device) / half)
-    angles = at.to(x.device)[:, None] * speeds  # in 64 bits: far positions need them
+    angles = at.to(x.device)[:, None] * speeds  # in 64 bits, which large positions need
     kind = torch.promote_types(x.dtype, torch.float32)
     cos, sin, (a, b) = angles.cos().to(kind), angles.sin().to(kind), x.split(half, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)

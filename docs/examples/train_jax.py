@@ -1,12 +1,12 @@
-"""Train a small LLaMA-shaped model of bytes on this project's documentation, its sequences sharded.
+"""Train a small LLaMA-style model on the bytes of this documentation, with sharded sequences.
 
-    python docs/examples/train_jax.py              4 virtual devices of a CPU, beside one device
+    python docs/examples/train_jax.py              on 4 virtual CPU devices, and on one device
     python docs/examples/train_jax.py --steps 50
 
-Both runs see the same bytes and begin with the same weights. Their layers are those of
-layer_jax.py; the sharded ones attend by a program that `ringloom emit jax zigzag` writes: every
-device holds some tokens, with their positions and their targets; only attention sends anything. The
-losses of both are the same to rounding.
+Both runs read the same bytes and start with the same weights. Their layers are those of
+layer_jax.py; the sharded run uses attention that `ringloom emit jax zigzag` writes. Every device
+holds some tokens, with their positions and targets, and only attention communicates. The losses of
+both runs are equal up to rounding.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import jax
 
 RANKS = 4
 jax.config.update("jax_num_cpu_devices", RANKS)
-jax.config.update("jax_enable_x64", True)  # shows that the losses differ by rounding only
+jax.config.update("jax_enable_x64", True)  # so that losses differ only by rounding
 
 import jax.numpy as jnp
 import layer_jax
@@ -34,7 +34,7 @@ BYTES, DTYPE = 256, jnp.float64
 
 
 def emitted_program():
-    """The emitted file as a module; in a project of your own it is simply imported."""
+    """Load the emitted file as a module; in your own project you simply import it."""
     import ringloom as rl
 
     work = rl.Workload(
@@ -55,24 +55,24 @@ def emitted_program():
     return program
 
 
-# ---- data: whole sequences first, then in the order in which devices hold them
+# ---- data: whole sequences first, then in layout order
 
 
 def documentation():
-    """README and the pages beside this folder, as one array of bytes."""
+    """Return the README and the documentation pages as one array of bytes."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     return np.frombuffer(b"\n".join(page.read_bytes() for page in pages), np.uint8)
 
 
 def batch_of(text, step):
-    """Some sequences and their targets [BATCH, SEQ]: shifted first, sharded afterwards."""
+    """Return sequences and their targets [BATCH, SEQ]; targets are shifted before sharding."""
     first = (step * BATCH + np.arange(BATCH)) * SEQ % (len(text) - SEQ - 1)
     rows = text[first[:, None] + np.arange(SEQ + 1)]
     return rows[:, :-1], rows[:, 1:]
 
 
 def in_layout(program, whole, sharding):
-    """Tokens or targets [BATCH, SEQ] as a global array: the shards of all devices side by side."""
+    """Return tokens or targets [BATCH, SEQ] as a global array in layout order."""
     shards = [program.shard(whole, rank, axis=1) for rank in range(RANKS)]
     return jax.device_put(np.concatenate(shards, axis=1), sharding)
 
@@ -81,17 +81,17 @@ def in_layout(program, whole, sharding):
 
 
 def init():
-    """Random weights: embedding, layers, norm and head."""
+    """Return random weights: embedding, layers, norm and head."""
     random, width = np.random.default_rng(0), HEADS * HEAD_DIM
     embedding, head = (0.1 * random.standard_normal((2, BYTES, width))).astype(DTYPE)
     sizes = width, HIDDEN, HEADS, KV_HEADS, HEAD_DIM
-    every = [layer_jax.init(1 + n, *sizes, DTYPE) for n in range(LAYERS)]
-    layers = jax.tree.map(lambda *weights: np.stack(weights), *every)
+    parts = [layer_jax.init(1 + n, *sizes, DTYPE) for n in range(LAYERS)]
+    layers = jax.tree.map(lambda *weights: np.stack(weights), *parts)
     return {"embedding": embedding, "layers": layers, "norm": np.ones(width, DTYPE), "head": head}
 
 
 def dense(q, k, v):
-    """Causal attention by its definition, for the single device."""
+    """Compute causal attention by its definition, on one device."""
     k, v = (jnp.repeat(x, HEADS // KV_HEADS, 1) for x in (k, v))
     scores = jnp.einsum("bhid,bhjd->bhij", q, k) * HEAD_DIM**-0.5
     weights = jax.nn.softmax(scores, where=jnp.tri(SEQ, dtype=bool))
@@ -99,7 +99,7 @@ def dense(q, k, v):
 
 
 def loss_of(model, tokens, targets, *, at, attend):
-    """The mean loss over the tokens at positions; padding, at -1, counts for nothing."""
+    """Return the mean loss over tokens; padding, at position -1, does not count."""
     x = jnp.asarray(model["embedding"])[tokens]
     layer = partial(layer_jax.decoder_layer, at=at, attend=attend)
     x, _ = jax.lax.scan(lambda x, params: (layer(params, x), None), x, model["layers"])
@@ -114,14 +114,14 @@ def loss_of(model, tokens, targets, *, at, attend):
 
 @jax.jit
 def adam(weight, slope, mean, square, step, rate=3e-3, b1=0.9, b2=0.95):
-    """One step of Adam for one array."""
+    """Perform one step of Adam on one array."""
     mean, square = b1 * mean + (1 - b1) * slope, b2 * square + (1 - b2) * slope**2
     size = rate * jnp.sqrt(1 - b2**step) / (1 - b1**step)
     return weight - size * mean / (jnp.sqrt(square) + 1e-8), mean, square
 
 
 def train(program, steps, mesh=None):
-    """The loss of every step; with a mesh, its devices hold the tokens at their positions only."""
+    """Return the loss of every step; with a mesh, each device holds its own tokens."""
     text, model = documentation(), init()
     placed, at, attend = np.asarray, np.arange(SEQ), dense
     if mesh is not None:
@@ -146,7 +146,7 @@ def train(program, steps, mesh=None):
 
 
 def both_runs(steps):
-    """Losses of the sharded run on the devices of this process, and of a single one."""
+    """Return the losses of the sharded run, and of one device."""
     program = emitted_program()
     mesh = Mesh(np.array(jax.devices()[:RANKS]), ("sp",))
     return train(program, steps, mesh), train(program, steps)

@@ -1,10 +1,10 @@
-"""Train on packed documents that change with every step, each batch planned while the last trains.
+"""Train on packed documents that change in every step; plan each batch during the step before.
 
-    python docs/examples/train_packed_torch.py    2 ranks of this machine, beside one device
+    python docs/examples/train_packed_torch.py    on 2 ranks of this machine, and on one device
 
 The model, its weights and its bytes are those of train_torch.py. A batch is one row of documents; a
-thread plans the next one while the ranks train. One device attends densely under the same documents
-instead, and the losses of both runs are the same to rounding.
+thread plans the next batch while the ranks train. For comparison, one device uses dense attention
+with the same documents; the losses of both runs are equal up to rounding.
 """
 
 import argparse
@@ -30,7 +30,7 @@ WORK = rl.Workload(
 
 
 def write_program(folder):
-    """Emit attention that takes its tables with every call."""
+    """Emit attention that takes tables in every call."""
     path = Path(folder, "attention.py")
     path.write_text(rl.emit(rl.plan("zigzag", WORK, RANKS, pass_="both"), "torch", dynamic=True))
     return path
@@ -40,7 +40,7 @@ def write_program(folder):
 
 
 def documents_of(step):
-    """The lengths of the documents of a step; they fill a row."""
+    """Return the lengths of the documents of a step, which fill a row."""
     random, lengths = torch.Generator().manual_seed(step), []
     while (left := SEQ - sum(lengths)) > 0:
         lengths.append(min(left, int(torch.randint(1, SEQ // 2, (), generator=random))))
@@ -48,7 +48,7 @@ def documents_of(step):
 
 
 def batches_of(planner, steps):
-    """The planned batch of every step; the next one is planned while the caller trains."""
+    """Yield the planned batch of every step; plan the next one while the caller trains."""
     with ThreadPoolExecutor(1) as background:
         coming = background.submit(planner, documents_of(0))
         for step in range(steps):
@@ -59,14 +59,14 @@ def batches_of(planner, steps):
 
 
 def row_of(text, step):
-    """A row of bytes and its targets [1, SEQ]."""
+    """Return a row of bytes and its targets [1, SEQ]."""
     first = step * SEQ % (len(text) - SEQ - 1)
     row = text[None, first : first + SEQ + 1]
     return row[:, :-1], row[:, 1:]
 
 
 def places(lengths):
-    """The document of each token, and its place there."""
+    """Return the document of each token, and its position in the document."""
     sizes = torch.tensor(lengths)
     document = torch.arange(len(lengths)).repeat_interleave(sizes)
     return document, torch.arange(SEQ) - (sizes.cumsum(0) - sizes)[document]
@@ -76,21 +76,21 @@ def places(lengths):
 
 
 def sharded(program, batch, group):
-    """The tokens of this rank, and its attention under the documents of a batch."""
+    """Return the positions of this rank's tokens, and attention within the documents."""
     tables = program.Tables(batch.tables)
     at = program.positions(group.rank(), tables)
     return at, partial(program.attention, tables=tables, group=group)
 
 
 def dense(lengths):
-    """All tokens, and dense attention under the same documents."""
+    """Return all positions, and dense attention within the documents."""
     document, place = places(lengths)
     seen = (document[:, None] == document) & (place[:, None] >= place)
     return torch.arange(SEQ), partial(scaled_dot_product_attention, attn_mask=seen, enable_gqa=True)
 
 
 def train(steps, program=None, group=None):
-    """The loss of every step; with a program, each rank of a group sees its own tokens only."""
+    """Return the loss of every step; with a program, each rank trains on its own tokens."""
     model, text = train_torch.init("cpu"), train_torch.documentation()
     weights, losses = train_torch.weights_of(model), []
     optimizer = torch.optim.AdamW(weights, lr=3e-3)
@@ -104,7 +104,7 @@ def train(steps, program=None, group=None):
         optimizer.zero_grad()
         loss.backward()
         total = loss.detach()
-        if program:  # every rank has the share of its tokens
+        if program:  # every rank has only the share of its tokens
             for share in (total, *(weight.grad for weight in weights)):
                 dist.all_reduce(share, group=group)
         optimizer.step()
@@ -113,7 +113,7 @@ def train(steps, program=None, group=None):
 
 
 def rank_of_two(rank, folder, path, steps):
-    """One process of the sharded run; rank 0 leaves the losses in a file."""
+    """Run one process of the sharded run; rank 0 saves the losses in a file."""
     torch.set_num_threads(1)
     where = f"file://{folder}/meeting-point"
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=RANKS)
@@ -124,7 +124,7 @@ def rank_of_two(rank, folder, path, steps):
 
 
 def both_runs(steps):
-    """Losses of the sharded run on processes of this machine, and of the single device."""
+    """Return the losses of the sharded run on local processes, and of one device."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
     with tempfile.TemporaryDirectory() as folder:
@@ -144,7 +144,7 @@ def both_runs(steps):
 
 
 def main():
-    """Train, print the curves, and exit with 1 if they differ by more than rounding."""
+    """Train, print the losses, and exit with 1 if they differ by more than rounding."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=8)
     options = parser.parse_args()

@@ -1,12 +1,12 @@
-"""Train a small LLaMA-shaped model of bytes on this project's documentation, its sequences sharded.
+"""Train a small LLaMA-style model on the bytes of this documentation, with sharded sequences.
 
-    python docs/examples/train_torch.py    4 ranks of this machine, beside one device
+    python docs/examples/train_torch.py    on 4 ranks of this machine, and on one device
     torchrun --nproc-per-node 4 docs/examples/train_torch.py --sharded    under a launcher
 
-Both runs see the same bytes and begin with the same weights. Their layers are those of
-layer_torch.py; the sharded ones attend by a program that `ringloom emit torch zigzag` writes: every
-rank holds some tokens, with their positions and their targets; only attention sends anything. The
-losses of both are the same to rounding.
+Both runs read the same bytes and start with the same weights. Their layers are those of
+layer_torch.py; the sharded run uses attention that `ringloom emit torch zigzag` writes. Every rank
+holds some tokens, with their positions and targets, and only attention communicates. The losses of
+both runs are equal up to rounding.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 ROOT = Path(__file__).resolve().parents[2]
 RANKS, SEQ, BATCH, LAYERS = 4, 258, 2, 2
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN = 4, 2, 16, 128
-BYTES, DTYPE = 256, torch.float64  # float64 shows that the losses differ by rounding only
+BYTES, DTYPE = 256, torch.float64  # float64, so that losses differ only by rounding
 
 
 def write_program(folder):
-    """Emit attention into a file: what `ringloom emit` does at a prompt."""
+    """Emit attention into a file, as `ringloom emit` does."""
     import ringloom as rl
 
     work = rl.Workload(
@@ -47,25 +47,25 @@ def write_program(folder):
 
 
 def load_program(path):
-    """The emitted file as a module; in a project of your own it is simply imported."""
+    """Load the emitted file as a module; in your own project you simply import it."""
     spec = importlib.util.spec_from_file_location("attention", path)
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
     return program
 
 
-# ---- data: whole sequences first, then what one rank holds of them
+# ---- data: whole sequences first, then the shards of a rank
 
 
 def documentation():
-    """README and the pages beside this folder, as one tensor of bytes."""
+    """Return the README and the documentation pages as one tensor of bytes."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     text = b"\n".join(page.read_bytes() for page in pages)
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
 
 
 def batch_of(text, step):
-    """Some sequences and their targets [BATCH, SEQ]: shifted first, sharded afterwards."""
+    """Return sequences and their targets [BATCH, SEQ]; targets are shifted before sharding."""
     first = (step * BATCH + torch.arange(BATCH)) * SEQ % (len(text) - SEQ - 1)
     rows = text[first[:, None] + torch.arange(SEQ + 1)]
     return rows[:, :-1], rows[:, 1:]
@@ -75,7 +75,7 @@ def batch_of(text, step):
 
 
 def init(device):
-    """The same random weights on every rank: embedding, layers, norm and head."""
+    """Return the same random weights on every rank: embedding, layers, norm and head."""
     random = torch.Generator().manual_seed(0)
     width = HEADS * HEAD_DIM
     embedding = torch.randn(BYTES, width, generator=random, dtype=DTYPE).to(device) * 0.1
@@ -89,7 +89,7 @@ def init(device):
 
 
 def loss_of(model, at, attend, tokens, targets):
-    """The summed loss of the tokens that are here, as a share of the batch's mean."""
+    """Return the share of these tokens in the mean loss of the batch."""
     x = model["embedding"][tokens]
     for params in model["layers"]:
         x = layer_torch.decoder_layer(params, x, at, attend)
@@ -99,7 +99,7 @@ def loss_of(model, at, attend, tokens, targets):
 
 
 def weights_of(model):
-    """All weights as a list."""
+    """Return all weights as a list."""
     layers = [weight for params in model["layers"] for weight in params.values()]
     return [model["embedding"], model["norm"], model["head"], *layers]
 
@@ -108,7 +108,7 @@ def weights_of(model):
 
 
 def train(program, steps, group=None, device="cpu"):
-    """The loss of every step; with a group, each rank sees the tokens at its positions only."""
+    """Return the loss of every step; with a group, each rank trains on its own tokens."""
     model = init(device)
     weights, text = weights_of(model), documentation()
     optimizer = torch.optim.AdamW(weights, lr=3e-3)
@@ -124,7 +124,7 @@ def train(program, steps, group=None, device="cpu"):
         optimizer.zero_grad()
         loss.backward()
         total = loss.detach()
-        if group is not None:  # every rank has the share of its tokens
+        if group is not None:  # every rank has only the share of its tokens
             for share in (total, *(weight.grad for weight in weights)):
                 dist.all_reduce(share, group=group)
         optimizer.step()
@@ -133,7 +133,7 @@ def train(program, steps, group=None, device="cpu"):
 
 
 def rank_of_many(rank, folder, path, steps):
-    """One process of the sharded run; rank 0 leaves the losses in a file."""
+    """Run one process of the sharded run; rank 0 saves the losses in a file."""
     torch.set_num_threads(1)
     where = f"file://{folder}/meeting-point"
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=RANKS)
@@ -144,7 +144,7 @@ def rank_of_many(rank, folder, path, steps):
 
 
 def both_runs(steps):
-    """Losses of the sharded run on processes of this machine, and of the single device."""
+    """Return the losses of the sharded run on local processes, and of one device."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
     with tempfile.TemporaryDirectory() as folder:
@@ -164,7 +164,7 @@ def both_runs(steps):
 
 
 def under_torchrun(steps):
-    """The sharded run alone, on the ranks that a launcher has started."""
+    """Return the losses of the sharded run on ranks that a launcher started."""
     gpu = torch.cuda.is_available()
     dist.init_process_group("nccl" if gpu else "gloo")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
@@ -178,7 +178,7 @@ def under_torchrun(steps):
 
 
 def main():
-    """Train, print the curves, and exit with 1 if they differ by more than rounding."""
+    """Train, print the losses, and exit with 1 if they differ by more than rounding."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--sharded", action="store_true", help="only the ranks of torchrun")
