@@ -152,7 +152,7 @@ def test_a_schedule_that_no_polynomial_describes_is_refused(
         return right(schedule, ranks, tokens) | {"rounds": Fraction(2**ranks)}
 
     monkeypatch.setattr(interpolation, "counts", bent)
-    with pytest.raises(RingloomError, match="no polynomial of rounds"):
+    with pytest.raises(RingloomError, match="no polynomial for rounds"):
         interpolation.interpolated.__wrapped__("ring")
 
 
