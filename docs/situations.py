@@ -113,7 +113,7 @@ def reason(advice: Mapping[str, Any]) -> str:
 
 def situations() -> Lines:
     """Writes the table, a row per situation."""
-    head = "situation", "fastest", "too close to call", "why the next one is slower"
+    head = "situation", "fastest, and those too close to call", "why the next one is slower"
     yield from table(head, (_row(answer(*one)) for one in ASKED.items()))
 
 
@@ -132,4 +132,5 @@ def _row(one: Answer) -> tuple[str, ...]:
     ties = ", ".join(f"`{name}`" for name in one.ties[:LISTED])
     more = len(one.ties) - LISTED
     ties += f" and {more} more" if more > 0 else ""
-    return f"{one.situation}<br>`{one.options}`", f"`{one.fastest}`", ties or "none", one.why
+    fastest = f"**`{one.fastest}`**" + f"<br>{ties}" * bool(ties)
+    return f"{one.situation}<br>`{one.options}`", fastest, one.why
