@@ -1,10 +1,10 @@
-"""check(program, rows)   runs the ops on all ranks at once: every live pair once, at its owner.
+"""check(program, rows)   runs the ops on all ranks: each live pair counts once, at its owner.
 
-Inputs are tables of block numbers. Sums are weights: a query block and a key block that meet add
-the product of two random numbers, modulo 2^64, to the sums of the tokens that the op names. A rank
-ends with the right sums only if each pair that the mask leaves of its blocks was added exactly
-once, to the right tokens: others would have to agree in 64 random bits. So the check takes time
-and memory as the program does, at any number of ranks; it knows no target.
+Inputs are tables of block numbers. Sums are weights: each attended pair of a query block and a key
+block adds the product of two random numbers, modulo 2^64, to the sums of the tokens that the op
+names. Final sums are right only if each live pair was added exactly once, to the right tokens;
+otherwise 64 random bits would have to agree. The check scales like the program itself, works for
+any number of ranks and is independent of the target.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ from ringloom.planner.loops.values import same
 from ringloom.planner.masks.mask import SideName
 
 __all__ = ["ProgramError", "check"]
-CELLS = 1 << 20  # pairs of blocks looked at at a time
+CELLS = 1 << 20  # pairs of blocks processed at a time
 SEED = 20261128
 SIDES: tuple[SideName, ...] = ("q", "kv")
 ILL_FORMED = ArithmeticError, LookupError, TypeError, ValueError
@@ -41,7 +41,7 @@ def check(
 ) -> dict[Register, Ints]:
     """Runs a program; raises ProgramError with op, rank and step unless it computes its plan.
 
-    Returns the blocks that the forward pass leaves on each rank: `held` of the backward pass.
+    Returns the blocks that the forward pass leaves on each rank, `held` for the backward pass.
     """
     machine = Machine(program, rows)
     try:
@@ -55,7 +55,7 @@ def check(
 
 
 class Machine(Registers):
-    """All ranks, as they run a program."""
+    """All ranks running a program."""
 
     def __init__(self, program: Program, rows: Expansion) -> None:
         sides = {side: rows.plan.partition.side(side) for side in SIDES}
@@ -70,7 +70,7 @@ class Machine(Registers):
         }
 
     def begin(self, rows: Expansion, held: Mapping[Register, Ints]) -> None:
-        """Gives ranks the blocks that they own, and those that the forward pass has left."""
+        """Gives ranks their own blocks, and those that the forward pass left."""
         pass_, named = self.program.pass_, {side: rows.values[side].named for side in SIDES}
         if (self.program.mesh, pass_) != (rows.loops.mesh, rows.plan.pass_):
             self.fail("the program is of another pass, or of other ranks")
@@ -129,7 +129,7 @@ class Machine(Registers):
                     assert_never(op)
 
     def name(self, into: Register, source: Register, tensors: set[str], on: Flags) -> None:
-        """Notes of which tensors a register is that gets something from another one."""
+        """Records the tensors of a register that receives another one's value."""
         if into.of != source.of or (into.value in (OWN, HELD) and not into.accumulates):
             self.fail(f"{into} is given what is of {source}")
         if not on.all() and self.tensors.get(into, tensors) != tensors:
@@ -146,7 +146,7 @@ class Machine(Registers):
             self.fail(f"{source} are of other tensors")
 
     def wait(self, op: ir.Wait, t: int, on: Flags) -> None:
-        """Binds what came, or adds it."""
+        """Binds or adds what a message brought."""
         if op.starts:
             self.post(op.message, t)
         message, comes, what = self.under_way.pop(op.message.handle)
@@ -174,7 +174,7 @@ class Machine(Registers):
     # ---- attends
 
     def attend(self, op: ir.Attend, t: int, on: Flags) -> None:
-        """Adds the weights of the pairs that meet."""
+        """Adds the weights of the attended pairs."""
         if (op.q.register.of, op.kv.register.of, *(s.register.of for s in op.sums)) != (
             *SIDES,
             *self.sums,
@@ -200,7 +200,7 @@ class Machine(Registers):
             self.change(target, t, on, share)
 
     def met(self, blocks: Tables) -> dict[SideName, Held]:
-        """The weights that pairs of blocks [n, a] and [n, b] add to either side."""
+        """Returns the weights that pairs of blocks [n, a] and [n, b] add to either side."""
         q, kv = blocks["q"], blocks["kv"]
         rows, cols = (np.zeros(x.shape, np.uint64) for x in (q, kv))
         height = max(1, CELLS // (q.shape[1] * kv.shape[1]))
@@ -213,7 +213,7 @@ class Machine(Registers):
         return {"q": rows, "kv": cols}
 
     def check_heads(self, on: Flags, tables: Tables) -> None:
-        """Fails unless a kernel, which shares out KV heads evenly, gets those of its queries."""
+        """Fails unless a kernel, which maps KV heads evenly, gets the KV heads of its queries."""
         ends = list[Ints]()
         for side, table in tables.items():
             first, last = np.array([(s[0], s[-1] + 1) for s in self.sides[side].slices]).T
@@ -226,7 +226,7 @@ class Machine(Registers):
         self.fail_where(on & wrong, "an attend reads other heads of keys than of queries")
 
     def check_kind(self, op: ir.Attend, on: Flags, tables: Tables) -> None:
-        """Fails unless the mask leaves of each rectangle what its kernel call computes."""
+        """Fails unless the kernel call of each rectangle computes exactly its allowed pairs."""
         q, kv = (tables[side][on].reshape(on.sum(), -1) for side in SIDES)
         wrong = np.zeros(len(on), np.bool_)
         kinds = self.kinds.of(Rectangle(np.flatnonzero(on), q, kv))
@@ -242,7 +242,7 @@ class Machine(Registers):
             self.fail_where(on & apart, f"{side} is not in order")
 
     def check_places(self, op: ir.Attend, t: int, on: Flags) -> None:
-        """Fails unless the tokens that tiles are cut of are those at their places, in order."""
+        """Fails unless tiles are cut from the tokens at their places, in order."""
         if op.places is None:
             self.fail("tiles are cut of tokens at no place")
         for side, part, place in zip(SIDES, (op.q, op.kv), op.places, strict=True):
@@ -257,7 +257,7 @@ class Machine(Registers):
             self.fail_where(wrong, f"{side} is not of the tokens at {place}")
 
     def tokens(self, side: SideName, place: Place, t: int, on: Flags) -> Ints:
-        """The sets of positions at a place, of several ranks in the order of its tokens."""
+        """Returns the sets of positions at a place, in the order of its tokens."""
         owners = np.zeros((len(on), 1), np.intp)
         for coordinate, size in zip(place.at, self.mesh, strict=True):
             along = np.arange(size)[None]
@@ -269,7 +269,7 @@ class Machine(Registers):
         return ordered(chunks) if place.sort else chunks
 
     def chunks(self, side: SideName, table: Ints) -> Ints:
-        """The sets of positions of blocks [ranks, pieces, heads], -1 behind: [ranks, pieces]."""
+        """Returns sets of positions of blocks [ranks, pieces, heads]: [ranks, pieces], then -1."""
         blocks = table.max(axis=2)
         blocks = np.take_along_axis(blocks, np.argsort(blocks < 0, axis=1, kind="stable"), axis=1)
         return np.where(blocks < 0, -1, self.sides[side].chunk[blocks])
@@ -277,7 +277,7 @@ class Machine(Registers):
     # ---- the end
 
     def finish(self) -> dict[Register, Ints]:
-        """Fails unless ranks have the sums of their blocks; returns what the other pass reads."""
+        """Fails unless ranks have the sums of their blocks; returns what the forward pass keeps."""
         self.op, program = None, self.program
         if self.under_way:
             self.fail(f"nobody has waited for {', '.join(self.under_way)}")
@@ -300,7 +300,7 @@ class Machine(Registers):
         return {Register(r.of, HELD): self.table(r) for r in program.kept if forward}
 
     def due(self) -> dict[SideName, Held]:
-        """The weights that each block has in the end."""
+        """Returns the final weights of all blocks."""
         total: dict[SideName, Held] = {
             side: np.zeros(len(x), np.uint64) for side, x in self.sides.items()
         }
@@ -316,6 +316,6 @@ class Machine(Registers):
 
 
 def ordered(chunks: Ints) -> Ints:
-    """Sets of positions [n, w] in the order of the sequence, -1 behind them."""
+    """Sorts sets of positions [n, w] in the order of the sequence, -1 last."""
     key = np.where(chunks < 0, np.iinfo(np.int32).max, chunks)
     return np.take_along_axis(chunks, np.argsort(key, axis=1, kind="stable"), axis=1)

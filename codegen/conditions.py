@@ -1,7 +1,7 @@
-"""Conditions of the program IR: tests of the step and the rank, all of which hold.
+"""Conditions of the program IR: conjunctions of tests of the step and the rank.
 
-They are data. `holds` evaluates them on any steps and ranks, `simplified` drops the tests that
-follow from what is known, and a target prints those that are left.
+They are data. `holds` evaluates them for any steps and ranks, `simplified` drops tests that are
+implied by what is known, and a target prints the others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,13 +18,13 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """first <= step <= last; None is open."""
+    """first <= step <= last; None is unbounded."""
 
     first: int | None
     last: int | None
 
     def holds(self, t: int, coordinates: Ints) -> Flags:
-        """Where it holds in step t, on ranks with these coordinates [n, axes + 1]: [n]."""
+        """Evaluates the test in step t, on ranks with these coordinates [n, axes + 1]: [n]."""
         late = self.first is None or t >= self.first
         return np.full(len(coordinates), late and (self.last is None or t <= self.last))
 
@@ -44,9 +44,9 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """low <= x <= high, None is open; around the end of the axis where low > high.
+    """low <= x <= high, where x is a coordinate or the rank; None is unbounded.
 
-    x is a coordinate, or the rank.
+    Wraps around the end of the axis if low > high.
     """
 
     axis: int
@@ -93,7 +93,7 @@ Condition = tuple[Test, ...]
 
 
 def condition(when: When) -> Condition:
-    """The steps and ranks of a statement, as a condition."""
+    """Returns the steps and ranks of a statement as a condition."""
     guard = when.guard
     pause = [Every(when.first, when.every, when.width)] if when.every > 1 else []
     bounds = (Bound(*bound) for bound in guard.bounds)
@@ -103,17 +103,17 @@ def condition(when: When) -> Condition:
 
 
 def steps_of(on: Condition) -> Condition:
-    """The tests that are the same on all ranks."""
+    """Returns the tests that are the same on all ranks."""
     return tuple(test for test in on if isinstance(test, Steps | Every))
 
 
 def ranks_of(on: Condition) -> Condition:
-    """The tests that are not the same on all ranks."""
+    """Returns the tests that depend on the rank."""
     return tuple(test for test in on if not isinstance(test, Steps | Every))
 
 
 def holds(tests: Condition, steps: Iterable[int], coordinates: Ints) -> Flags:
-    """Where all tests hold: [steps, ranks]."""
+    """Evaluates the conjunction of tests: [steps, ranks]."""
     rows = list[Flags]()
     for t in steps:
         on = np.ones(len(coordinates), np.bool_)
@@ -126,7 +126,7 @@ def holds(tests: Condition, steps: Iterable[int], coordinates: Ints) -> Flags:
 def simplified(
     tests: Condition, steps: Sequence[int], coordinates: Ints, known: Flags
 ) -> Condition:
-    """The tests that are still to be asked where `known` [steps, ranks] holds."""
+    """Returns the tests that are not implied by `known` [steps, ranks]."""
     each = [holds((test,), steps, coordinates) for test in tests]
     kept = list(range(len(tests)))
     goal = np.logical_and.reduce([known, *each])

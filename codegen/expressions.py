@@ -1,8 +1,8 @@
-"""Expressions   what printed passes call, and with what, as far as targets do it alike.
+"""Expressions   the calls of printed passes and their arguments, as far as targets share them.
 
-An op is one call of a vocabulary, which has the same calls in all targets: what is sent, attended
-and added to is decided here, from the names of registers, pieces, heads and places. A target adds
-its messages between pairs of ranks, its orders, and what it calls the arguments of a pass.
+Each op is one call of the vocabulary, which all targets share. Arguments are built here from the
+names of registers, pieces, heads and places. A target adds messages between pairs of ranks, token
+orders, and the names of a pass's arguments.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,12 +46,12 @@ CALLS = {
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a program: `free` of its length, with keys `apart` from queries.
+    """Properties of a program that printing depends on.
 
-    `slices` counts those of the heads of a side, 0 where they are of several sizes. `unequal`:
-    pieces of queries and of keys are of different lengths. `stats`: log-sum-exp and delta travel
-    with queries, not their output. `runs`: pieces of queries are of one length, their tokens follow
-    each other. `data` gets the numbers that have names, `constants` other values.
+    `free`: it accepts any length. `apart`: keys have their own layout. `slices`: number of head
+    slices per side, 0 if sizes differ. `unequal`: pieces of queries and keys differ in length.
+    `stats`: log-sum-exp and delta travel with queries instead of their output. `runs`: pieces of
+    queries are contiguous and of equal length. `data` collects named numbers, `constants` others.
     """
 
     free: bool
@@ -66,7 +66,7 @@ class Form:
 
 
 def form_of(program: Printed) -> Form:
-    """The form of a program."""
+    """Returns the form of a program."""
     sides: tuple[SideName, ...] = ("q", "kv")
     parts = {side: program.forward.partition.side(side).slices for side in sides}
     slices = {side: len(x) * (len({*map(len, x)}) == 1) for side, x in parts.items()}
@@ -92,59 +92,59 @@ class Expressions:
         self.words = self.frame(range(1), False)
         self.backward = program.pass_ == "backward"
         self.keeps = frozenset(register.of for register in program.kept)
-        self.orders = dict[str, str]()  # of what exchanges bring, by name
+        self.orders = dict[str, str]()  # token orders of exchanged values, by name
 
-    # ---- what is of a target
+    # ---- specific to a target
 
     def lines(self, ops: Sequence[Op]) -> Lines:
-        """The lines of ops, one after the other."""
+        """Prints ops as lines."""
         raise NotImplementedError
 
     def whole(self, register: Register, tensors: Sequence[str] = STATS) -> str:
-        """All of a register; of the queries that a rank owns, these tensors."""
+        """Prints a whole register; for a rank's own queries, these tensors."""
         raise NotImplementedError
 
     def queries(self, q: Slice) -> str:
-        """The queries that attends read: in a backward pass with their output."""
+        """Prints the queries that attends read; in a backward pass with their output."""
         raise NotImplementedError
 
     def positions(self, place: Place, side: SideName) -> str:
-        """The positions of the tokens at a place."""
+        """Prints the positions of the tokens at a place."""
         raise NotImplementedError
 
     def group(self, axis: int) -> str:
-        """The ranks along an axis, as an argument of exchanges."""
+        """Prints the group of ranks along an axis, as an argument of exchanges."""
         raise NotImplementedError
 
     def order(self, message: Message, back: bool = False) -> str:
-        """The order that brings gathered tokens into that of the sequence, or back."""
+        """Prints the permutation of gathered tokens to sequence order, or back."""
         raise NotImplementedError
 
     @property
     def own(self) -> tuple[str, str]:
-        """Arrays that have the tokens of a rank: of its queries, and of its keys."""
+        """The names of arrays with a rank's tokens: queries, keys."""
         return ("dout" if self.backward else "q"), "k"
 
     @property
     def like(self) -> str:
-        """An array of the dtype of the inputs."""
+        """The name of an array with the dtype of the inputs."""
         return "q"
 
     # ---- words
 
     def frame(self, steps: range, loop: bool) -> Words:
-        """The words of some steps."""
+        """Returns the words for some steps."""
         return self.kind(self.mesh, steps, loop, self.axes, "rank", self.form.data, self.used)
 
     def ends(self, steps: range, zero: str = "") -> str:
-        """The first step, or how zero is written, and the one after the last."""
+        """Prints the first step (`zero` if it is 0) and the one after the last."""
         ranks = prod(self.mesh)
         names = {ranks: "RANKS", ranks - 1: "RANKS - 1"} if ranks > 3 else {}
         stop = names.get(steps.stop, str(steps.stop))
         return f"{f'{steps.start}, ' if steps.start else zero}{stop}"
 
     def branches(self, cases: Sequence[tuple[Condition, Op]], words: Words) -> Lines:
-        """if ...: elif ...: else: ..."""
+        """Prints if ...: elif ...: else: ..."""
         lines = Lines()
         for n, (case, alike) in enumerate(groupby(cases, itemgetter(1))):
             each = [tests for tests, _ in alike]
@@ -160,21 +160,21 @@ class Expressions:
     # ---- ranks
 
     def joined(self, at: Sequence[str]) -> str:
-        """The rank at some coordinates."""
+        """Prints the rank at some coordinates."""
         factors = [" * ".join(("", *self.sizes[n + 1 :])) for n in range(len(at))]
         return " + ".join(f"{x}{factor}" for x, factor in zip(at, factors, strict=True))
 
     def here(self) -> tuple[Expr, ...]:
-        """The coordinates of the rank itself."""
+        """Returns the coordinates of the rank itself."""
         return tuple(Expr(0, 0, (*[0] * n, 1)) for n in range(len(self.mesh)))
 
     def coordinate(self, e: Expr, axis: int) -> str:
-        """A coordinate along an axis, cyclically."""
+        """Prints a coordinate along an axis, modulo its size."""
         text, name = self.words.number(e), self.axes[axis]
         return text if text == name else f"({text}) % {self.sizes[axis]}"
 
     def far(self, words: Words, by: Sequence[Expr], sign: int) -> tuple[str, ...]:
-        """The coordinates of the rank so far ahead, or behind."""
+        """Prints the coordinates of the rank this far ahead (sign 1) or behind (-1)."""
         texts = list[str]()
         for axis, (e, name, size) in enumerate(zip(by, words.axes, self.sizes, strict=True)):
             if any(e.axes) or e.table:
@@ -188,19 +188,19 @@ class Expressions:
     # ---- registers, and slices of them
 
     def part(self, part: Slice, tensors: Sequence[str] = STATS, sent: bool = False) -> str:
-        """Some pieces and heads of a register; `sent`: these are copies."""
+        """Prints some pieces and heads of a register; `sent`: as copies."""
         text = self.of_heads(part, self.whole(part.register, tensors), sent)
         where = self.tokens(part)
         return f"tokens({text}, {where})" if where else text
 
     def of_heads(self, part: Slice, text: str, sent: bool = False) -> str:
-        """The heads of a slice of some arrays."""
+        """Prints the selection of a slice's heads from some arrays."""
         if not part.heads:
             return text
         return f"{'some_' * several(part)}heads({text}, {self.slice_of_heads(part)})"
 
     def slice_of_heads(self, part: Slice) -> str:
-        """The number of slices of heads, and which of them are meant."""
+        """Prints the number of head slices, and the selected ones."""
         assert part.heads
         count, (low, high) = self.form.slices[part.register.side], part.heads
         if not count:
@@ -214,7 +214,7 @@ class Expressions:
         return f"{count}, slice({', '.join(ends)}{by})"
 
     def tokens(self, part: Slice) -> str:
-        """The tokens of a slice, "" for all."""
+        """Prints the tokens of a slice, "" for all."""
         if part.pieces is None:
             return ""
         low, high = part.pieces
@@ -230,7 +230,7 @@ class Expressions:
         return f"slice({begin}{end})"
 
     def in_tokens(self, e: Expr, side: SideName) -> str:
-        """A number of pieces as a number of tokens."""
+        """Prints a number of pieces as a number of tokens."""
         unit, scaled = self.program.unit, e
         if not e.table:
             axes = tuple(a // unit for a in e.axes)
@@ -243,13 +243,13 @@ class Expressions:
         return f"{number} * {size}" if scaled == Expr(scaled.constant) else f"({number}) * {size}"
 
     def size(self, side: SideName) -> str:
-        """The name of the number of tokens of a piece of a side."""
+        """Returns the name of the piece size of a side, in tokens."""
         name = "kv_size" if self.form.unequal and side == "kv" else "size"
         self.used.add(name)
         return name
 
     def lengths(self) -> dict[str, str]:
-        """Numbers of tokens, by their names."""
+        """Returns expressions for numbers of tokens, by name."""
         unit = f" * {self.program.unit}" * (self.program.unit > 1)
         counts = (self.program.pieces_of(Register(side, OWN)) for side in ("q", "kv"))
         each = (f"{x}.shape[2]{unit} // {n}" for x, n in zip(self.own, counts, strict=True))
@@ -259,7 +259,7 @@ class Expressions:
         }
 
     def narrowed(self, sums: Register) -> str:
-        """Complete sums in the dtype of the inputs; a log-sum-exp stays as it is."""
+        """Prints the rounding of complete sums to the input dtype; log-sum-exps stay."""
         name = self.names[sums]
         if sums.of == "OUT":
             return f"[{name}[0].{self.cast}({self.like}.dtype), {name}[1]]"
@@ -268,13 +268,13 @@ class Expressions:
     # ---- messages
 
     def sent(self, message: Message) -> str:
-        """The arrays that a message sends."""
+        """Prints the arrays that a message sends."""
         if message.complete and not isinstance(message.route, Reduce):
             return self.narrowed(message.source.register)
         return self.part(message.source, message.tensors, sent=True)
 
     def exchanged(self, message: Message, route: Root | Exchange, sent: str) -> str:
-        """The call that starts a message of all ranks along an axis."""
+        """Prints the call that starts a message of all ranks along an axis."""
         group, register = self.group(route.axis), message.source.register
         match route:
             case Root(_, root):
@@ -299,7 +299,7 @@ class Expressions:
                 assert_never(route)
 
     def arrived(self, op: Wait, came: str) -> str:
-        """The arrays that came, in the form in which they are bound or added."""
+        """Prints the received arrays, in the form in which they are bound or added."""
         route = op.message.route
         if isinstance(route, SwapBack) and route.copies > 1:
             return f"add_repeated({came}, {route.copies})"
@@ -308,7 +308,7 @@ class Expressions:
         return came
 
     def ordered(self, message: Message, text: str) -> str:
-        """The name of an order of tokens that an exchange brings."""
+        """Returns the name of the token order of an exchange."""
         of, route = message.exchanged, message.route
         assert of
         assert isinstance(route, Exchange)
@@ -320,7 +320,7 @@ class Expressions:
         return name
 
     def axis_of(self, register: Register) -> int:
-        """The axis along which inputs were gathered."""
+        """Returns the axis along which inputs were gathered."""
         for op in walk(self.program.ops):
             if isinstance(op, Wait) and op.into.register == register:
                 route, of = op.message.route, op.message.exchanged
@@ -331,7 +331,7 @@ class Expressions:
     # ---- attends
 
     def attended(self, op: Attend) -> list[str]:
-        """A call, and what it is given: sums, queries, keys, and which of their tokens meet."""
+        """Returns a call and its arguments: sums, queries, keys, causality or positions, tokens."""
         call = CALLS[self.program.pass_][op.kind == "tiles"]
         *sums, kv = (self.part(Slice(s.register, None, s.heads)) for s in (*op.sums, op.kv))
         cut = [("rows", self.tokens(op.q)), ("cols", self.tokens(op.kv))]
@@ -348,10 +348,10 @@ class Expressions:
 
 
 def several(part: Slice) -> bool:
-    """True if a part has several slices of the heads."""
+    """Returns True if a part has several head slices."""
     return part.heads is not None and part.heads[0] != part.heads[1]
 
 
 def indented(lines: Iterable[str]) -> Lines:
-    """The lines of a block."""
+    """Indents the lines of a block."""
     return [f"    {line}".rstrip() for line in lines]

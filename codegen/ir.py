@@ -23,10 +23,10 @@ place     ::= the tokens of the ranks at given coordinates, one rank after the o
 condition ::= test & ...                          empty: always
 test      ::= Steps(first, last) | Bound(axis, low, high) | Span(first, last) | Listed(ranks)
 
-Numbers are expressions of the loop form, and conditions are data: both are evaluated on any step
-and rank, and printed. A register has equally many pieces and slices of heads on every rank. In a
-step messages start, sums that have left begin anew, attends add, then ranks wait: for sums first,
-as these are added where inputs still are what they were. Every op states what it reads and writes.
+Numbers are expressions of the loop form, and conditions are data: both can be evaluated for any
+step and rank, and printed. A register has the same number of pieces and head slices on every rank.
+In a step, messages start, sums that were sent are reset, attends add, then ranks wait: for sums
+first, because they are added while inputs are unchanged. Every op states what it reads and writes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,14 +64,14 @@ class Register(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """Each rank to the rank so far along each axis, cyclically."""
+    """Sends from each rank to the rank this far along each axis, cyclically."""
 
     by: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Tokens of all ranks along an axis, one rank after the other; `sort`: then by position."""
+    """Gathers tokens of all ranks along an axis, in rank order; `sort`: then by position."""
 
     axis: int
     sort: bool = False
@@ -79,7 +79,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Sums for what a gather brought, to the ranks whose tokens they are for."""
+    """Returns sums for gathered tokens to the ranks that own them."""
 
     axis: int
     sort: bool = False
@@ -87,9 +87,9 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Tokens of all ranks along an axis, as of a gather, but each rank gets a part of the heads.
+    """Gathers tokens of all ranks along an axis, but each rank gets a part of the heads.
 
-    Of each head there are so many `copies` beside each other, for fewer heads than ranks.
+    Each head is repeated `copies` times, for fewer heads than ranks.
     """
 
     axis: int
@@ -99,7 +99,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class SwapBack:
-    """Sums for what a swap brought, to the ranks whose tokens they are for; copies are added."""
+    """Returns sums for swapped tokens to the ranks that own them; copies are added."""
 
     axis: int
     sort: bool = False
@@ -112,9 +112,9 @@ Route = Hop | Root | Exchange
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some pieces, and some slices of heads, of a register; None stands for all of them.
+    """Some pieces and head slices of a register; None means all.
 
-    Of the heads these are the first slice, and each that lies `by` slices further, up to the last.
+    Head slices are taken from the first to the last in steps of `by`.
     """
 
     register: Register
@@ -125,11 +125,11 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Data that the ranks send at the same time over a route, each once at most.
+    """Data that ranks send at the same time over a route, each at most once.
 
-    `on` says which ranks send and when, or with `of_receiver` which ranks receive. Sums that are
-    `complete` will be added to no more: they may travel in the dtype of the inputs. `exchanged`
-    are the inputs whose tokens a gather or a swap brings, or brought where sums go back.
+    `on` says which ranks send and when, or with `of_receiver` which ranks receive. `complete` sums
+    are final, so they may travel in the dtype of the inputs. `exchanged` are the inputs that a
+    gather or swap brings, or brought if sums go back.
     """
 
     handle: str
@@ -155,7 +155,7 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Zero:
-    """Begin new accumulators, in the shape of a register of inputs."""
+    """Create zero accumulators in the shape of a register of inputs."""
 
     sums: Register
     like: Register
@@ -177,10 +177,10 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait for a message, where it is one; bind inputs, or add to sums.
+    """Wait for a message; bind inputs, or add to sums.
 
-    `partial`: on some ranks or in some steps nothing comes. `replaces`: the sums that come are all
-    there are. `starts`: the message starts here, too.
+    `partial`: some ranks receive nothing in some steps. `replaces`: the received sums replace all
+    others. `starts`: the message also starts here.
     """
 
     message: Message
@@ -197,10 +197,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The tokens of the ranks at these coordinates, None for all of an axis.
+    """The tokens of the ranks at these coordinates; None means all along an axis.
 
-    A coordinate is cyclic; `pieces` are some of each rank's own, None for all of them. They lie one
-    rank after the other, or with `sort` in the order of the sequence.
+    Coordinates are cyclic. `pieces` selects some of each rank's own pieces; None means all. Tokens
+    are in rank order or, with `sort`, in the order of the sequence.
     """
 
     at: tuple[Expr | None, ...]
@@ -210,7 +210,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """Attend queries to keys, and add to sums; `places` say whose tokens `tiles` are cut from."""
+    """Attend queries to keys, and add to sums; `places`: the tokens that `tiles` are cut from."""
 
     q: Slice
     kv: Slice
@@ -221,14 +221,14 @@ class Attend:
 
 @dataclass(frozen=True, slots=True)
 class Choose:
-    """Cases that exclude each other: the first whose condition holds."""
+    """Run the first case whose condition holds."""
 
     cases: tuple[tuple[Condition, "Op"], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """Ops once per step."""
+    """Run ops once per step."""
 
     steps: range
     body: tuple["Op", ...]
@@ -236,7 +236,7 @@ class For:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Ops of one step."""
+    """Run ops in one step."""
 
     step: int
     body: tuple["Op", ...]
@@ -249,8 +249,8 @@ Op = Let | Zero | Clear | Post | Wait | Attend | Choose | For | At
 class Program:
     """The ops of one pass.
 
-    `pieces` counts those of each register of inputs. `kept` are what the forward pass leaves for
-    the backward pass.
+    `pieces`: the number of pieces of each register of inputs. `kept`: registers that the forward
+    pass leaves for the backward pass.
     """
 
     pass_: Pass
@@ -260,12 +260,12 @@ class Program:
     kept: tuple[Register, ...] = ()
 
     def pieces_of(self, register: Register) -> int:
-        """The pieces of a register, or of the inputs that sums are for."""
+        """Returns the number of pieces of a register, or of the inputs that sums are for."""
         return dict(self.pieces)[Register(register.side, register.value)]
 
     @property
     def unit(self) -> int:
-        """The pieces of which all slices are multiples."""
+        """The largest number of pieces of which all slices are multiples."""
         numbers = [0]
         for register, (low, high) in (cut for op in walk(self.ops) for cut in cuts(op)):
             numbers += [low.constant, high.constant + 1, low.step, high.step]
@@ -288,14 +288,14 @@ def inner(op: Op) -> Iterator[Op]:
 
 
 def walk(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yields all ops, those inside another one after it."""
+    """Yields all ops, each followed by those inside of it."""
     for op in ops:
         yield op
         yield from walk(inner(op))
 
 
 def slices(op: Op) -> tuple[Slice, ...]:
-    """The slices that an op itself names."""
+    """Returns the slices that an op itself names."""
     match op:
         case Let():
             return (op.source,)
@@ -312,7 +312,7 @@ def slices(op: Op) -> tuple[Slice, ...]:
 
 
 def cuts(op: Op) -> tuple[tuple[Register, Ends], ...]:
-    """The pieces that an op takes of registers, and of the shards at places."""
+    """Returns the pieces that an op selects from registers, and from shards at places."""
     named = [(part.register, part.pieces) for part in slices(op) if part.pieces]
     if isinstance(op, Attend) and op.places:
         sides: tuple[SideName, SideName] = ("q", "kv")
@@ -322,7 +322,7 @@ def cuts(op: Op) -> tuple[tuple[Register, Ends], ...]:
 
 
 def reads(op: Op) -> tuple[Register, ...]:
-    """The registers whose values an op needs."""
+    """Returns the registers whose values an op needs."""
     match op:
         case Let():
             return (op.source.register,)
@@ -342,7 +342,7 @@ def reads(op: Op) -> tuple[Register, ...]:
 
 
 def writes(op: Op) -> tuple[Register, ...]:
-    """The registers that an op binds or changes."""
+    """Returns the registers that an op binds or changes."""
     match op:
         case Let():
             return (op.into,)
@@ -361,7 +361,7 @@ def writes(op: Op) -> tuple[Register, ...]:
 
 
 def with_body(op: Op, ops: Sequence[Op]) -> Op:
-    """The same with other ops directly inside."""
+    """Returns the op with other ops directly inside."""
     match op:
         case Choose():
             pairs = zip(op.cases, ops, strict=True)

@@ -1,1 +1,1 @@
-"""All ranks at once, as the check runs a program on them."""
+"""The machine on which `check` runs a program for all ranks at once."""

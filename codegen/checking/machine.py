@@ -1,7 +1,7 @@
-"""Registers   what every register has on all ranks at once, as numpy tables.
+"""Registers   the contents of every register on all ranks, as numpy tables.
 
-Inputs are block numbers, sums are weights, both [ranks, pieces, heads]; block -1 is nothing. A
-slice is read at the same places of a table as it is written, as a target slices its tensors.
+Inputs are block numbers, sums are weights, both [ranks, pieces, heads]; -1 is no block. A slice is
+read and written at the same places of a table, just as a target slices its tensors.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from ringloom.planner.loops.form import Ends, Ints
 from ringloom.planner.masks.mask import SideName
 from ringloom.planner.partitions import Side
 
-Held = NDArray[Any]  # what a register has: blocks or weights
+Held = NDArray[Any]  # contents of a register: blocks or weights
 Places = tuple[Ints, Ints, Ints]  # an index of a table
 
 
@@ -27,7 +27,7 @@ class ProgramError(PlanError):
 
 @dataclass(eq=False)
 class Registers:
-    """The registers of all ranks; `leaving` are sums under way, and the ranks that send them."""
+    """The registers of all ranks; `leaving` are sums in transit, and the ranks that send them."""
 
     where: Ints  # coordinates of all ranks
     mesh: tuple[int, ...]
@@ -38,25 +38,25 @@ class Registers:
     step: int = 0
 
     def fail(self, reason: str, rank: int | None = None) -> NoReturn:
-        """Raises ProgramError for the op that runs."""
+        """Raises ProgramError for the current op."""
         where = f", rank {rank}" if rank is not None else ""
         raise ProgramError(f"step {self.step}{where}: {reason}, in {self.op}")
 
     def fail_where(self, wrong: Flags, reason: str) -> None:
-        """Raises ProgramError for the first rank at which something is wrong."""
+        """Raises ProgramError for the first rank marked as wrong."""
         if wrong.any():
             self.fail(reason, int(wrong.argmax()))
 
     def table(self, register: Register) -> Held:
-        """The blocks or weights of a register."""
+        """Returns the blocks or weights of a register."""
         if register not in self.tables:
             self.fail(f"{register} has no value")
         return self.tables[register]
 
     def places(self, part: Slice, t: int, on: Flags) -> tuple[Places, Flags]:
-        """The places of a slice in step t, and which are any: [ranks, pieces, heads].
+        """Returns the places of a slice in step t, and which exist: [ranks, pieces, heads].
 
-        Fails where one lies outside on ranks that are on.
+        Fails if a slice exceeds its register on an active rank.
         """
         ranks, shape = np.arange(len(on)), self.table(part.register).shape
         pieces, has_piece = self._along(part.pieces, 1, shape[1], t, on)
@@ -67,7 +67,7 @@ class Registers:
     def _along(
         self, ends: Ends | None, by: int, size: int, t: int, on: Flags
     ) -> tuple[Ints, Flags]:
-        """Places along one axis of a table, and which are any: [ranks, w] each."""
+        """Returns places along one axis of a table, and which exist: [ranks, w] each."""
         if ends is None:
             every = np.broadcast_to(np.arange(size), (len(on), size))
             return every, np.ones(every.shape, np.bool_)
@@ -79,7 +79,7 @@ class Registers:
         return np.clip(at, 0, size - 1), inside
 
     def read(self, part: Slice, t: int, on: Flags) -> Held:
-        """Those of a slice, nothing where a rank has fewer: [ranks, w, v]."""
+        """Returns the contents of a slice, empty where a rank has fewer: [ranks, w, v]."""
         at, inside = self.places(part, t, on)
         return np.where(inside, self.table(part.register)[at], nothing(part.register))
 
@@ -100,7 +100,7 @@ class Registers:
         self.table(part.register)[places] += share[inside & here]
 
     def bind(self, register: Register, on: Flags, what: Held) -> None:
-        """Gives a register a new value on ranks that are on; elsewhere it stays what it is."""
+        """Binds a register to a new value on active ranks."""
         if not on.any():
             return
         if not on.all():
@@ -114,5 +114,5 @@ class Registers:
 
 
 def nothing(register: Register) -> Any:
-    """The block, or the weight, that stands for nothing."""
+    """Returns the block, or the weight, that stands for nothing."""
     return np.uint64(0) if register.accumulates else np.intp(-1)

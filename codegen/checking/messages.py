@@ -1,4 +1,4 @@
-"""arrivals(registers, message, t)   what a message brings to each rank, by its route."""
+"""arrivals(registers, message, t)   computes what a message brings to each rank."""
 
 from typing import assert_never
 
@@ -10,11 +10,11 @@ from ringloom.codegen.ir import Exchange, Gather, Hop, Message, Reduce, Swap, Sw
 from ringloom.planner.loops.form import Ints, Root
 from ringloom.planner.masks.mask import SideName
 
-Arrivals = tuple[Flags, Held]  # to which ranks something comes, and what [ranks, pieces, heads]
+Arrivals = tuple[Flags, Held]  # ranks that receive, and contents [ranks, pieces, heads]
 
 
 def arrivals(registers: Registers, message: Message, t: int) -> Arrivals:
-    """Returns what comes to each rank from a message that starts in step t."""
+    """Returns what each rank receives from a message that starts in step t."""
     if isinstance(message.route, Hop):
         return _hop(registers, message, message.route, t)
     on, ranks = holds(message.on, [t], registers.where)[0], len(registers.where)
@@ -33,7 +33,7 @@ def arrivals(registers: Registers, message: Message, t: int) -> Arrivals:
 
 
 def _sent(registers: Registers, message: Message, t: int, on: Flags) -> Held:
-    """The content of the message of each rank that sends one."""
+    """Returns the contents that each sending rank sends."""
     what = registers.read(message.source, t, on)
     if message.source.register.accumulates:
         registers.leaving[message.handle] = message.source.register, on
@@ -58,7 +58,7 @@ def _hop(registers: Registers, message: Message, route: Hop, t: int) -> Arrivals
 
 
 def _lines(registers: Registers, axis: int) -> Ints:
-    """The ranks along an axis with each rank, in order: [ranks, n]."""
+    """Returns, for each rank, the ranks on its line along an axis, in order: [ranks, n]."""
     cube = np.moveaxis(np.arange(len(registers.where)).reshape(registers.mesh), axis, -1)
     every = np.broadcast_to(cube[..., None, :], (*cube.shape, cube.shape[-1]))
     return np.asarray(np.moveaxis(every, -2, axis).reshape(len(registers.where), -1))
@@ -94,13 +94,13 @@ def _gathered(registers: Registers, message: Message, route: Gather | Swap, t: i
 
 
 def _joined(registers: Registers, route: Exchange, blocks: Held) -> Held:
-    """The pieces of all ranks along an axis, one after the other."""
+    """Concatenates the pieces of all ranks along an axis."""
     lines = _lines(registers, route.axis)
     return blocks[lines].reshape(len(lines), -1, blocks.shape[2])
 
 
 def _order(registers: Registers, side: SideName, blocks: Held) -> Ints:
-    """Places of blocks [ranks, pieces, heads] in the order of the sequence: [ranks, pieces]."""
+    """Returns the sequence order of blocks [ranks, pieces, heads]: [ranks, pieces]."""
     chunk, first = registers.sides[side].chunk, blocks.max(axis=2)
     return np.argsort(np.where(first < 0, len(chunk), chunk[first]), axis=1, kind="stable")
 

@@ -1,8 +1,8 @@
-"""The mask seen by a partition: how many (query, key) pairs each tile holds, which are live.
+"""The tiles of a mask under a partition: how many (query, key) pairs each has, and which are live.
 
-A tile is the mask restricted to one q block and one kv block. Areas are counted between the
-distinct sets of positions (chunks), head slices are compared apart, so that a head-parallel
-partition of many blocks costs no more than its token layout.
+A tile is the mask restricted to one q block and one kv block. Areas are counted between distinct
+sets of positions (chunks), and head slices are compared separately, so a head-parallel partition
+with many blocks costs no more than its token layout.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from ringloom.planner.partitions import Ints, Partition, heads_in_common, shift
 from ringloom.planner.workload import Workload
 
 LIVE, FULL = np.uint8(1), np.uint8(2)
-CELLS = 1 << 21  # tiles of a node looked at at a time
+CELLS = 1 << 21  # tiles of a node processed at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +39,9 @@ class Tiles:
 
     @cached_property  # every step looks its tiles up: benchmarks/bench_scale.py
     def chunk_kinds(self) -> NDArray[np.uint8]:
-        """LIVE and FULL of each pair of chunks, with a row and a column for block -1.
+        """LIVE and FULL bits of each pair of chunks, with a row and a column for block -1.
 
-        A byte each, made from the areas of some rows at a time.
+        One byte each, computed from the areas of some rows at a time.
         """
         q, kv = (sizes(side.chunks) for side in (self.partition.q, self.partition.kv))
         kinds = np.full((len(q) + 1, len(kv) + 1), FULL, np.uint8)
@@ -55,16 +55,16 @@ class Tiles:
 
     @property
     def shared_heads(self) -> NDArray[np.int64]:
-        """Query heads that a q slice and a kv slice compute together under the GQA grouping."""
+        """Number of query heads that a q slice and a kv slice share under the GQA grouping."""
         return heads_in_common(self.partition.q.slices, self.partition.kv.slices, self.work.group)
 
     @property
     def one_slice(self) -> bool:
-        """True if heads never tell tiles apart (every block has every head)."""
+        """True if every block has all heads."""
         return len(self.partition.q.slices) == len(self.partition.kv.slices) == 1
 
     def live(self, q: Ints, kv: Ints) -> NDArray[np.bool_]:
-        """Returns True for tiles (q, kv), broadcast together, with an allowed pair; not for -1."""
+        """Returns True for tiles (q, kv), broadcast together, with an allowed pair; -1 has none."""
         rows, columns = (of[b] for of, b in zip(self._entries, (q, kv), strict=True))
         live = np.asarray(self.chunk_kinds.take(rows + columns) & LIVE, np.bool_)
         if not self.one_slice:
@@ -73,7 +73,7 @@ class Tiles:
         return live
 
     def kinds(self, attend: Attend) -> Iterator[tuple[slice, NDArray[np.uint8]]]:
-        """Yield LIVE and FULL of tiles [a, b, rows], some rows at a time; those of -1 are FULL."""
+        """Yield LIVE and FULL bits of tiles [a, b, rows], some rows at a time; FULL for -1."""
         height = max(1, CELLS // (attend.q.shape[1] * attend.kv.shape[1]))
         for at in range(0, len(attend), height):
             rows, (of_q, of_kv) = slice(at, at + height), self._entries
@@ -81,14 +81,14 @@ class Tiles:
             yield rows, self.chunk_kinds.take(q[:, None] + kv[None])
 
     def full(self, attend: Attend) -> NDArray[np.bool_]:
-        """Returns True for rectangles of which the mask hides no pair: bool [rows]."""
+        """Returns True for rectangles in which the mask hides no pair: bool [rows]."""
         full = np.empty(len(attend), np.bool_)
         for rows, kinds in self.kinds(attend):
             full[rows] = np.logical_and.reduce(kinds & FULL, axis=(0, 1))
         return full
 
     def heads(self, attend: Attend) -> NDArray[np.int64]:
-        """Query heads of each rectangle, whose q blocks, and whose kv blocks, are of one slice."""
+        """Counts the query heads of each rectangle, which has one q and one kv head slice."""
         if self.one_slice:
             return np.broadcast_to(self.shared_heads[0], len(attend))
         q, kv = (
@@ -103,13 +103,13 @@ class Tiles:
 
     @cached_property  # as `chunk_kinds`
     def _entries(self) -> tuple[Index, Index]:
-        """Per side: what each block, and block -1, adds to the entry of a tile in `chunk_kinds`."""
+        """Per side, the part of each block, and of -1, in a tile's index into `chunk_kinds`."""
         (height, width), (q, kv) = self.chunk_kinds.shape, (self.partition.q, self.partition.kv)
         entries = np.append(q.chunk, height - 1) * np.intp(width)
         return entries, np.append(kv.chunk, width - 1).astype(np.intp)
 
     def pairs(self, q: Ints, kv: Ints) -> NDArray[np.int64]:
-        """Allowed (query, key) pairs of tiles x shared query heads (not x batch); -1 counts 0."""
+        """Counts allowed (query, key) pairs of tiles x shared query heads, batch 1; 0 for -1."""
         sides = self.partition
         area = self.areas[sides.q.chunk[q], sides.kv.chunk[kv]]
         heads = self.shared_heads[sides.q.slice[q], sides.kv.slice[kv]]
@@ -117,14 +117,14 @@ class Tiles:
         return pairs
 
     def total_pairs(self) -> int:
-        """Allowed (query, key, query head) triples of the whole workload, one batch row."""
+        """Counts allowed (query, key, query head) triples of the whole workload, for batch 1."""
         return int(self.areas.sum()) * self.work.heads
 
 
 def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Blocks of each rectangle without any live tile in it: bool [n, a] of q, [n, b] of kv.
+    """Marks blocks without a live tile in their rectangle: bool [n, a] for q, [n, b] for kv.
 
-    Those of a rectangle are of one head slice each way.
+    Each side of a rectangle must have one head slice.
     """
     dead_q, dead_kv = attend.q >= 0, attend.kv >= 0
     met = table.heads(attend) > 0
@@ -137,7 +137,7 @@ def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray
 
 
 def without_dead_blocks(table: Tiles, attend: Attend) -> Attend:
-    """The rectangles without the blocks that see nothing in them."""
+    """Returns the rectangles without blocks that have no live tile."""
     dead_q, dead_kv = dead_edges(table, attend)
     if not (dead_q.any() or dead_kv.any()):
         return attend
@@ -145,12 +145,12 @@ def without_dead_blocks(table: Tiles, attend: Attend) -> Attend:
     return Attend(attend.rank, q, kv)
 
 
-@lru_cache(maxsize=8)  # every analysis asks again: benchmarks/bench_scale.py
+@lru_cache(maxsize=8)  # every analysis asks: benchmarks/bench_scale.py
 def tiles_of(work: Workload, partition: Partition) -> Tiles:
-    """The tiles of a partition, counted once."""
+    """Returns the tiles of a partition."""
     return Tiles(work, partition)
 
 
 def tiles(plan: Plan) -> Tiles:
-    """The tiles that a plan has to cover."""
+    """Returns the tiles that a plan has to cover."""
     return tiles_of(plan.workload, plan.partition)

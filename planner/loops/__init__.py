@@ -1,4 +1,4 @@
-"""Loops: a plan's rows read back as a short program of steps, transfers and attends."""
+"""Loops: recovers a short program of steps, transfers and attends from a plan's rows."""
 
 from ringloom.planner.loops.check import check
 from ringloom.planner.loops.recovery import recover, recover_expansion

@@ -1,4 +1,4 @@
-"""check(loops, plan)   a loop form expands to exactly the rows of its plan, or PlanError."""
+"""check(loops, plan)   verifies that a loop form expands to exactly the rows of its plan."""
 
 from collections.abc import Sequence
 
@@ -15,11 +15,10 @@ from ringloom.planner.loops.values import codes, same
 
 
 def check(loops: Loops, plan: Plan) -> Expansion:
-    """The rows that loops expand to; PlanError unless they are the plan's, and kinds the mask's.
+    """Returns the expansion of loops; raises PlanError if rows or kinds are not the plan's.
 
-    Rows are compared step by step, whatever their order; messages of the same tensors between
-    the same ranks in a step count as one, and so do rectangles that are cut otherwise. The mask is
-    asked again what each rectangle is.
+    Compares rows step by step in any order. Messages of the same tensors between the same ranks in
+    a step count as one; rectangles may be cut differently. Kinds are computed again from the mask.
     """
     if loops.steps != len(plan.steps):
         raise PlanError(f"the loops have {loops.steps} steps, the plan has {len(plan.steps)}")
@@ -38,7 +37,7 @@ def check(loops: Loops, plan: Plan) -> Expansion:
 
 
 def _check_kinds(t: int, attend: Attend, said: Kind, true: Codes) -> None:
-    """Raises PlanError for rectangles of another kind."""
+    """Raises PlanError for rectangles that are of another kind than stated."""
     right = true == KINDS.index(said)
     if not right.all():
         n = int(right.argmin())
@@ -58,7 +57,7 @@ def _check_messages(t: int, made: Step, real: Step, ranks: int, blocks: int) -> 
 
 
 def _alike(made: Sequence[Attend], real: Sequence[Attend]) -> bool:
-    """True for the same rectangles; those of a rank with equal last blocks in the same order."""
+    """Returns True for equal rectangles; those of a rank with equal last blocks in equal order."""
     if not (made and real):
         return not (made or real)
     (ranks, *sides), (real_ranks, *real_sides) = (_ordered(*rows) for rows in (made, real))
@@ -66,7 +65,7 @@ def _alike(made: Sequence[Attend], real: Sequence[Attend]) -> bool:
 
 
 def _same_pairs(plan: Plan, made: Step, real: Step) -> bool:
-    """True for rectangles, cut otherwise, of the same pairs, no block of which sees nothing."""
+    """Returns True for rectangles with the same pairs, cut differently, without dead blocks."""
     if not (made.attends and real.attends):
         return False
     (rows,), (planned,) = made.attends, real.attends  # both steps are joined
@@ -77,6 +76,6 @@ def _same_pairs(plan: Plan, made: Step, real: Step) -> bool:
 
 
 def _ordered(rows: Attend) -> tuple[Ints, ...]:
-    """The columns of rectangles, by rank and then by their last blocks."""
+    """Returns the columns of rectangles, sorted by rank and then by last blocks."""
     order = np.lexsort((rows.kv.max(axis=1), rows.q.max(axis=1), rows.rank))
     return rows.rank[order], rows.q[order], rows.kv[order]

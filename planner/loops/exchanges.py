@@ -1,10 +1,10 @@
-"""Exchanges: all ranks of an axis send to all others of it in one step, everything or shares.
+"""Exchanges: in one step, all ranks along an axis send everything, or shares, to all others.
 
-gather       everybody's part to everybody          all-to-all   to each its share of the part
-return       sums back over the messages of either  scatter      shares of sums, as they lie
+gather       every part to every rank               all-to-all   to each rank its share of the part
+return       sums back over the messages of either  scatter      shares of sums to their owners
 
-One is found among the messages of a step by expanding it, and comparing. Those of heads that
-follow each other evenly, at equal distances, are one exchange of several steps.
+An exchange is recovered from the messages of a step by expanding a candidate and comparing.
+Exchanges of evenly rising heads at equal distances in time form one exchange of several steps.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ from ringloom.planner.loops.values import Bools, codes
 
 
 class Exchanges(Expansion):
-    """The exchanges so far, and how to tell one from single messages."""
+    """The exchanges recovered so far; separates exchanges from single messages."""
 
     def __init__(self, mesh: tuple[int, ...], plan: Plan) -> None:
         super().__init__(Loops(mesh, len(plan.steps), ()), plan, placed=True)
@@ -33,7 +33,7 @@ class Exchanges(Expansion):
         self.exchanges, self.returns = list[Exchange](), list[Return]()
 
     def apart(self, t: int, move: Move) -> Move:
-        """The messages of a step that belong to no exchange; the exchanges are noted."""
+        """Records the exchanges of a step, and returns the messages that belong to none."""
         find = self._return if move.accumulates else self._exchange
         while len(move) and (hit := find(t, move)):
             exchange, its = hit
@@ -42,7 +42,7 @@ class Exchanges(Expansion):
         return move
 
     def _exchange(self, t: int, move: Move) -> tuple[Exchange, Bools] | None:
-        """An exchange along an axis with as many messages as it has, and its rows."""
+        """Returns a complete exchange along an axis and its rows, or None."""
         if len(move) < self.ranks * (min(self.mesh) - 1):
             return None
         delta = (self.coordinates[move.dst] - self.coordinates[move.src])[:, :-1] % self.mesh
@@ -56,7 +56,7 @@ class Exchanges(Expansion):
         return None
 
     def _return(self, t: int, move: Move) -> tuple[Return, Bools] | None:
-        """Sums that go back over an exchange, or from what ranks hold to the owners."""
+        """Returns sums that go back over an exchange, or to owners, and their rows, or None."""
         before = (s for s in reversed(self.exchanges) if s.when.first < t)
         ways = [(s.name, s.axis) for s in before if s.side == move.side]
         if (HELD, None) in self.values[move.side].named:
@@ -70,7 +70,7 @@ class Exchanges(Expansion):
         return None
 
     def _among(self, move: Move, made: Move) -> Bools | None:
-        """The rows of a move that are those made; None if they are not all there."""
+        """Returns the rows of a move that equal the expanded messages; None if any is missing."""
         pairs, made_pairs = (x.src.astype(np.intp) * self.ranks + x.dst for x in (move, made))
         rows = np.isin(pairs, made_pairs)
         width = 1 + max(int(x.blocks.max(initial=0)) for x in (move, made))
@@ -78,9 +78,9 @@ class Exchanges(Expansion):
         return rows if len(made) and np.array_equal(picked, made_codes) else None
 
     def _along(self, t: int, move: Move, axis: int) -> Exchange | None:
-        """The exchange that as many messages along an axis are as it has.
+        """Returns the exchange that the messages along an axis form, or None.
 
-        A message to each coordinate tells which heads go there.
+        One message per coordinate shows which heads are sent there.
         """
         to, at = np.unique(self.coordinates[move.dst, axis], return_index=True)
         groups = read(("send", self.values[move.side], move.src[at], move.blocks[at]))
@@ -102,7 +102,7 @@ class Exchanges(Expansion):
         return exchange if all_there and self._read_as_one(exchange, t, value, move) else None
 
     def _read_as_one(self, s: Exchange, t: int, value: Value, move: Move) -> bool:
-        """True if a later attend reads as one what came from several ranks."""
+        """Returns True if a later attend reads blocks from several ranks together."""
         hops = (self.coordinates[move.dst] - self.coordinates[move.src])[:, s.axis]
         origin = np.full(self.values[s.side].code.shape, -1, np.int16)
         origin[flat(self.everyone, value.table.reshape(self.ranks, -1))] = 0
@@ -116,7 +116,7 @@ class Exchanges(Expansion):
         return False
 
     def repeated(self) -> None:
-        """Let exchanges that are together one of several steps be that; returns read it by age."""
+        """Joins exchanges that form one exchange of several steps; returns then use ages."""
         alike, made = defaultdict[object, list[Exchange]](list), list[Exchange]()
         passed_on = {s.part.value for s in self.exchanges}
         for s in self.exchanges:
@@ -135,7 +135,7 @@ class Exchanges(Expansion):
 
 
 def _together(group: Sequence[Exchange]) -> Exchange | None:
-    """Exchanges at equal distances, of heads that rise evenly, as one; two suggest any distance."""
+    """Joins three or more exchanges at equal distances whose heads rise evenly, else None."""
     steps, ends = [s.when.first for s in group], list[Expr]()
     every, *others = {b - a for a, b in pairwise(steps)} or {0}
     if len(steps) < 3 or others or not every:

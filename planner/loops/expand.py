@@ -1,4 +1,4 @@
-"""expand(loops, plan)   what the loop form means: the rows of each step."""
+"""expand(loops, plan)   expands a loop form to the rows of each step."""
 
 from collections import defaultdict
 
@@ -31,7 +31,7 @@ Moving = Start | Send | Exchange | Return
 
 
 def scatter_blocks(table: Ints, side: Side, where: Ints, axis: int) -> tuple[Ints, Ints, Ints]:
-    """The blocks of a table that others along an axis own: blocks [n, w], their rank, the owner."""
+    """Returns blocks [n, w] of a table owned by others along an axis, with holders and owners."""
     ranks = len(table)
     rank, block = flat(np.arange(ranks), table.reshape(ranks, -1))
     owner = side.owners[block].astype(np.intp)
@@ -42,9 +42,9 @@ def scatter_blocks(table: Ints, side: Side, where: Ints, axis: int) -> tuple[Int
 
 
 class Expansion:
-    """The values of all names as the steps go by, and the rows that they lead to.
+    """The values of all names, step by step, and the resulting rows.
 
-    These are `rectangles`; `brought` is the way back over exchanges.
+    `rectangles` are those of attends; `brought` has the messages of exchanges, for returns.
     """
 
     def __init__(self, loops: Loops, plan: ir.Plan, placed: bool = False) -> None:
@@ -101,12 +101,12 @@ class Expansion:
         return move
 
     def start(self, s: Start, t: int) -> None:
-        """A value gets another name."""
+        """Gives a value another name."""
         blocks = self.blocks(s.part, s.side, t, self.everyone)
         self.values[s.side].add(s.name, t, self.everyone, blocks)
 
     def send(self, s: Send, t: int) -> ir.Move:
-        """The messages of a send; what they bring has its name from the next step on."""
+        """Returns the messages of a send; what they bring is named from the next step on."""
         src, dst = pairs(self.loops, s, t)
         sent = hstack([self.blocks(p, s.side, t, src) for p in s.parts])
         if not s.sums:
@@ -118,7 +118,7 @@ class Expansion:
         return ir.Move(s.tensors, sent, take_rows(self.everyone, src), dst)
 
     def exchanged(self, s: Exchange, t: int) -> tuple[ir.Move, Ints]:
-        """The messages of an exchange, and the blocks that each rank has of its own part."""
+        """Returns the messages of an exchange, and the blocks that each rank keeps."""
         table, share = self.value(s.part, s.side, t).table, Part("to", heads=s.heads)
         mesh, where, parts = self.loops.mesh, self.coordinates, list[Copies]()
         for hop in range(mesh[s.axis]):
@@ -130,14 +130,14 @@ class Expansion:
         return ir.Move(s.tensors, blocks, np.tile(self.everyone, len(parts) - 1), dst), parts[0][1]
 
     def exchange(self, s: Exchange, t: int) -> ir.Move:
-        """The messages of an exchange; what they bring is there beside what each rank keeps."""
+        """Returns the messages of an exchange; its value includes the blocks that ranks keep."""
         (move, kept), born = self.exchanged(s, t), t + 1 if s.again else None
         self.coming[s.name, s.side, born] += [(self.everyone, kept), (move.dst, move.blocks)]
         self.brought[s.name, born] = move
         return move
 
     def returned(self, s: Return, t: int) -> ir.Move:
-        """The messages of sums that go back along an axis, but for those with no sums in them."""
+        """Returns the messages of sums that go back along an axis, without empty ones."""
         value, side = self.value(Part(s.name, s.lag), s.side, t), self.plan.partition.side(s.side)
         if s.name == HELD:
             move = ir.Move(s.tensors, *scatter_blocks(value.table, side, self.coordinates, s.axis))
@@ -152,7 +152,7 @@ class Expansion:
         return move.only(np.asarray(sums.any(axis=1)))
 
     def arrive(self) -> None:
-        """Makes readable what was under way."""
+        """Makes values in transit readable."""
         for (name, side, born), parts in self.coming.items():
             rank, blocks = (vstack_padded(column) for column in zip(*parts, strict=True))
             self.values[side].add(name, born, rank, blocks)
@@ -162,13 +162,13 @@ class Expansion:
 
     @property
     def tables(self) -> dict[tuple[str, str], Ints]:
-        """The blocks of what ranks own and hold, and of what exchanges brought last."""
+        """Blocks of own and held values, and of the latest values of exchanges."""
         stay = {OWN, HELD, *self.loops.exchanges}
         each = ((side, x) for side, values in self.values.items() for x in values.values)
         return {(side, x.name): x.table for side, x in each if x.name in stay}
 
     def attend(self, s: Attend, t: int) -> ir.Attend:
-        """The rectangles of an attend."""
+        """Returns the rectangles of an attend."""
         who = take_rows(self.everyone, np.flatnonzero(s.when.guard.at(t, self.coordinates)))
         q, kv = (
             hstack([self.blocks(p, side, t, who) for p in parts])
@@ -185,7 +185,7 @@ class Expansion:
 
 
 def pairs(loops: Loops, s: Send, t: int) -> tuple[Ints, Ints]:
-    """The senders and the receivers of a step."""
+    """Returns the senders and the receivers of a step."""
     asked = loops.coordinates()
     to = ends(s, t, loops.mesh, asked)
     broadcast, ranks = isinstance(s.hop, Root) and not s.sums, asked[:, -1]
@@ -196,7 +196,7 @@ def pairs(loops: Loops, s: Send, t: int) -> tuple[Ints, Ints]:
 
 
 def ends(s: Send, t: int, mesh: tuple[int, ...], coordinates: Ints) -> Ints:
-    """The rank that each rank sends to, or gets something from if that is a root."""
+    """Returns the rank that each rank sends to, or receives from if that is a root."""
     match s.hop:
         case Shift():
             to = [coordinates[:, a] + e.at(t, coordinates) for a, e in enumerate(s.hop.by)]
@@ -207,7 +207,7 @@ def ends(s: Send, t: int, mesh: tuple[int, ...], coordinates: Ints) -> Ints:
 
 
 def expand(loops: Loops, plan: ir.Plan) -> Expansion:
-    """The rows of all steps."""
+    """Expands all steps."""
     made = Expansion(loops, plan)
     for t in range(loops.steps):
         made.step(t)

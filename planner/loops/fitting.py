@@ -1,9 +1,9 @@
-"""Fits: numbers that change with the step or the rank, as expressions; sets of ranks as guards.
+"""Fits numbers that depend on step and rank by expressions, and sets of ranks by guards.
 
-Among equally long fits the simplest: the plain step before an outer loop's, no modulus before one.
+Among equally long fits, prefers the plain step to that of an outer loop, and no modulus.
 
-guards    {step: ranks}, steps in a row  -->  [first, last, guard], as few as can be, intervals
-          that move with the step; a first and a last step per rank instead of three or more
+guards    {step: ranks}, consecutive steps  -->  as few [first, last, guard] as possible, with
+          intervals that move with the step; or a first and a last step per rank, instead of three
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,13 @@ import numpy as np
 from ringloom.planner.loops.form import Expr, Guard, Ints
 from ringloom.planner.loops.values import Bools
 
-NONE = 1 << 40  # a modulus that takes nothing off
+NONE = 1 << 40  # a modulus without effect
 
 
 def line(
     values: Sequence[int] | Ints, modulo: int = 0, start: int = 0, periods: Sequence[int] = ()
 ) -> tuple[int, Expr]:
-    """Counts the first values, from step `start` on, that one expression gives, and returns it."""
+    """Fits one expression to as many values as possible from step `start` on; returns both."""
     xs = np.asarray(values, np.intp)
     steps, clocks = np.diff(xs), [(1, 0)]
     if not steps.any():
@@ -45,12 +45,12 @@ def line(
 
 
 def nearest_residue(x: Ints, modulo: Ints) -> Ints:
-    """The numbers of smallest size that are like some, modulo others."""
+    """Returns the residues of smallest absolute value."""
     return (x + modulo // 2) % modulo - modulo // 2
 
 
 def plane(coordinates: Ints, t: Ints, values: Ints) -> Expr | None:
-    """The expression of coordinates [n, axes] and steps [n] that gives all values [n], or None."""
+    """Fits an expression of coordinates [n, axes] and steps [n] to all values [n], or None."""
     if (values == values[0]).all():
         return Expr(int(values[0]))
     columns = np.column_stack([coordinates, t])
@@ -67,7 +67,7 @@ def plane(coordinates: Ints, t: Ints, values: Ints) -> Expr | None:
 
 
 def intervals(on: Bools) -> tuple[Ints, Ints, Bools]:
-    """First and last place of each row of sets [n, places], and which are cyclic intervals."""
+    """Returns first and last place of each set [n, places], and which are cyclic intervals."""
 
     def span(x: Bools) -> tuple[Ints, Ints, Ints]:
         return x.argmax(axis=1), x.shape[1] - 1 - x[:, ::-1].argmax(axis=1), x.sum(axis=1)
@@ -80,10 +80,10 @@ def intervals(on: Bools) -> tuple[Ints, Ints, Bools]:
 
 
 def boxes(on: Bools, mesh: tuple[int, ...]) -> tuple[Ints, Ints]:
-    """Returns a form for each set of ranks [n, ranks], and the ends of their intervals.
+    """Returns a form for each set of ranks [n, ranks], and the ends of its intervals.
 
-    0: by their coordinates along all axes, 1: as ranks in a row, 2: not at all. The ends are first
-    and last coordinate along each axis, then rank: [n, axes + 1, 2].
+    0: intervals along all axes, 1: an interval of ranks, 2: neither. The ends are the first and
+    last coordinate along each axis, then rank: [n, axes + 1, 2].
     """
     cube, axes = on.reshape(-1, *mesh), range(len(mesh))
     sides = [np.asarray(cube.any(axis=tuple(j + 1 for j in axes if j != i))) for i in axes]
@@ -96,7 +96,7 @@ def boxes(on: Bools, mesh: tuple[int, ...]) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class Piece:
-    """Steps first..last with one guard, and the fits of the numbers that go with each step."""
+    """Steps first..last with one guard, and the fits of each step's numbers."""
 
     first: int
     last: int
@@ -110,7 +110,7 @@ class Piece:
 
 
 class Sets:
-    """Sets of ranks [steps, ranks] of steps in a row, and numbers of each step to fit as well."""
+    """Sets of ranks [steps, ranks] of consecutive steps, and numbers of each step to fit too."""
 
     def __init__(
         self, first: int, on: Bools, mesh: tuple[int, ...], numbers: Sequence[tuple[Ints, int]]
@@ -120,7 +120,7 @@ class Sets:
         self.how, self.ends = boxes(on, mesh)
 
     def _piece(self, i: int, most: int) -> Piece:
-        """The longest fit from the i-th step on, of at most so many steps."""
+        """Returns the longest fit from the i-th step on, of at most `most` steps."""
         t, alike = self.first + i, self.how[i : i + most] == self.how[i]
         if self.how[i] == 2:
             guard = Guard(ranks=tuple(np.flatnonzero(self.on[i]).tolist()))
@@ -137,7 +137,7 @@ class Sets:
         ]
         low, high = self.ends[i : i + many].transpose(2, 1, 0)
         said = []
-        for k, axis in enumerate(axes):  # bounds that leave nothing out are not said
+        for k, axis in enumerate(axes):  # bounds that exclude nothing are omitted
             cyclic = (low[axis] > high[axis]).any()
             pair = zip(fits[2 * k :], (Expr(), Expr(self.sizes[axis] - 1)), strict=False)
             first, last = (e if cyclic or e != end else None for e, end in pair)
@@ -146,7 +146,7 @@ class Sets:
         return Piece(t, t + many - 1, Guard(tuple(said)), fits[2 * len(axes) :])
 
     def pieces(self) -> list[Piece] | None:
-        """The fewest pieces; None where they need a list of ranks per step."""
+        """Returns the fewest pieces; None if they need a list of ranks per step."""
         pieces, steps = self._simplest(), len(self.on)
         if sum(1 + 2 * p.guard.tabled for p in pieces) <= 3:
             return pieces
@@ -158,8 +158,8 @@ class Sets:
         return [Piece(self.first, last, spans, [e for _, e in fits])] if spans else None
 
     def _simplest(self) -> list[Piece]:
-        """As few pieces as can be, and of those the simplest: two steps suggest any slope."""
-        n, options, begins = len(self.on), dict[int, list[Piece]](), {0}  # where others end
+        """Returns the fewest and simplest pieces; any two steps fit some slope."""
+        n, options, begins = len(self.on), dict[int, list[Piece]](), {0}  # ends of other pieces
         for i in range(n):
             if i not in begins:
                 continue
@@ -177,7 +177,7 @@ class Sets:
         return best[0][1]
 
     def _spans(self) -> Guard | None:
-        """First and last steps of each rank as data; None where a rank pauses."""
+        """Returns first and last step of each rank as data; None if a rank pauses."""
         steps = [np.flatnonzero(column) for column in self.on.T]
         if any(len(s) and s[-1] - s[0] + 1 > len(s) for s in steps):
             return None
@@ -186,6 +186,6 @@ class Sets:
 
 
 def runs(steps: Sequence[int]) -> Iterator[list[int]]:
-    """Steps in a row, ascending."""
+    """Yields runs of consecutive steps, ascending."""
     for _, group in groupby(enumerate(sorted(steps)), lambda p: p[1] - p[0]):
         yield [t for _, t in group]

@@ -1,4 +1,4 @@
-"""The loop form of a plan: what a person would write on a whiteboard instead of its rows.
+"""The loop form of a plan: a short program, as one would write it on a whiteboard.
 
 loops     ::= Loops(mesh, steps, statement ...)         rank = mixed radix of its coordinates
 statement ::= Start(when, name, tensors, part)           from this step on, `name` is that value
@@ -16,23 +16,23 @@ guard     ::= axis in lo..hi & ... [of the receiver]     cyclic where lo > hi; a
 expr      ::= (c + b * ((t - phase) // period) + a . coordinates) mod m | TABLE[that]
 kind      ::= full | causal | strict | tiles
 
-A causal rectangle has as many keys as queries, and allows key index <= query index, a strict one
-key index < query index. `tiles` are all pairs that the mask leaves of both parts, cut in any way:
-blocks of these that see nothing of the other are not in the rectangle.
+A causal rectangle has as many keys as queries, and allows key index <= query index; a strict one
+allows key index < query index. `tiles` stands for all pairs of both parts that the mask allows, cut
+in any way; blocks without an allowed pair are not in the rectangle.
 
-In a step every message reads its source as it was at the step's start; then attends add, then
-arrivals. A value that was sent is readable from the next step on ("age" t - lag), and so is what
-was gathered or exchanged all-to-all, with what each rank kept of it itself; an exchange of one step
-brings what stays readable, without an age.
+In a step every message reads its source as of the start of the step; then attends add, then
+arrivals. A value that was sent is readable from the next step on ("age" t - lag). So is a gathered
+or exchanged value, which includes the part that each rank kept; the value of an exchange of a
+single step stays readable and has no age.
 
 A message of sums (OUT, DQ, DKV) names the input values that the sums belong to: `DKV for A @ t - 1`
-is the rank's accumulator of the blocks that A had one step ago. `into` names the value that the
-receiver's accumulator belongs to when the message is added at the end of the step: "own" where
-its rank owns them; none where they are for parts of several values. Sums go where their value is.
+is the rank's accumulator for the blocks that A had one step ago. `into` names the value that the
+receiver's accumulator belongs to when the message is added at the end of the step: "own" if the
+receiver owns the blocks; none if they are parts of several values. Sums follow their value.
 
-`held` is what is there from the start of a plan (`Plan.start`), with what the rank owns of the
-same rectangles. Where an attend's queries were brought by a message without Q (a backward pass
-that holds Q and OUT from the forward pass), Q and OUT of the same blocks are held ones.
+`held` are the initial copies (`Plan.start`), with the rank's own blocks of the same rectangles. If
+an attend's queries arrive in a message without Q (a backward pass that kept Q and OUT from the
+forward pass), Q and OUT of the same blocks are held ones.
 """
 
 from collections.abc import Iterator
@@ -47,12 +47,12 @@ from ringloom.planner.analysis.kinds import Kind
 from ringloom.planner.ir import TENSORS
 
 Ints = NDArray[np.signedinteger[Any]]
-OWN, HELD = "own", "held"  # what a rank owns; what it has from the start beside that
+OWN, HELD = "own", "held"  # blocks that a rank owns; initial copies
 
 
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """A whole number that depends on the step and the rank's coordinates."""
+    """An integer that depends on the step and the rank's coordinates."""
 
     constant: int = 0
     step: int = 0  # coefficient of the clock (t - phase) // period
@@ -63,7 +63,7 @@ class Expr:
     phase: int = 0
 
     def at(self, t: int, coordinates: Ints) -> Ints:
-        """The value on ranks with these coordinates [n, axes + 1] in step t: [n]."""
+        """Returns the value in step t on ranks with these coordinates [n, axes + 1]: [n]."""
         clock = (t - self.phase) // self.period
         value = np.full(len(coordinates), self.constant + self.step * clock, np.intp)
         if self.axes:
@@ -78,25 +78,25 @@ Ends = tuple[Expr, Expr]  # first and last, the last included
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some pieces and heads of a value; None stands for all of them."""
+    """Some pieces and heads of a value; None means all."""
 
     value: str
-    lag: int = 0  # how many steps ago it came
+    lag: int = 0  # steps since it arrived
     pieces: Ends | None = None
     heads: Ends | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Which ranks take part; all of them where nothing is said."""
+    """The ranks that take part; all by default."""
 
     bounds: tuple[tuple[int, Expr | None, Expr | None], ...] = ()  # axis, lo, hi; None is open
     spans: tuple[tuple[int, int], ...] = ()  # first and last step of each rank
     ranks: tuple[int, ...] = ()  # in no order
-    receiver: bool = False  # said of who receives, not of who sends
+    receiver: bool = False  # True: the guard is on receivers, not on senders
 
     def at(self, t: int, coordinates: Ints) -> NDArray[np.bool_]:
-        """Which of the ranks with these coordinates [n, axes + 1] take part in step t: [n]."""
+        """Marks the ranks with these coordinates [n, axes + 1] that take part in step t: [n]."""
         on = np.ones(len(coordinates), np.bool_)
         for axis, low, high in self.bounds:
             x = coordinates[:, axis]
@@ -115,7 +115,7 @@ class Guard:
 
     @property
     def tabled(self) -> bool:
-        """True if it is data and no formula."""
+        """True if it is data instead of a formula."""
         return bool(self.spans or self.ranks)
 
 
@@ -130,7 +130,7 @@ class When:
     guard: Guard = Guard()
 
     def on(self, t: int) -> bool:
-        """True if the statement runs in step t."""
+        """Returns True if the statement runs in step t."""
         return self.first <= t <= self.last and (t - self.first) % self.every < self.width
 
     @property
@@ -141,14 +141,14 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Each rank sends this far along each axis, cyclically."""
+    """Each rank sends to the rank this far along each axis, cyclically."""
 
     by: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The ranks at a coordinate of an axis send to those of the guard along it: a broadcast.
+    """A broadcast: ranks at one coordinate of an axis send to the guard's ranks along it.
 
     Sums go the other way, to the root: a reduction.
     """
@@ -162,7 +162,7 @@ Hop = Shift | Root
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """A statement about a value of some tensors: all of one side, inputs or sums."""
+    """A statement about a value of some tensors, all inputs or all sums of one side."""
 
     when: When
     name: str
@@ -181,7 +181,7 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class Start(Moves):
-    """From the first step of `when` on, `name` is that part."""
+    """Names a part from the first step of `when` on."""
 
     part: Part
 
@@ -197,7 +197,7 @@ class Send(Moves):
 
 @dataclass(frozen=True, slots=True)
 class Exchange(Moves):
-    """Everybody along an axis gets its heads, `heads` of the receiver, of everybody's part."""
+    """Every rank along an axis gets its `heads` (those of the receiver) of every rank's part."""
 
     part: Part
     axis: int
@@ -205,7 +205,7 @@ class Exchange(Moves):
 
     @property
     def again(self) -> bool:
-        """True if it runs in several steps: what it brings has an age."""
+        """True if it runs in several steps, so that its value has an age."""
         return self.when.last > self.when.first
 
     @property
@@ -216,10 +216,10 @@ class Exchange(Moves):
 
 @dataclass(frozen=True, slots=True)
 class Return(Moves):
-    """Sums for what an exchange brought go back over it, those for what ranks hold to the owners.
+    """Sends sums back over an exchange, or sums for held values to the owners.
 
-    It is a reduce-scatter where all ranks along the axis have the same blocks, else an all-to-all.
-    Where a rank attended to nothing of a message there are no sums to send: zeros, in a program.
+    A reduce-scatter if all ranks along the axis have the same blocks, otherwise an all-to-all. If a
+    rank attended to nothing of a message, it has no sums to send (a program sends zeros).
     """
 
     axis: int
@@ -228,7 +228,7 @@ class Return(Moves):
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """A rectangle of queries and keys, and what the mask leaves of it."""
+    """A rectangle of queries and keys, with its kind under the mask."""
 
     when: When
     q: tuple[Part, ...]
@@ -242,7 +242,7 @@ Node = TypeVar("Node", Part, Expr)
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Steps first..last that some statement joins, and the statements that begin in them."""
+    """Steps first..last that statements connect, and the statements that begin in them."""
 
     first: int
     last: int
@@ -258,22 +258,22 @@ class Loops:
     statements: tuple[Statement, ...]
 
     def coordinates(self) -> Ints:
-        """The coordinates of each rank, then the rank itself: [ranks, axes + 1]."""
+        """Returns the coordinates of each rank, then the rank itself: [ranks, axes + 1]."""
         ranks = np.arange(int(np.prod(self.mesh)))
         return np.stack([*np.unravel_index(ranks, self.mesh), ranks], axis=1)
 
     @property
     def exchanges(self) -> dict[str, Exchange]:
-        """The exchanges of inputs by the names of what they bring."""
+        """The exchanges of inputs, by the names of their values."""
         return {s.name: s for s in self.statements if isinstance(s, Exchange)}
 
     def source(self, s: Return) -> str:
-        """The value that sums go back to."""
+        """Returns the value that sums go back to."""
         exchange = self.exchanges.get(s.name)
         return exchange.part.value if exchange else OWN
 
     def sections(self) -> tuple[Section, ...]:
-        """The steps cut wherever no statement goes on from one step to the next."""
+        """Cuts the steps wherever no statement spans two steps."""
         spans = [s.when for s in self.statements]
         joined = {t for w in spans for t in range(w.first + 1, w.last + 1)}
         cuts = [t for t in range(self.steps + 1) if t not in joined]
