@@ -26,7 +26,7 @@ from ringloom.simulator.hardware.measured import (
     measured_hardware,
 )
 
-ROUNDS = {"cpu": (31, 9), "cuda": (9, 5), "numpy": (9, 3)}  # full, quick
+ROUNDS = {"cpu": (31, 9), "cuda": (9, 5), "numpy": (9, 3)}  # full and quick runs
 FULL = (
     *((64, 64), (256, 256), (1024, 1024), (256, 1024), (1024, 256)),
     *((64, 1024), (1024, 64), (512, 2048), (2048, 512)),
@@ -35,14 +35,14 @@ CAUSAL = 128, 512, 1024, 1536, 2048
 MASKED = (256, 512), (512, 1024), (1024, 2048)
 ON_CPU = (1, 64), (4, 64), (2, 128), (4, 32)  # heads, head_dim
 ON_GPU = (16, 128), (16, 64), (64, 128)
-LARGER = 4  # times as many rows and columns on a GPU
+LARGER = 4  # factor on rows and columns on a GPU
 GPU_TILE = 128, 64  # queries and keys of torch's flash kernels, d 128
 MERGED = {"cpu": (4096, 8, 64), "cuda": (8192, 32, 128), "numpy": (4096, 8, 64)}  # rows, heads, dim
 COPIED = 1 << 27  # bytes
 PRODUCT = {"cpu": 768, "cuda": 8192, "numpy": 768}
 KINDS = "bfloat16", "float16", "tf32", "float32", "float64"
 PASSES: tuple[Pass, ...] = "forward", "backward"
-SHORTEST = 1e-3  # seconds of one repeat: shorter calls are made several times in a row
+SHORTEST = 1e-3  # seconds of one repeat: shorter calls are repeated in a row
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 Constants = Iterator[tuple[str, Constant]]
 
@@ -57,9 +57,9 @@ class Calibration:
 
 
 def calibrate(kind: str = "", quick: bool = False, track: Track = iter) -> Calibration:
-    """Measure the machine that this runs on; `track` may wrap the rounds, to show progress.
+    """Measures this machine; `track` may wrap the rounds, to show progress.
 
-    `kind` is cuda, cpu or numpy, by default the first available. Quick measures less often.
+    `kind` is cuda, cpu or numpy, by default the first one available. `quick` runs fewer rounds.
     """
     on = bench(kind)
     wanted = samples(on)
@@ -88,8 +88,7 @@ def medians(
 ) -> list[float]:
     """Returns median seconds of one call of each; calls alternate, so a disturbance hits them all.
 
-    First calls, which set things up, are not counted. `track` may wrap the rounds, to show
-    progress.
+    The first call of each is not counted. `track` may wrap the rounds, to show progress.
     """
     times = []
     for run in runs:
@@ -104,7 +103,7 @@ def medians(
 
 
 def samples(on: Bench) -> list[Sample]:
-    """Returns the kernel calls that are timed."""
+    """Returns the kernel calls to time."""
     by, heads = (LARGER, ON_GPU) if on.kind == "cuda" else (1, ON_CPU)
     shapes = [(by * q, by * kv, "full") for q, kv in FULL]
     shapes += [(by * n, by * n, "causal") for n in CAUSAL]
@@ -119,12 +118,12 @@ def samples(on: Bench) -> list[Sample]:
 
 
 def product(on: Bench) -> Callable[[], object]:
-    """Returns the matrix product that is the peak for the dtype of the timed calls."""
+    """Returns the matrix product that measures the peak for the dtype of the timed calls."""
     return on.multiplying(PRODUCT[on.kind], on.dtype)
 
 
 def flop(on: Bench) -> float:
-    """Returns the flop of that product."""
+    """Returns the flop of the matrix product."""
     return 2.0 * PRODUCT[on.kind] ** 3
 
 
@@ -148,7 +147,7 @@ def peaks(on: Bench, own: float, here: str) -> Constants:
 
 
 def _speeds(on: Bench, dtypes: list[str]) -> Iterator[tuple[str, float]]:
-    """Yields dtypes of which there are kernels, and their speeds relative to `on.dtype`."""
+    """Yields dtypes that have kernels, and their speeds relative to `on.dtype`."""
     call = Sample("forward", 1024, 1024, "full", 2, 64)
     for dtype in (d for d in dtypes if d != "tf32"):
         try:
@@ -171,14 +170,14 @@ def beside_kernels(on: Bench, here: str) -> Constants:
 
 
 def _merge_bytes(on: Bench) -> float:
-    """Bytes that a fused merge reads and writes: accumulator and partial output, with lse."""
+    """Returns the bytes that a fused merge reads and writes, with lse."""
     rows, heads, d = MERGED[on.kind]
     narrow = 2 if on.dtype == "bfloat16" else 4
     return float(rows * heads * (2 * 4 * (d + 1) + narrow * d + 4))
 
 
 def _messages(on: Bench) -> tuple[list[tuple[int, float]], str]:
-    """Returns (bytes, seconds) of messages, none where there is no second rank, and their way."""
+    """Returns (bytes, seconds) of messages and their description; none without a second rank."""
     if on.kind == "numpy":
         return [], ""
     timed = import_module("ringloom.runtimes.calibration.links")
@@ -188,7 +187,7 @@ def _messages(on: Bench) -> tuple[list[tuple[int, float]], str]:
 
 
 def links(messages: list[tuple[int, float]], way: str, copies: float, here: str) -> Constants:
-    """Yields alpha and bandwidth of links, fitted to messages; without any, that of `copies`."""
+    """Yields alpha and bandwidth of links, fitted to messages; without messages, of `copies`."""
     alpha, bandwidth = 0.0, copies
     note = f"{here}; no second rank to send to: a copy in memory stands in for a link"
     if messages:

@@ -1,4 +1,4 @@
-"""Lower bounds: the time of a workload on some ranks and hardware that no plan of a class is below.
+"""Lower bounds on the time of a workload on given ranks and hardware, for a class of plans.
 
 The class. A plan computes every allowed (query, key) pair once. A token has one owner for all of
 its heads, and no rank owns more than ceil(seq / ranks) queries or ceil(kv_seq / ranks) keys; under
@@ -66,7 +66,7 @@ Hull = list[tuple[float, float]]  # pairs and bytes at the corners, both rising
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Seconds that no plan of the class is below, why, and for which group of ranks that holds.
+    """A lower bound in seconds, its cause, and the group of ranks to which it applies.
 
     The group: all ranks together, or each rank, node, or half of a torus by itself.
     """
@@ -76,7 +76,7 @@ class Bounds:
     group: str
 
     def __add__(self, other: "Bounds") -> "Bounds":
-        """Return the bound of one pass after the other: the longer one says why."""
+        """Returns the bound of both passes in turn, with the cause of the longer one."""
         longer = max(self, other, key=lambda bound: bound.seconds)
         return Bounds(self.seconds + other.seconds, longer.why, longer.group)
 
@@ -95,7 +95,7 @@ def lower_bound(
     hardware: Hardware,
     scenario: Scenario = Scenario(),  # noqa: B008  frozen, so one shared instance is safe
 ) -> Bounds:
-    """Return the time that no plan of the class is below.
+    """Returns a lower bound on the time of any plan in the class.
 
     Of a scenario, speeds, links and topology count. Raises RingloomError where they do not fit.
     """
@@ -116,7 +116,7 @@ def compute_bound(
     hardware: Hardware,
     scenario: Scenario = Scenario(),  # noqa: B008  frozen, so one shared instance is safe
 ) -> Bounds:
-    """Return the time that no exact plan is below, of any class: of compute and memory alone."""
+    """Returns a lower bound on the time of any exact plan, from compute and memory alone."""
     kernels, speed = Kernels(hardware, work, pass_), float(scenario.speed(ranks).sum())
     seen = _seen(work, work.mask.region())
     times: dict[Why, float] = {  # of one query head on one rank
@@ -128,13 +128,13 @@ def compute_bound(
 
 
 def _pairs(work: Workload) -> int:
-    """Return the allowed pairs of one query head."""
+    """Returns the allowed pairs of one query head."""
     queries = range(work.offset, work.kv_seq)
     return int(areas(work.mask.region(), [(queries,)], [(range(work.kv_seq),)])[0, 0])
 
 
 def _seen(work: Workload, region: Region) -> tuple[int, int]:
-    """Return how many queries see a key, and how many keys a query sees."""
+    """Returns how many queries see a key, and how many keys a query sees."""
     first, end = work.offset, work.kv_seq
     box = np.array([[first, first, 0, 0, -FAR, -FAR], [end, end, end, end, FAR, FAR]])
     pieces = Region.of(region.pieces.clip(*box)).pieces
@@ -142,26 +142,26 @@ def _seen(work: Workload, region: Region) -> tuple[int, int]:
 
 
 def _covered(low: Ints, high: Ints) -> int:
-    """Return the size of the union of some intervals [low, high)."""
+    """Returns the size of the union of some intervals [low, high)."""
     order = np.argsort(low)
     low, high = low[order], np.maximum.accumulate(high[order])
     return int(np.maximum(high - np.maximum(low, np.append(low[:1], high[:-1])), 0).sum())
 
 
 def least_bytes(work: Workload, ranks: int, pass_: Pass) -> int:
-    """Return the bytes that all messages of any plan of the class have together at least."""
+    """Returns a lower bound on the bytes of all messages of any plan in the class."""
     return int(_least(work, ranks, pass_, _pairs(work), Counter({1: ranks})))
 
 
 def _least(work: Workload, ranks: int, pass_: Pass, pairs: int, counts: Mapping[int, int]) -> float:
-    """Return the bytes into groups for all pairs: of each number of ranks there are so many."""
+    """Returns the least bytes into groups for all pairs; `counts` are groups by number of ranks."""
     hull = _sum([(_hull(work, ranks, size, pass_), count) for size, count in counts.items()])
     most, sizes = np.array(hull).T  # pairs and bytes at the corners
     return float(np.interp(pairs, most, sizes))
 
 
 def _transfer(work: Workload, ranks: int, pass_: Pass, pairs: int, groups: Counter[Group]) -> float:
-    """Return the seconds in which the links into all groups carry what all pairs need."""
+    """Returns the seconds in which the links into all groups carry what all pairs need."""
     counts = Counter[int]()
     for group, count in groups.items():
         counts[group.ranks] += count
@@ -171,7 +171,7 @@ def _transfer(work: Workload, ranks: int, pass_: Pass, pairs: int, groups: Count
 
 
 def _box(tokens: int, ranks: int, group: int) -> tuple[int, int]:
-    """Return the most tokens of a side that a group owns, and all of them."""
+    """Returns the most tokens of a side that a group can own, and the tokens of the side."""
     return min(tokens, group * -(-tokens // ranks)), tokens
 
 
@@ -180,7 +180,7 @@ def _plain(work: Workload) -> bool:
 
 
 def _hull(work: Workload, ranks: int, group: int, pass_: Pass) -> Hull:
-    """Return the lower convex hull of pairs and bytes, of all KV heads, at a box's four corners.
+    """Returns the lower convex hull of pairs and bytes, of all KV heads, at a box's four corners.
 
     The first corner is that of rows that the group of so many ranks owns: they take no bytes.
     """
@@ -209,7 +209,7 @@ def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
 
 
 def _sum(hulls: Sequence[tuple[Hull, int]]) -> Hull:
-    """Return the least bytes of all pairs of several groups: of each hull there are so many.
+    """Returns the least bytes of all pairs of several groups, given hulls and their counts.
 
     Pairs are given out along the flattest edges first.
     """
@@ -228,7 +228,7 @@ def _sum(hulls: Sequence[tuple[Hull, int]]) -> Hull:
 
 
 def _divisions(routes: Routes) -> Iterator[tuple[str, Counter[Group]]]:
-    """Yield each way to divide the ranks into groups with a word for one of them: rank, node, half.
+    """Yields each division of the ranks into groups, with the name of a group: rank, node, half.
 
     Groups that are alike are counted. Slow and cut links count as they are.
     """
@@ -247,7 +247,7 @@ def _divisions(routes: Routes) -> Iterator[tuple[str, Counter[Group]]]:
 
 
 def _least_alpha(routes: Routes) -> float:
-    """Return a latency that no message betters: of a direct link, or of a first and a last one."""
+    """Returns the least latency of any message: of a direct link, or of a first and a last link."""
     infinite = float("inf")
     least = {(True, True): infinite, (True, False): infinite, (False, True): infinite}
     for a, b, link in routes.graph.edges(data=True):
@@ -261,7 +261,7 @@ def _least_alpha(routes: Routes) -> float:
 
 
 def outside(plan: Plan) -> str | None:
-    """Say why a plan is outside the class for which lower bounds hold; None if it is in it."""
+    """Returns why a plan is outside the class of the lower bounds; None if it is inside."""
     early = {t for copy in plan.start for t in copy.tensors}
     early -= {"Q", "KV", "OUT"} if plan.pass_ == "backward" else set()
     if early:

@@ -1,13 +1,13 @@
-"""A timeline as a Chrome trace, which Perfetto opens and HolisticTraceAnalysis counts.
+"""Writes a timeline as a Chrome trace, for Perfetto and HolisticTraceAnalysis.
 
 process   a rank                       X   a slice: an attend, a merge, a send, a receive
 thread    a stream of that rank        s f a flow arrow from each send to its receive
 counter   bytes live on a rank         M   the names of ranks and streams
 
-Analysers tell transfers by names that begin with nccl and by args.stream, and read whole
-microseconds only: `whole` rounds to those, and `scale` stretches time so that they are enough.
-A rank may have several messages under way, on different ports: a second one at a time goes to a
-second thread, so slices of one thread never overlap.
+Analysers recognise transfers by names that begin with nccl and by args.stream, and read only whole
+microseconds: `whole` rounds to microseconds, and `scale` stretches time to keep enough digits.
+A rank may send several messages at once, over different ports. Concurrent messages go to separate
+threads, so slices of one thread never overlap.
 """
 
 import gzip
@@ -35,18 +35,18 @@ LARGEST = 2_000_000  # events
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """Seconds as the numbers of a trace: thousandths of microseconds, or whole ones."""
+    """Converts seconds to ticks of a trace: nanoseconds, or whole microseconds."""
 
     scale: float
     whole: bool
     offset: float = 0.0
 
     def at(self, seconds: float) -> int:
-        """Round a time to the smallest unit that is kept."""
+        """Rounds a time to ticks."""
         return round((self.offset + seconds) * self.scale * (1e6 if self.whole else 1e9))
 
     def micro(self, ticks: float) -> float:
-        """Return microseconds, as traces want them."""
+        """Returns ticks as microseconds, the unit of traces."""
         return ticks if self.whole else ticks / 1000
 
 
@@ -57,15 +57,15 @@ def trace(
     whole: bool = False,
     ranks: Iterable[int] | None = None,
 ) -> dict[str, Any]:
-    """Return the trace of a run or a prediction as a JSON object; a pair runs in turn.
+    """Returns the trace of a run or a prediction as a JSON object; passes follow each other.
 
     `scale` stretches time, `whole` rounds to microseconds, `ranks` keeps some ranks only. Raises
-    RingloomError where rows were not kept, and for more than two million events.
+    RingloomError if rows were not kept, and for more than two million events.
     """
     if not isinstance(run, Run):
         raise RingloomError(f"trace takes a prediction or a recording, not {brief(run)}")
     if not isinstance(scale, SupportsFloat) or not 0 < scale < math.inf:
-        raise RingloomError(f"a time scale is more than 0, not {brief(scale)}")
+        raise RingloomError(f"scale must be more than 0, not {brief(scale)}")
     chosen = range(run.ranks) if ranks is None else sorted(set(ranks))
     if others := [rank for rank in chosen if rank not in range(run.ranks)]:
         raise RingloomError(f"a trace of {run.ranks} ranks has no rank {others[0]}")
@@ -79,9 +79,7 @@ def trace(
         plans.append(timeline.plan)
         messages += one.messages
     if len(slices) > LARGEST:
-        raise RingloomError(
-            f"a trace of {len(slices)} events is more than the {LARGEST} that one holds"
-        )
+        raise RingloomError(f"the trace would have {len(slices)} events; the limit is {LARGEST}")
     kept = set(chosen)
     body = _threads([s for s in slices if s.rank in kept], Ticks(scale, whole))
     names = (name for rank in chosen for name in _names("process", f"rank {rank}", pid=rank))
@@ -100,7 +98,7 @@ def trace(
 
 
 def _slices(timeline: Timeline, ticks: Ticks, first: int) -> Iterator[Span]:
-    """Yield spans in ticks that have a length then, messages numbered from `first` on."""
+    """Yields spans of at least one tick; messages are numbered from `first` on."""
     for s in spans(timeline):
         start, end = ticks.at(s.start), ticks.at(s.end)
         message = s.message + first if s.message >= 0 else -1
@@ -109,7 +107,7 @@ def _slices(timeline: Timeline, ticks: Ticks, first: int) -> Iterator[Span]:
 
 
 def _threads(slices: list[Span], ticks: Ticks) -> Iterator[Event]:
-    """Yield the events of all slices, thread by thread, and the arrows that keep both ends."""
+    """Yields the events of all slices by thread, and arrows whose two ends are both kept."""
     ends = Counter(s.message for s in slices if s.message >= 0)
     streams = dict[tuple[int, int], list[Span]]()
     for s in slices:
@@ -135,7 +133,7 @@ def _threads(slices: list[Span], ticks: Ticks) -> Iterator[Event]:
 
 
 def _names(what: str, name: str, **place: int) -> Iterator[Event]:
-    """Yield the name of a process or a thread, and its place among the others."""
+    """Yields the name and the sort index of a process or a thread."""
     order = place.get("tid", place["pid"])
     yield {"ph": "M", **place, "name": f"{what}_name", "args": {"name": name}}
     yield {"ph": "M", **place, "name": f"{what}_sort_index", "args": {"sort_index": order}}
@@ -144,7 +142,7 @@ def _names(what: str, name: str, **place: int) -> Iterator[Event]:
 def _counters(
     timeline: Timeline, used: Memory | None, ticks: Ticks, ranks: Iterable[int]
 ) -> Iterator[Event]:
-    """Yield the bytes live on each rank from the beginning of each step."""
+    """Yields the live bytes on each rank at the beginning of each step."""
     if used is None or timeline.steps is None:
         return
     begins = timeline.begin
@@ -156,9 +154,9 @@ def _counters(
 
 
 def save_trace(document: dict[str, Any], path: str | Path) -> Path:
-    """Write a trace as .json or .json.gz: the same bytes for the same trace, whenever written.
+    """Writes a trace as .json or .json.gz; the same trace always gives the same bytes.
 
-    Raises RingloomError for another ending and where the file cannot be written.
+    Raises RingloomError for another ending and if the file cannot be written.
     """
     file, _ = trace_file(path), as_tuple_of(dict, (document,), "a trace")
     content = json.dumps(document, separators=(",", ": "), allow_nan=False).encode()
@@ -169,7 +167,7 @@ def save_trace(document: dict[str, Any], path: str | Path) -> Path:
 
 
 def trace_file(path: str | Path) -> Path:
-    """Return the path; raises RingloomError unless it ends in .json or .json.gz."""
+    """Returns the path; raises RingloomError unless it ends in .json or .json.gz."""
     file = Path(str(path))
     if not file.name.endswith((".json", ".json.gz")):
         raise RingloomError(f"a trace file ends in .json or .json.gz, not {file.name}")

@@ -51,7 +51,7 @@ class Residual:
 
 
 def residuals() -> tuple[Residual, ...]:
-    """Return what was predicted for all published rows when constants were last fitted."""
+    """Returns the predictions for all published rows from the last fit of constants."""
     rows = csv.DictReader(RESIDUALS.read_text(encoding="utf-8").splitlines())
     return tuple(
         Residual(
@@ -105,7 +105,7 @@ class Basis:
 
 
 def basis(name: str, pass_: Passes, rows: Sequence[Residual] | None = None) -> Basis:
-    """Return the rows of a pass on a chip where enough sources measured it, otherwise all."""
+    """Returns the rows of a pass on a chip if enough sources measured it, otherwise all rows."""
     rows = residuals() if rows is None else rows
     own = [row for row in rows if (chip_of(row.hardware), row.pass_) == (chip_of(name), pass_)]
     enough = len({row.source for row in own}) >= SOURCES
@@ -113,7 +113,7 @@ def basis(name: str, pass_: Passes, rows: Sequence[Residual] | None = None) -> B
 
 
 def ratio_error(name: str, pass_: Passes, rows: Sequence[Residual] | None = None) -> float:
-    """Return the same of the ratio of two schedules: what rows of one source differ by."""
+    """Returns the error of the ratio of two schedules, from rows of the same source."""
     whole = [row for row in (residuals() if rows is None else rows) if row.ranks > 1]
     sources = basis(name, pass_, whole).sources.values()
     squares = sum(float(np.var(own)) * len(own) for own in sources)
@@ -121,7 +121,7 @@ def ratio_error(name: str, pass_: Passes, rows: Sequence[Residual] | None = None
 
 
 def unvalidated(machine: Hardware) -> str:
-    """Return in a sentence that an order of schedules is not validated and why, "" where it is."""
+    """Returns why the order of schedules is not validated, as a sentence; "" if it is."""
     on = {row.hardware for row in residuals() if row.ranks > 1}
     if machine.node in {hardware(name).node for name in on}:
         return ""
@@ -133,7 +133,7 @@ def unvalidated(machine: Hardware) -> str:
 
 
 def constants_of(plans: Plans, hardware: Hardware, scenario: Scenario) -> list[str]:
-    """Return the constants with a range that the time of some plans may depend on."""
+    """Returns the constants with a range on which the time of the plans may depend."""
     hardware = scenario.nodes(hardware, plans.first.ranks)
     work, passes = plans.first.workload, {plan.pass_ for plan in plans}
     one_node = plans.first.ranks <= hardware.ranks_per_node
@@ -161,9 +161,9 @@ def effects(
     values: Mapping[str, float],
     seconds: float | None = None,
 ) -> dict[str, float]:
-    """Return log(time / time before) where each constant alone has the given value.
+    """Returns log(new time / old time) for a change of each constant alone.
 
-    `seconds` is the time before, where it is known.
+    `seconds` is the old time, if it is known.
     """
     before = seconds_of(plans, hardware, scenario) if seconds is None else seconds
     if not before:
@@ -180,7 +180,7 @@ def spread(
     *,
     calibrated: bool = True,
 ) -> dict[str, float]:
-    """Return each constant's effect at the end of its range; of a large plan, the most it can be.
+    """Returns each constant's effect at the end of its range; for large plans, an upper bound.
 
     Time grows at most in proportion to what a constant says that something takes; what incast does
     is asked, as it changes little of most plans. Without `calibrated`, only of uncalibrated ones.
@@ -204,7 +204,7 @@ def spread(
 def interval(
     machine: Hardware, pass_: Passes, seconds: float, own: Mapping[str, float]
 ) -> Interval:
-    """Return the seconds between which nine of ten such plans would be measured.
+    """Returns the 90% interval of the measured seconds of such a plan.
 
     `own` is the plan's `spread`, of which only uncalibrated constants count. What lies at an end of
     its range, as incast does, can make the plan slower, or faster, and not both.
@@ -222,7 +222,7 @@ def interval(
 def ratio_interval(
     name: str, pass_: Passes, ratio: float, one: Mapping[str, float], other: Mapping[str, float]
 ) -> Interval:
-    """Return the range of one time / the other on a chip, constants moved for both together.
+    """Returns the interval of the ratio of two times, with constants varied for both together.
 
     `one` and `other` are the plans' `spread`.
     """
@@ -261,7 +261,7 @@ def sensitivity(
     hardware: Hardware,
     scenario: Scenario = Scenario(),  # noqa: B008  frozen, so one shared instance is safe
 ) -> tuple[list[Sensitivity], dict[str, float]]:
-    """Return what 10% of each constant does to schedules, and the schedules' seconds without.
+    """Returns what 10% of each constant does to schedules, and the schedules' seconds without.
 
     The constant to measure first is at the head: the uncalibrated one of the most doubt. Calibrated
     ones follow; constants that change nothing are left out.

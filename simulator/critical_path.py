@@ -1,7 +1,7 @@
-"""The critical path of a plan: the chain of work and messages that leaves no gap.
+"""The critical path of a plan: a chain of work and messages without gaps.
 
-From the last thing that ends, back in time: whatever ended when it began was what it waited for,
-be it earlier work of the rank, a message with its blocks, or another message in the same stream.
+It is followed back in time from the last event. Each entry waited for the entry that ended when it
+began: earlier work of the rank, a message with its blocks, or a message in the same stream.
 
     rank 6 attends q 6 x kv 3     rank 7 waits for KV 3 over link 6-7     rank 7 attends q 7 x kv 3
 """
@@ -22,15 +22,15 @@ VERBS = {
     "message": "waits for",
     "prologue": "sums",
 }
-NEAR = 1e-9  # of a time: two events this close are one
+NEAR = 1e-9  # relative difference below which two times are equal
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One part of the critical path, in seconds; each begins when the one before ends."""
+    """One part of the critical path, in seconds; it begins when the previous part ends."""
 
     kind: Kind
-    rank: int  # that works, or waits for the message
+    rank: int  # the rank that works, or waits for the message
     step: int
     name: str  # "q 7 x kv 3", "KV 3"
     start: float
@@ -50,22 +50,22 @@ class Leg:
 
 
 def critical_path(timeline: Timeline, begin: float = 0.0) -> tuple[Leg, ...]:
-    """Return the chain that ends last, by time, of a pass that begins at `begin`, in seconds.
+    """Returns the critical path in order of time, for a pass that begins at `begin` seconds.
 
-    Raises RingloomError where rows were not kept.
+    Raises RingloomError if rows were not kept.
     """
     legs = reversed(list(_back(timeline)))
     return tuple(replace(leg, start=leg.start + begin, end=leg.end + begin) for leg in legs)
 
 
 def _back(timeline: Timeline) -> Iterator[Leg]:
-    """Yield the path from its end."""
+    """Yields the path from its end to its beginning."""
     every = [e for e in entries(timeline) if e.kind == "message" or e.end > e.start]
     ends, seen = _ends(every), set[int]()
     ranks: Sequence[int] = range(timeline.plan.ranks)
 
     def before(entry: Entry) -> int:
-        """Return the entry that ended when this one began; -1 for the beginning."""
+        """Returns the entry that ended when this one began; -1 for the beginning."""
         near = NEAR * entry.start
         for key in _awaited(entry):
             times = ends.get(key, [])
@@ -93,7 +93,7 @@ def _back(timeline: Timeline) -> Iterator[Leg]:
 
 
 def _ends(every: list[Entry]) -> dict[tuple[str, int], list[tuple[float, int]]]:
-    """Return when the work of each rank and its messages ended, in order, with their numbers."""
+    """Returns the sorted end times of each rank's work and messages, with entry numbers."""
     ends = defaultdict[tuple[str, int], list[tuple[float, int]]](list)
     for number, entry in enumerate(every):
         if entry.kind != "message":
@@ -106,7 +106,7 @@ def _ends(every: list[Entry]) -> dict[tuple[str, int], list[tuple[float, int]]]:
 
 
 def _awaited(entry: Entry) -> list[tuple[str, int]]:
-    """Return what may have ended when an entry began, the likeliest first."""
+    """Returns the keys of what an entry may have waited for, the likeliest first."""
     src, dst = entry.src, entry.dst
     if entry.kind != "message":
         return [("work", dst), ("to", dst), ("from", dst)]

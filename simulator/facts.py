@@ -1,7 +1,7 @@
-"""Facts of a run for pictures: memory over time, bytes between ranks, and bars of a timeline.
+"""Data for pictures of a run: memory over time, bytes between ranks, bars of a timeline.
 
 compute, merge   |attend|       |attend|merge|
-wait                     ------                 for a message, from when its source offered it
+wait                     ------                 for a message, from the time it was sent
 send             |KV 0 -> 1 ===|
 """
 
@@ -18,8 +18,8 @@ from ringloom.simulator.memory import Memory
 from ringloom.simulator.timeline import Floats, Run, Span, Timeline, spans
 
 MOST = 60_000  # spans of one schedule that a picture shows
-MOST_CELLS = 128  # of a row of a table that is drawn
-FEWEST_CELLS = 16  # of one that is summed over nodes
+MOST_CELLS = 128  # cells in a row of a drawn table
+FEWEST_CELLS = 16  # cells in a row of a table that is summed over nodes
 
 
 def passes(run: Run) -> list[tuple[Timeline, Memory, float]]:
@@ -47,7 +47,7 @@ class Usage:
 
 
 def usage(run: Run) -> Usage | None:
-    """Memory of the rank that at any time holds most; None where times of steps were not kept."""
+    """Returns the memory of the rank with the highest peak; None if step times were not kept."""
     parts = passes(run)
     if not parts or any(timeline.steps is None for timeline, _, _ in parts):
         return None
@@ -70,21 +70,21 @@ def traffic_of(plans: Iterable[Plan]) -> NDArray[np.int64]:
 
 
 def work_of(plans: Iterable[Plan]) -> NDArray[np.int64]:
-    """Returns the (query, key, head) triples that ranks attend in all passes: int64 [ranks]."""
+    """Returns the (query, key, head) triples that each rank computes: int64 [ranks]."""
     work: NDArray[np.int64] = np.sum([loads(plan).sum(axis=0) for plan in plans], axis=0)
     return work
 
 
 def over_average(work: NDArray[np.int64]) -> Floats:
-    """Returns the work of each rank over the average of all; 0 where there is none."""
+    """Returns the work of each rank divided by the average; 0 if there is no work."""
     return work / (work.mean() or 1.0)
 
 
 def by_nodes(table: NDArray[np.int64], node: int) -> tuple[NDArray[np.int64], int]:
-    """Returns a table [ranks, ranks], where it is large summed over nodes of so many ranks, or over
-    pairs of them and so on until it is not; and how many ranks a cell stands for.
+    """Returns a table [ranks, ranks] with at most MOST_CELLS cells a row, and the ranks per cell.
 
-    Nodes that leave few cells are not what is summed over: a pod may have more ranks than the plan.
+    A larger table is summed over nodes of `node` ranks, then over pairs of cells. Nodes are not
+    used if they leave few cells: a pod may have more ranks than the plan.
     """
     ranks, cell = len(table), 1
     if FEWEST_CELLS * node <= ranks > MOST_CELLS:
@@ -95,11 +95,11 @@ def by_nodes(table: NDArray[np.int64], node: int) -> tuple[NDArray[np.int64], in
     return np.add.reduceat(np.add.reduceat(table, edges, axis=0), edges, axis=1), cell
 
 
-# ---- bars: what ranks of a picture compute, merge, send and wait for
+# ---- bars: compute, merges, sends and waits of the ranks in a picture
 
 
 def whole(run: Run) -> bool:
-    """Returns False where a pass has so many rows that its bars are the attends of each step."""
+    """Returns False if a pass has too many rows, so that there is one bar per step and rank."""
     return all(map(_whole, (timeline for timeline, _, _ in passes(run))))
 
 
@@ -108,9 +108,9 @@ def _whole(timeline: Timeline) -> bool:
 
 
 def bars_of(run: Run, ranks: Sequence[int] | None = None) -> list[Span]:
-    """Everything that some ranks, all by default, do in the passes of a prediction, in turn.
+    """Returns the bars of some ranks, by default of all, in all passes of a prediction.
 
-    Receives are left out: each is the send of another rank.
+    Receives are left out, because each is the send of another rank.
     """
     shown, every = set(range(run.ranks) if ranks is None else ranks), list[Span]()
     for timeline, _, at in passes(run):
@@ -124,7 +124,7 @@ def bars_of(run: Run, ranks: Sequence[int] | None = None) -> list[Span]:
 
 
 def waits(timeline: Timeline) -> Iterator[Span]:
-    """Yields the waits of a timeline, each named after who is at the other end of its message."""
+    """Yields the waits of a timeline, each named after the rank at the other end of the message."""
     other = dict[tuple[int, float], int]()
     for rows in timeline.rows or ():
         if rows.kind == "message" and isinstance(move := rows.node, Move):
@@ -136,7 +136,7 @@ def waits(timeline: Timeline) -> Iterator[Span]:
 
 
 def _attends(timeline: Timeline, ranks: set[int]) -> list[Span]:
-    """Returns a span per step and rank, and the wait before it, for plans of too many rows."""
+    """Returns one span per step and rank, and the wait before it, for plans with many rows."""
     if timeline.steps is None:
         return []
     shown = np.array(sorted(ranks))

@@ -1,7 +1,7 @@
-"""Memory over time: what ranks own, inputs and accumulators, and what they hold for others.
+"""Memory over time: inputs and accumulators that a rank owns, and blocks of other ranks.
 
-Tensors that others own follow the plan's lifetimes: a copy takes its bytes from the step in which
-it is received to its last use, an accumulator from its first contribution until it has left.
+Blocks of other ranks have the plan's lifetimes: a copy takes memory from the step in which it is
+received to its last use, an accumulator from its first contribution until it is sent.
 """
 
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ Bytes = NDArray[np.int64]
 class Memory:
     """Bytes of the plan's tensors on each rank."""
 
-    owned: Bytes  # inputs and accumulators of what it owns, throughout: [ranks]
-    peak: Bytes  # the most at any time: [ranks]
-    live: Bytes  # the most at any time of each step: [steps, ranks]
+    owned: Bytes  # inputs and accumulators that the rank owns, at all times: [ranks]
+    peak: Bytes  # maximum over the run: [ranks]
+    live: Bytes  # maximum in each step: [steps, ranks]
 
     def __repr__(self) -> str:
         return f"<Memory of {len(self.peak)} ranks: at most {int(self.peak.max(initial=0))} bytes>"
 
 
 def memory(plan: Plan) -> Memory:
-    """Return bytes live on each rank in each step; batch and dtypes are those of the workload."""
+    """Returns the live bytes on each rank in each step, for the workload's batch and dtypes."""
     owned = np.zeros(plan.ranks, np.int64)
     for tensor in INPUTS[plan.pass_] + ACCUMULATORS[plan.pass_]:
         np.add.at(owned, plan.side(tensor).owners, plan.block_bytes(tensor))

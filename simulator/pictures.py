@@ -74,7 +74,7 @@ class Drawn(Run):
         return sorted(chosen | set(firsts[spread].tolist()))
 
     def plot_timeline(self, axes: Axes = None, *, ranks: list[int] | None = None) -> Axes:
-        """Draw a row per rank: above what it computes, merges and waits for, below what it sends.
+        """Draws a row per rank: above what it computes, merges and waits for, below what it sends.
 
         Of many ranks, some stand for all unless `ranks` are given.
         """
@@ -95,7 +95,7 @@ class Drawn(Run):
         return axes
 
     def plot_load(self, axes: Axes = None) -> Axes:
-        """Draw each rank's query-key pairs over the average."""
+        """Draws each rank's query-key pairs over the average."""
         axes = new_axes(axes)
         share = over_average(work_of(plans_of(self)))
         width = 0.8 if self.ranks <= GAPS else 1.0
@@ -106,7 +106,7 @@ class Drawn(Run):
         return axes
 
     def plot_memory(self, axes: Axes = None) -> Axes:
-        """Draw the memory of the rank with the highest peak over time."""
+        """Draws the memory of the rank with the highest peak over time."""
         axes, used = new_axes(axes), usage(self)
         if used is None:
             raise RingloomError("the times of steps were not kept; simulate with record=True")
@@ -118,7 +118,7 @@ class Drawn(Run):
         return axes
 
     def plot_traffic(self, axes: Axes = None) -> Axes:
-        """Draw the bytes from rank to rank, of many ranks from node to node, of all steps."""
+        """Draws the bytes from rank to rank, of many ranks from node to node, of all steps."""
         axes, table = new_axes(axes), traffic_of(plans_of(self))
         table, cell = by_nodes(table, self.ranks_per_node)
         end, unit = cell * len(table) - 0.5, _unit(table.max())

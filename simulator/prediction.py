@@ -1,4 +1,4 @@
-"""simulate(plan, hardware)   how a plan would run: time, idle time, bytes, memory and bounds."""
+"""simulate(plan, hardware)   predicts time, idle time, bytes, memory and bounds of a plan."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ from ringloom.simulator.pictures import Drawn
 from ringloom.simulator.scenario import Scenario, scenario_of
 from ringloom.simulator.timeline import Floats
 
-KEPT = 1 << 16  # rows up to which a timeline keeps every row unless told otherwise
+KEPT = 1 << 16  # rows up to which a timeline keeps every row by default
 SUMMED = (
     *("makespan", "busy", "exposed", "bytes_sent", "max_bytes_sent"),
     *("busiest_link", "plan_lower_bound", "bound", "compute_bound"),
@@ -33,9 +33,9 @@ SUMMED = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prediction(Drawn):
-    """The run of one pass, or of a forward and a backward pass in turn, on some hardware.
+    """The predicted run of one pass, or of a forward and a backward pass, in seconds and bytes.
 
-    Seconds and bytes. For a pair, times and bytes are the sums over its passes, `peak_bytes` is
+    For a pair, times and bytes are the sums over its passes, `peak_bytes` is
     the larger of the two, and `passes` holds both predictions; a single pass has its `timeline`
     and its `memory` instead. Plots take matplotlib axes, by default of a new figure, and return
     them.
@@ -43,16 +43,16 @@ class Prediction(Drawn):
 
     ranks_per_node: int
     busy: Floats  # attending and merging: [ranks]
-    exposed: float  # the longest that any rank waits for messages their sources had offered
+    exposed: float  # the longest wait of any rank for messages that were already sent
     bytes_sent: NDArray[np.int64]  # [ranks]
-    max_bytes_sent: int  # of the rank that sends most, pass by pass
-    peak_bytes: int  # of the rank that holds most
+    max_bytes_sent: int  # by the rank that sends most in each pass
+    peak_bytes: int  # on the rank with the highest peak
     bound: Bounds  # of this workload on these ranks, whatever the plan
-    compute_bound: Bounds  # of compute and memory alone, which holds for plans of no class, too
+    compute_bound: Bounds  # of compute and memory alone, valid for every exact plan
     bound_inapplicable_reason: (
         str | None
     )  # why the plan is in no class for which the bound holds; None if it is
-    busiest_link: float  # seconds that this plan's busiest port or link is taken
+    busiest_link: float  # seconds for which the plan's busiest port or link is in use
     plan_lower_bound: (
         float  # the same of its busiest rank or link: what no order of its work is below
     )
@@ -80,28 +80,25 @@ class Prediction(Drawn):
 
     @property
     def bound_ratio(self) -> float | None:
-        """makespan / bound, how far any plan of the class is ahead at most; None outside it."""
+        """makespan / bound: no plan of the class is faster by more. None outside the class."""
         return None if self.bound_reason else ratio(self.makespan, self.bound.seconds)
 
     @property
     def compute_bound_ratio(self) -> float | None:
-        """makespan / compute bound, of compute and memory alone, whatever the plan's class.
-
-        None where the mask allows no pair.
-        """
+        """makespan / compute_bound, for plans of any class; None if the mask allows no pair."""
         least = self.compute_bound.seconds
         return None if self.makespan and not least else ratio(self.makespan, least)
 
     @property
     def bound_reason(self) -> str | None:
-        """Why there is no `bound_ratio`; None where there is one."""
+        """The reason why there is no `bound_ratio`; None if there is one."""
         nothing = self.makespan and not self.bound.seconds
         return self.bound_inapplicable_reason or (
             "the mask allows no query-key pair" if nothing else None
         )
 
     def as_row(self) -> dict[str, float | int | str | None]:
-        """Return the numbers that schedules are compared by, as plain values for JSON.
+        """Returns the numbers by which schedules are compared, as plain values for JSON.
 
         `bound_reason` says why `bound_ratio` is None.
         """
@@ -121,7 +118,7 @@ class Prediction(Drawn):
 
 
 def ratio(makespan: float, bound: float) -> float:
-    """Return makespan / bound; 1.0 is as good as it gets."""
+    """Returns makespan / bound; 1.0 is the best possible value."""
     return makespan / bound if bound else (float("inf") if makespan else 1.0)
 
 
@@ -134,16 +131,15 @@ def simulate(
     record: bool | None = None,
     **changes: Any,
 ) -> Prediction:
-    """Predict how a verified plan, or a (forward, backward) pair, runs on some hardware.
+    """Predicts how a verified plan, or a (forward, backward) pair, runs on some hardware.
 
-    `hardware` may be the name of a preset or of a file. A `Scenario` says what differs from the
-    ordinary, or a table as its files hold; every other keyword replaces one of its fields, so
+    `hardware` may be the name of a preset or of a file. `scenario` is a `Scenario`, or a table of
+    its fields as in a scenario file; every other keyword replaces one of its fields, so
     `overlap=False` is short for `Scenario(overlap=False)`. `engine`: "recurrence" is fast, "events"
-    also knows shared links, receive buffers, late launches and the share of the chip that transfers
-    take; "auto" takes the fast one where both apply. `record` keeps every row in the timeline
-    (default: for small plans).
-    Raises RingloomError for unknown hardware and for a scenario that makes no sense, PlanError for
-    a plan that gets stuck, and with the verifier's sentence for a wrong one that nobody verified.
+    also models shared links, receive buffers and late launches, and "auto" uses the fast one
+    if both apply. `record` keeps every row in the timeline (default: for small plans).
+    Raises RingloomError for unknown hardware and for an invalid scenario, PlanError for a plan that
+    gets stuck, and the verifier's PlanError for a wrong plan.
     """
     scenario = replace(scenario_of(scenario or {}), **changes)
     chips = hardware_named(hardware)
@@ -157,7 +153,7 @@ def simulate(
 
 
 def seconds_of(plan: AnyPlans, hardware: Hardware, scenario: Scenario) -> float:
-    """Returns the seconds that `simulate` predicts, and nothing else."""
+    """Returns only the seconds that `simulate` predicts."""
     passes = _priced(plan, hardware, scenario)
     return sum(timed(costs, placed, "auto", record=False)[0].end for costs, placed in passes)
 
@@ -167,8 +163,8 @@ def kernel_seconds(
 ) -> float:
     """Returns the seconds of the attends of the busiest rank, summed over passes.
 
-    However messages are changed, a run with the same attends on the same ranks takes no less. Once
-    it is clear that they take `enough`, attends are no longer priced: the result is then less.
+    Whatever its messages, a run with the same attends on the same ranks takes at least as long.
+    Pricing stops once the sum reaches `enough`; the result is then a smaller lower bound.
     """
     total = 0.0
     for costs, placed in _priced(plan, hardware, scenario):
@@ -177,9 +173,9 @@ def kernel_seconds(
 
 
 def _busiest(costs: Costs, speeds: Floats, enough: float) -> float:
-    """Returns the seconds of the attends of the busiest rank, or fewer that are `enough`.
+    """Returns the seconds of the busiest rank's attends, or a lower bound if it is `enough`.
 
-    First those of all pairs at the full rate, then those of the rank with most pairs.
+    The bounds are the pairs at the full rate, then the attends of the rank with most pairs.
     """
     pairs = work_of([costs.plan]) * costs.kernels.seconds_per_pair / speeds
     if (least := float(pairs.max())) >= enough:
@@ -197,9 +193,9 @@ def _busiest(costs: Costs, speeds: Floats, enough: float) -> float:
 def _priced(
     plan: AnyPlans, hardware: Hardware, scenario: Scenario
 ) -> Iterator[tuple[Costs, Scenario]]:
-    """Yield the prices of each verified pass, and its scenario, whose topology is built.
+    """Yields the costs of each verified pass, and its scenario with the topology built.
 
-    Blocks are passed on along the trees of a torus.
+    On a torus, blocks are relayed along trees.
     """
     plans = ensure_verified(plan)
     ranks = plans.first.ranks

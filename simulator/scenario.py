@@ -1,13 +1,13 @@
-"""Scenario: all that may differ from the ordinary while a plan runs.
+"""Scenario: conditions of a run, such as stragglers, slow links, a topology, a placement.
 
-scenario_of(table)   one from names and values, as TOML and JSON files hold them
+scenario_of(table)   a scenario from names and values, as in TOML and JSON files
 
     overlap = false
     speeds = { 3 = 0.5 }                  or one number per rank
     links = { "6-7" = 0.1 }               0 or "cut" cuts a link
     topology = "nodes:nics=2"             or a JSON file of links, which is read now
 
-value_of, text_of   one value from and to a text, as on the command line and in an address:
+value_of, text_of   a value from and to text, as on the command line and in a URL:
                     3=0.5, 6=0.8      6-7=0.1, 0-1=cut      1,0,2,3
 """
 
@@ -50,7 +50,7 @@ CHUNK = 1 << 19  # bytes: what NCCL cuts point-to-point messages on NVLink into
 
 @dataclass(frozen=True, repr=False)
 class Scenario(OneLine):
-    """Everything that belongs neither to the plan nor to the hardware.
+    """Conditions of a run that belong neither to the plan nor to the hardware.
 
     overlap   transfers run beside compute; without, they take turns on each rank
     speeds    per rank, 1.0 as the hardware says: 0.5 takes twice as long to attend and to merge
@@ -121,13 +121,13 @@ class Scenario(OneLine):
 
     @property
     def python(self) -> str:
-        """The Python that builds the scenario, without what is as usual."""
+        """The Python that builds the scenario, without default values."""
         values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         said = [f"{name}={value!r}" for name, (value, usual) in values.items() if value != usual]
         return f"Scenario({', '.join(said)})"
 
     def describe(self) -> list[str]:
-        """Phrases for all that is not as usual."""
+        """Phrases for all values that are not defaults."""
         said = {
             "overlap": "transfers and compute one after the other",
             "late": "late transfers",
@@ -147,7 +147,7 @@ class Scenario(OneLine):
         return dict(given if isinstance(given, Mapping) else enumerate(given))
 
     def speed(self, ranks: int) -> NDArray[np.float64]:
-        """Return the speed of each rank [ranks]; raises RingloomError for ranks that are not."""
+        """Returns the speed of each rank [ranks]; raises RingloomError for ranks that are not."""
         speed, given = np.ones(ranks), self.speed_factors
         if given and not isinstance(self.speeds, Mapping) and len(given) != ranks:
             raise RingloomError(f"{len(given)} speeds for {ranks} ranks")
@@ -161,7 +161,7 @@ class Scenario(OneLine):
         return speed
 
     def routes(self, hardware: Hardware, ranks: int) -> Routes:
-        """Return the ways between ranks; raises RingloomError where they do not fit."""
+        """Returns the routes between ranks; raises RingloomError if the topology does not fit."""
         return Routes(self._placed(hardware, ranks), self.links)
 
     def _placed(self, hardware: Hardware, ranks: int) -> Topology:
@@ -176,7 +176,7 @@ class Scenario(OneLine):
         return places_of(self.placement, self.tensor_parallel, ranks, hardware, by_nodes=by_nodes)
 
     def nodes(self, hardware: Hardware, ranks: int) -> Hardware:
-        """Return the hardware with as many ranks to a node as the plan's placement leaves there."""
+        """Returns the hardware with the number of ranks per node that the placement gives."""
         if self.placement is None and self.tensor_parallel == 1:
             return hardware
         size = ranks_per_node(self._places(hardware, ranks), hardware)
@@ -185,16 +185,16 @@ class Scenario(OneLine):
         return hardware.changed({"node.ranks": size}, "the scenario")
 
     def machine(self, hardware: Hardware) -> Hardware:
-        """Return the hardware with what the scenario says of its kernels."""
+        """Returns the hardware with the scenario's launch time of kernels."""
         if self.launch is None:
             return hardware
         keys = [LAUNCHES[0], *(key for key in hardware.constants if key in LAUNCHES)]
         return hardware.changed(dict.fromkeys(keys, self.launch), "the scenario")
 
     def settled(self, hardware: Hardware, ranks: int) -> "Scenario":
-        """Return the scenario with its topology built and the ranks of a plan placed there.
+        """Returns the scenario with its topology built and the ranks of a plan placed there.
 
-        There is no topology where the machine's constants say all: nodes behind a switch.
+        No topology is built for nodes behind a switch: the hardware's constants are enough.
         """
         given, place = self.topology, self.placement
         plain = self.tensor_parallel == 1 or hardware.node == "switch"
@@ -204,7 +204,7 @@ class Scenario(OneLine):
         return replace(self, topology=built, placement=None, tensor_parallel=1)
 
     def room(self, plan: Plan) -> dict[str, int] | None:
-        """Return how many foreign blocks of each input fit on a rank; None for no limit."""
+        """Returns how many blocks of other ranks fit on a rank, by input; None for no limit."""
         if self.buffers is None:
             return None
         if self.buffers == "plan":
@@ -281,7 +281,7 @@ def _factor(value: Any) -> float:
 
 
 def value_of(name: str, text: str) -> Any:
-    """Returns what a text says of a field; raises RingloomError where it makes no sense."""
+    """Returns the value of a field from text; raises RingloomError if it is invalid."""
     entries = text.replace(",", " ").split()
     try:
         match name:
@@ -308,7 +308,7 @@ def _unlike(value: Any, name: str, form: str) -> RingloomError:
 
 @contextmanager
 def _reading(field: str, given: Any, form: str = "") -> Iterator[None]:
-    """Raises RingloomError, with the form of a field, where what is given cannot be read."""
+    """Raises RingloomError with the form of a field if its value cannot be read."""
     try:
         yield
     except (AttributeError, TypeError, ValueError):
@@ -328,7 +328,7 @@ def text_of(value: Any) -> str:
 def scenario_file(path: str | Path) -> Scenario:
     """Reads a scenario from a file; a name ending in .json is JSON, all else TOML.
 
-    Raises RingloomError, in one line, for a file that is unreadable or is no scenario.
+    Raises RingloomError, in one line, if the file is unreadable or not a scenario.
     """
     file, what = Path(path), f"scenario file {path}"
     return read(file, lambda content: scenario_of(parse_table(file, content)), what)

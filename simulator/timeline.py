@@ -26,9 +26,9 @@ Kind = Literal["attend", "add", "message", "merge", "unpack"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Rows of a node, each rank at most once, and when they were done [rows], in seconds.
+    """Rows of a node, in which each rank occurs at most once, and their times [rows], in seconds.
 
-    Messages are on the wire from `start` to `end`; of work, `arrival` is its end.
+    Messages are on the wire from `start` to `end`. The `arrival` of work is its end.
     """
 
     kind: Kind
@@ -41,12 +41,12 @@ class Rows:
 
 
 def work(kind: Kind, step: int, node: Attend | Move, start: Floats, end: Floats) -> Rows:
-    """Return rows that a rank does by itself."""
+    """Returns rows of local work, which sends nothing."""
     return Rows(kind, step, node, start, end, end, np.zeros(len(node), np.int64))
 
 
 class Wait(NamedTuple):
-    """A wait of a rank in a step for messages that their sources had offered, in seconds."""
+    """A wait of a rank in a step for messages that were already sent, in seconds."""
 
     step: int
     rank: int
@@ -58,11 +58,11 @@ class Wait(NamedTuple):
 class Timeline:
     """The times of a run, in seconds.
 
-    `finish` [ranks] is the end of each rank's last work, `end` that of everything. `steps`
-    [begin, attend start, attend end; steps; ranks]: a rank's attends of a step, with the adding of
-    their results, ran between the last two, which are equal where it has none. `rows`: every row
-    in plan order. Both are None where a plan is so large that they were not kept; a recorded run
-    has rows alone. `waits`, kept where rows are: those that exposed communication is the sum of.
+    `finish` [ranks] is the end of each rank's last work, `end` the end of the run. `steps` [3;
+    steps; ranks] has the begin of each step and the start and end of its attends, including the
+    adding of their results; both are equal if a rank has none. `rows` are all rows in plan order.
+    Both are None if the plan is too large to keep them; a recorded run has rows only. `waits`, kept
+    with the rows, are the waits whose sum is exposed communication.
     """
 
     plan: Plan
@@ -91,8 +91,8 @@ class Timeline:
 class Run:
     """The run of one pass, or of a forward and a backward pass in turn, in seconds and bytes.
 
-    Of a pair, `passes` holds both runs; a single pass has its `timeline` and its `memory` instead,
-    where they were kept.
+    For a pair, `passes` has both runs. A single pass has its `timeline` and its `memory` instead,
+    if they were kept.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Run:
     passes: tuple["Run", ...] = ()
 
     def in_turn(self) -> Iterator[tuple["Run", float]]:
-        """Yields each pass, and the time at which it begins."""
+        """Yields each pass and the time at which it begins."""
         begin = 0.0
         for one in self.passes or (self,):
             yield one, begin
@@ -114,11 +114,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row of a timeline; of work, `src` is its rank, too, and `arrival` its end.
+    """One row of a timeline. Work has the same rank as `src` and `dst`, and `arrival` is its end.
 
-    attend    q 0 x kv 3,4      add    its results to accumulators
-    message   KV 3              merge  what a message brought
-    unpack    heads that an all-to-all brought
+    attend    q 0 x kv 3,4      add    adds the results of an attend to accumulators
+    message   KV 3              merge  merges partial sums that a message brought
+    unpack    copies heads that an all-to-all brought
     """
 
     kind: Kind
@@ -133,7 +133,7 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """The name with what is done, in pictures and traces: merge KV 3 from 1."""
+        """The name with a verb, for pictures and traces: merge KV 3 from 1."""
         match self.kind:
             case "attend":
                 return f"attend {self.name}"
@@ -146,7 +146,7 @@ class Entry:
 
 
 def entries(timeline: Timeline) -> Iterator[Entry]:
-    """Yield all rows in plan order; raises RingloomError where rows were not kept."""
+    """Yields all rows in plan order; raises RingloomError where rows were not kept."""
     if timeline.rows is None:
         name = timeline.plan.name
         raise RingloomError(f"{name}: the rows were not kept; simulate with record=True")
@@ -165,7 +165,7 @@ def entries(timeline: Timeline) -> Iterator[Entry]:
 class Span:
     """An interval of a rank's stream, from `start` to `end` in seconds.
 
-    Of a message `bytes`, and its number in plan order.
+    A message has its `bytes` and its number in plan order; other spans have 0 and -1.
     """
 
     rank: int
@@ -179,7 +179,7 @@ class Span:
 
 
 def spans(timeline: Timeline) -> list[Span]:
-    """Return spans with a length, in plan order; raises RingloomError where rows were not kept.
+    """Returns all spans longer than 0, in plan order; raises RingloomError if rows were not kept.
 
     A receive is as long as its send, and ends when the message has arrived.
     """
@@ -200,7 +200,7 @@ def _spans(timeline: Timeline) -> Iterator[Span]:
 
 
 def block_names(node: Move) -> list[str]:
-    """Name the blocks of each message: Q,DOUT,STATS 3"""
+    """Names the blocks of each message: Q,DOUT,STATS 3"""
     what = ",".join(node.tensors)
     return [f"{what} {_list(blocks)}" for blocks in node.blocks]
 

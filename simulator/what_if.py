@@ -1,4 +1,4 @@
-"""Curves: the times of schedules over one value, and where one overtakes another.
+"""Times of schedules as functions of one value, and the values at which the fastest changes.
 
 The value is a constant of the hardware, such as intra.bandwidth, or a number of the scenario:
 share, launch, the speed of a rank, such as speed:3, or the factor on a link, such as link:6-7.
@@ -24,8 +24,8 @@ from ringloom.simulator.prediction import seconds_of
 from ringloom.simulator.scenario import LAUNCHES, Scenario
 
 OWN = "share", "launch", "speed:RANK", "link:A-B"
-POINTS = 9  # of a curve, evenly in the logarithm
-HALVINGS = 20  # of the interval in which two schedules cross
+POINTS = 9  # points of a curve, evenly spaced in the logarithm
+HALVINGS = 20  # bisections of the interval in which two schedules cross
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Curves:
-    """Seconds of each schedule at each value, and the crossings of the fastest one, ascending.
+    """Seconds of each schedule at each value, and the values at which the fastest one changes.
 
-    Where two schedules cross is among the values.
+    Values and crossings are ascending; the crossings are among the values.
     """
 
     key: str
@@ -63,9 +63,9 @@ class Curves:
         return [f"{name} is the fastest {part}." for name, part in zip(names, where, strict=True)]
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw milliseconds over the value; a dotted line where another schedule is the fastest.
+        """Draws milliseconds over the value, with a dotted line where the fastest schedule changes.
 
-        `axes`: of matplotlib, by default of a new figure; they are returned.
+        Returns the matplotlib `axes`, by default those of a new figure.
         """
         axes = new_axes(axes)
         for name, seconds in self.seconds.items():
@@ -89,9 +89,12 @@ def curves(
     high: float,
     points: int = POINTS,
 ) -> Curves:
-    """Time schedules over a value from `low` to `high`; raises RingloomError for no such value."""
+    """Times schedules over a value from `low` to `high`.
+
+    Raises RingloomError for an unknown key and for an empty range.
+    """
     if not 0 < low < high or points < 2:
-        raise RingloomError(f"a sweep goes from more than 0 up, not from {low:g} to {high:g}")
+        raise RingloomError(f"a sweep needs 0 < low < high, not {low:g} to {high:g}")
 
     @cache  # a sweep of four schedules over bandwidths takes six times as long without
     def times(value: float) -> dict[str, float]:
@@ -118,12 +121,12 @@ def curves(
 def changed(
     hardware: Hardware, scenario: Scenario, key: str, value: float
 ) -> tuple[Hardware, Scenario]:
-    """Return the hardware and the scenario with another value."""
+    """Returns the hardware and the scenario with another value of `key`."""
     name, _, which = key.partition(":")
     if key in UNITS or key in OPTIONAL:
         own = "launch" if key in LAUNCHES else "share" if key.endswith(".sm_share") else None
         if own and getattr(scenario, own) is not None:
-            raise RingloomError(f"the scenario's {own} takes the place of {key}: sweep {own}")
+            raise RingloomError(f"the scenario's {own} overrides {key}: sweep {own}")
         return hardware.changed({key: value}), scenario
     if key in ("share", "launch"):
         return hardware, replace(scenario, **{key: value})  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Named:
-    """A schedule as it is typed, and its recipe, which a worker elsewhere may not know."""
+    """A schedule as typed, and its recipe, which a remote worker may not have registered."""
 
     text: str
     recipe: Schedule = field(repr=False)
@@ -58,7 +58,7 @@ class Named:
 class Grid:
     """All combinations of the values of its axes, numbered from 0 with the last axis fastest.
 
-    An axis is a key and its values: what each stands for, by how rows show it.
+    An axis is a key and its parsed values by label, as rows show them.
     """
 
     axes: dict[str, dict[Any, Any]]
@@ -67,7 +67,7 @@ class Grid:
         return math.prod(map(len, self.axes.values()))
 
     def point(self, number: int) -> tuple[Row, dict[str, Any]]:
-        """Returns a point by its number: by key what rows show, and what `predict` takes."""
+        """Returns a point by its number: the labels of its row, and the arguments of `predict`."""
         places = np.unravel_index(number, [len(axis) for axis in self.axes.values()])
         chosen = zip(self.axes.items(), places, strict=True)
         labels = {key: list(axis)[place] for (key, axis), place in chosen}
@@ -76,7 +76,7 @@ class Grid:
 
     @property
     def digest(self) -> str:
-        """A hash of all that the results depend on, the contents of files included."""
+        """A hash of everything that determines the results, including the contents of files."""
         lines = [f"ringloom {VERSION}"]
         for key, axis in self.axes.items():
             lines += [f"{key} {label!r} {fingerprint(value)}" for label, value in axis.items()]
@@ -84,7 +84,7 @@ class Grid:
 
 
 def fingerprint(value: Any) -> str:
-    """Returns a text that differs where values do; graphs are compared by their links."""
+    """Returns a text that differs if values differ; graphs are compared by their links."""
     if isinstance(value, Hardware):
         return repr(dict(value.constants))
     if isinstance(value, Mask):
@@ -112,12 +112,12 @@ def grid_of(table: Mapping[str, Any]) -> Grid:
         raise RingloomError(f"missing {' and '.join(missing)}")
     grid = Grid({key: axis(key, value) for key, value in table.items()})
     if len(grid) > MOST_POINTS:
-        raise RingloomError(f"{len(grid)} points are more than {MOST_POINTS}")
+        raise RingloomError(f"grid has {len(grid)} points; the limit is {MOST_POINTS}")
     return grid
 
 
 def axis(key: str, given: Any) -> dict[Any, Any]:
-    """Returns what a value, or each of a list or of named ones, stands for, by how rows show it."""
+    """Returns the parsed values of a key by label: of one value, a list, or named scenarios."""
     if isinstance(given, Mapping) != (key == "scenario"):
         raise RingloomError(f"{key} cannot be {brief(given)}")
     values = given if isinstance(given, list) else [given]
@@ -132,7 +132,7 @@ def axis(key: str, given: Any) -> dict[Any, Any]:
             raise RingloomError(f"{key}: {error}") from None
         label = meaning if isinstance(meaning, int) else name(key, label, LONGEST_LABEL)
         if label in pairs:
-            raise RingloomError(f"{key} has {brief(label)} twice")
+            raise RingloomError(f"{key} lists {brief(label)} twice")
         pairs[label] = meaning
     if not pairs:
         raise RingloomError(f"{key} has no value")
@@ -140,12 +140,12 @@ def axis(key: str, given: Any) -> dict[Any, Any]:
 
 
 def size(value: Any) -> int:
-    """A number, or one that is written as 256k."""
+    """Returns a size, which may be written as 256k."""
     return tokens(value) if isinstance(value, str) else whole("a size", value)
 
 
 def choice(options: Sequence[Any]) -> Callable[[Any], Any]:
-    """One of a few values."""
+    """Returns a reader that accepts only these values."""
 
     def read(value: Any) -> Any:
         if value not in options:
@@ -173,9 +173,9 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def outcome(labels: Row, values: dict[str, Any], version: str) -> dict[str, Any]:
-    """Returns the row of a point, computed anywhere, with the host and the seconds for the log.
+    """Returns the row of a point, with the host and the seconds for the log.
 
-    Raises RingloomError where ringloom has another version.
+    Raises RingloomError on a host with another version of ringloom.
     """
     if version != VERSION:
         raise RingloomError(f"{node()} has ringloom {VERSION}, this machine has {version}")
@@ -197,9 +197,9 @@ def predict(
     trim: Trim = "messages",
     **sizes: Any,
 ) -> Row:
-    """Returns the numbers of `simulate`; for what cannot run, a `reason` and no numbers.
+    """Returns the numbers of `simulate`, or only a `reason` if the point cannot run.
 
-    `sizes` are those of the workload. What needs more memory than the hardware has cannot run.
+    `sizes` are those of the workload. A plan that needs more memory than the chip has cannot run.
     """
     SCHEDULES.setdefault(schedule.recipe.name, schedule.recipe)
     try:

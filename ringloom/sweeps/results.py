@@ -1,8 +1,8 @@
-"""Results of a sweep as files: Parquet and CSV by pyarrow, and performance profiles.
+"""Results of a sweep as files: Parquet, CSV and performance profiles.
 
-Profiles show how often each schedule is within a factor of the fastest one: a curve's height at 1
-is the share of cells in which the schedule is the fastest; it never reaches the top where the
-schedule cannot run everywhere. (Dolan and Moré, 2002.)
+Profiles show how often each schedule is within a factor of the fastest one. A curve's height at 1
+is the share of cells in which the schedule is the fastest; it stays below 1 if the schedule cannot
+run everywhere. (Dolan and Moré, 2002.)
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from ringloom.sweeps.grid import Row
 from ringloom.sweeps.run import Standing, standings
 
 ACROSS = 3  # panels
-WIDEST = 8.0  # times the fastest
+WIDEST = 8.0  # largest factor shown
 STYLES = ("-", "--", ":", "-.")
 
 
@@ -40,7 +40,7 @@ def write(rows: Sequence[Row], keys: Sequence[str], folder: Path) -> Iterator[Pa
 
 
 def table(rows: Sequence[Row]) -> pa.Table:
-    """Returns the rows as columns: keys of the grid, numbers, and the reason of those without."""
+    """Returns the rows as columns: keys of the grid, numbers, and the reasons of refusals."""
     names = dict.fromkeys(name for row in rows for name in row if name != "reason")
     return pa.table({name: [row.get(name) for row in rows] for name in (*names, "reason")})
 

@@ -1,6 +1,7 @@
-"""sweep(grid, folder)   every point of a grid computed once, however often it is interrupted.
+"""sweep(grid, folder)   computes every point of a grid once, even if it is interrupted.
 
-The workers compute batch after batch; this process stores each, so they need no common file system.
+Workers compute one batch after another. Only this process stores results, so workers need no shared
+file system.
 """
 
 from collections import Counter
@@ -21,16 +22,16 @@ from ringloom.sweeps.workers import workers
 
 Batch = list[int]
 Track = Callable[[list[Batch]], Iterable[Batch]]
-PER_WORKER = 4  # points of a batch per worker
+PER_WORKER = 4  # points per worker and batch
 CLOSE = 1.1  # times the fastest
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The rows of a sweep in the order of its grid, and the files that hold them.
+    """The rows of a sweep in the order of its grid, and the files with the results.
 
-    `keys` are those of the grid, which rows begin with. `computed` points are those of this run,
-    the others were stored by earlier ones.
+    Rows begin with the `keys` of the grid. `computed` points are new in this run; the others were
+    stored by earlier runs.
     """
 
     rows: list[Row]
@@ -56,15 +57,15 @@ def sweep(
     jobs: int | None = None,
     track: Track = iter,
 ) -> Sweep:
-    """Predict every point of a grid on many processes or machines; resumes what was interrupted.
+    """Predicts every point of a grid on many processes or machines; resumes interrupted sweeps.
 
-    The grid is a TOML file or its content as a dictionary. `folder` keeps what is computed, so the
-    same call again computes only what is missing, and in the end gets results.parquet, results.csv
-    and summary.svg, which depend on the grid alone: a row per point, in the order of the grid,
-    seconds and bytes as of `rl.simulate`, or the `reason` why the point cannot run. `backend`:
+    The grid is a TOML file or its content as a dictionary. `folder` keeps the results, so that
+    the same call computes only missing points, and finally writes results.parquet, results.csv and
+    summary.svg, which depend on the grid alone: a row per point, in the order of the grid, with
+    seconds and bytes from `rl.simulate`, or the `reason` why the point cannot run. `backend`:
     "loky", "dask" or "ray", the latter two at an `address`; `jobs`: processes, by default all.
-    `track` may wrap the batches, to show progress. Raises RingloomError for a grid that makes no
-    sense, for a folder of another grid, and for a worker that dies.
+    `track` may wrap the batches, to show progress. Raises RingloomError for an invalid grid, for
+    a folder of another grid, and for a worker that dies.
     """
     results = needing("sweep", "ringloom.sweeps.results")
     points = grid_of(grid) if isinstance(grid, Mapping) else read_grid(grid)
@@ -80,7 +81,7 @@ def sweep(
 
 
 def batches(numbers: Batch, length: int) -> list[Batch]:
-    """Cuts numbers into lists of some length; the last may be shorter."""
+    """Splits numbers into lists of a given length; the last may be shorter."""
     return [numbers[at : at + length] for at in range(0, len(numbers), length)]
 
 
@@ -88,7 +89,7 @@ def compute(grid: Grid, store: Store, todo: list[Batch], track: Track) -> None:
     """Computes batches in turn and stores each before the next begins."""
     joblib = needing("sweep", "joblib")
     with joblib.Parallel() as parallel:
-        with holding_interrupts():  # for workers, whose tracebacks nobody needs
+        with holding_interrupts():  # in workers, to avoid their tracebacks
             parallel([joblib.delayed(len)("")])
         for batch in track(todo):
             calls: Iterator[Any] = (
@@ -103,15 +104,14 @@ def compute(grid: Grid, store: Store, todo: list[Batch], track: Track) -> None:
                 ) from None
 
 
-# ---- standings: how near each schedule comes to the fastest one of the same grid cell
+# ---- standings: the time of each schedule relative to the fastest one of the same grid cell
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One schedule on one machine: its time over the fastest one's, in the cells where it runs.
+    """One schedule on one machine: its time / the fastest time, in each cell in which it runs.
 
-    A cell is all points that differ in nothing but the schedule; `cells` counts those in which any
-    schedule can run.
+    The points of a cell differ only in the schedule; `cells` counts cells in which any can run.
     """
 
     hardware: str
@@ -126,7 +126,7 @@ class Standing:
 
 
 def standings(rows: Sequence[Row], keys: Sequence[str]) -> list[Standing]:
-    """Returns a standing per machine and schedule, in the order of the grid of these keys."""
+    """Returns a standing per machine and schedule, in the order of the grid."""
     others = [key for key in keys if key != "schedule"]
     times = dict[tuple[object, ...], dict[str, float]]()
     names, refused = dict[tuple[str, str], list[float]](), Counter[tuple[str, str]]()

@@ -1,8 +1,8 @@
-"""Store: the rows of a sweep that are computed, a line of sweep.jsonl per batch.
+"""Store: the computed rows of a sweep, one line of sweep.jsonl per batch.
 
-The first line holds the grid's digest: a folder belongs to one grid and one version. Every other
-one holds a checksum, then the points of a batch by number: row, host and seconds. A line is flushed
-to disk before the next batch begins; what a killed sweep left of its last one is cut off.
+The first line has the grid's digest: a folder belongs to one grid and one version. Every other line
+has a checksum, then the points of a batch by number: row, host and seconds. Each line is flushed to
+disk before the next batch begins; an incomplete last line of a killed sweep is removed.
 """
 
 import json
@@ -24,38 +24,38 @@ NAME = "sweep.jsonl"
 
 @dataclass(frozen=True)
 class Store:
-    """Rows by the numbers of their points, those that are on disk."""
+    """The rows on disk, by the numbers of their points."""
 
     digest: str
     rows: dict[int, Row]
     file: BinaryIO
 
     def add(self, outcomes: Mapping[int, dict[str, Any]]) -> None:
-        """Stores a batch: on disk, whole, once this returns."""
+        """Stores a batch, which is completely on disk when this returns."""
         batch = json.dumps(outcomes).encode()
         self.write(self.checksum(batch) + b" " + batch)
         self.rows.update({number: made["row"] for number, made in outcomes.items()})
 
     def write(self, line: bytes) -> None:
-        """Appends a line; raises RingloomError where it cannot be written."""
+        """Appends a line; raises RingloomError if it cannot be written."""
         with writing(self.file.name), open(self.file.name, "ab") as file:
             file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
     def checksum(self, batch: bytes) -> bytes:
-        """Returns what stands before a batch of this grid."""
+        """Returns the checksum of a batch of this grid."""
         return sha256(self.digest.encode() + batch).hexdigest().encode()
 
 
 @contextmanager
 def opened(folder: Path, digest: str) -> Iterator[Store]:
-    """Opens the store of a folder, which one process has at a time.
+    """Opens the store of a folder, for one process at a time.
 
-    Raises RingloomError where the folder belongs to another grid or process, cannot be written, or
-    holds a batch that is damaged.
+    Raises RingloomError if the folder belongs to another grid or process, cannot be written, or has
+    a damaged batch.
     """
-    import fcntl  # Unix has it; elsewhere all but sweeps works
+    import fcntl  # only on Unix; elsewhere everything but sweeps works
 
     make_folder(folder)
     with writing(folder / NAME):
@@ -71,7 +71,7 @@ def opened(folder: Path, digest: str) -> Iterator[Store]:
 
 
 def _read(store: Store, folder: Path) -> None:
-    """Takes the rows of all whole lines; the first one is written where there is none."""
+    """Reads the rows of all complete lines; writes the first line if there is none."""
     store.file.seek(0)
     content = store.file.read()
     *lines, rest = content.split(b"\n")

@@ -10,12 +10,12 @@ from ringloom.planner.given import whole
 from ringloom.planner.optional import needing
 
 BACKENDS = ("loky", "dask", "ray")
-LINGER = 20  # seconds after which processes without work end, as when the sweep is killed
+LINGER = 20  # seconds after which idle processes end, for example after a killed sweep
 
 
 @contextmanager
 def workers(backend: str, address: str | None, jobs: int | None) -> Iterator[int]:
-    """Sends what joblib runs inside to the workers of a backend; yields their number.
+    """Makes joblib use the workers of a backend; yields their number.
 
     Without `jobs` all cores or workers are used; without an address Dask and Ray start a cluster on
     this machine. Raises RingloomError for a library that is not installed, for a cluster that
@@ -40,7 +40,7 @@ def workers(backend: str, address: str | None, jobs: int | None) -> Iterator[int
 
 
 def _connected(backend: str, address: str | None, stack: ExitStack) -> dict[str, Any]:
-    """Returns the options of a backend for joblib; what was opened is closed with the stack."""
+    """Returns the options of a backend for joblib; the stack closes its connections."""
     match backend:
         case "dask":
             distributed = needing("dask", "distributed")

@@ -46,12 +46,12 @@ EXACT = 1 - 1e-12  # of a sum of shares, which doubles may bring just over a who
 
 
 def flop_per_pair(pass_: Pass, head_dim: float, v_head_dim: float) -> float:
-    """Return the matrix flop of one (query, key) pair of one head."""
+    """Returns the matrix flop of one (query, key) pair of one head."""
     return FLOP[pass_][0] * head_dim + FLOP[pass_][1] * v_head_dim
 
 
 def traffic_per_token(pass_: Pass, work: Workload) -> tuple[float, float]:
-    """Return the bytes per query head that a pass reads and writes for a query, and for a key."""
+    """Returns the bytes per query head that a pass reads and writes for a query, and for a key."""
     tensors = [TENSORS[name] for name in CARRIED[pass_]]
     query, key = (
         sum(t.bytes_per_token(work, finished=True) for t in tensors if t.side == side)
@@ -95,7 +95,7 @@ class Kernels:
         return *tiles, self._skips, self.takes, self._mask, self._causal
 
     def blocks(self, rows: Any, columns: Any, heads: Any) -> Any:
-        """Count the blocks per head of calls for some query heads."""
+        """Counts the blocks per head of calls for some query heads."""
         tq, tk = self.tile
         if self._pass == "backward":
             return -(-columns // tk)
@@ -103,11 +103,11 @@ class Kernels:
         return -(-rows * packed // tq) / packed
 
     def traffic(self, rows: Any, columns: Any) -> tuple[Any, Any]:
-        """Count the bytes per query head of rows and of columns, inputs and results once each."""
+        """Counts the bytes per query head of rows and of columns, inputs and results once each."""
         return self._per_row * rows, self._per_column * columns
 
     def total(self, counts: Any, heads: Any) -> Any:
-        """Return the seconds of calls in a row; `counts`: calls, pairs, blocks, traffic per head.
+        """Returns the seconds of calls in a row; `counts`: calls, pairs, blocks, traffic per head.
 
         Few query heads that share a KV head with others read all of it.
         """
@@ -126,26 +126,26 @@ class Kernels:
         return np.maximum(self.host * calls, self.launch * calls + np.maximum(work, moved))
 
     def _kv_heads(self, heads: Any) -> Any:
-        """Count the KV heads of some query heads."""
+        """Counts the KV heads of some query heads."""
         return -(-heads // self._work.group)
 
     def _packed(self, rows: Any, heads: Any) -> Any:
-        """Count the heads whose rows are in one tile."""
+        """Counts the heads whose rows are in one tile."""
         return np.where(self._flash & (rows == 1), heads / self._kv_heads(heads), 1)
 
     def height(self, rows: Any, heads: Any) -> Any:
-        """Count the rows per head that calls of some rows compute, in whole tiles."""
+        """Counts the rows per head that calls of some rows compute, in whole tiles."""
         tq, short, packed = self.tile[0], self._short, self._packed(rows, heads)
         few = np.minimum(-(-rows * packed // short) * short / packed, tq)
         return np.where(rows < tq, few, -(-rows // tq) * tq)
 
     def full(self, rows: Any, columns: Any, heads: Any) -> Any:
-        """Count pairs per head that full calls compute, broadcast together."""
+        """Counts pairs per head that full calls compute, broadcast together."""
         tk = self.tile[1]
         return self.height(rows, heads) * (-(-columns // tk) * tk)
 
     def pairs(self, call: Call, heads: int) -> float:
-        """Count pairs per head that a call costs, in those of a full one."""
+        """Counts pairs per head that a call costs, in those of a full one."""
         rows, columns = len(call.rows), len(call.columns)
         if call.band is False:
             return float(self.full(rows, columns, heads))
@@ -158,21 +158,21 @@ class Kernels:
         return band_pairs((rows, columns), call.band, tile, self._skips) * self._causal
 
     def seconds(self, call: Call, heads: int) -> float:
-        """Return the seconds of one call for some query heads, all batch rows together."""
+        """Returns the seconds of one call for some query heads, all batch rows together."""
         size = len(call.rows), len(call.columns)
         pairs, blocks = self.pairs(call, heads), self.blocks(*size, heads)
         return float(self.total((1, pairs, blocks, *self.traffic(*size)), heads))
 
 
 def causal_pairs(n: int, tile: tuple[float, int], skip: tuple[int, int]) -> float:
-    """Count pairs that a causal call of n x n computes."""
+    """Counts pairs that a causal call of n x n computes."""
     return band_pairs((n, n), (1 - n, 0), tile, skip)
 
 
 def band_pairs(
     shape: tuple[int, int], band: tuple[int, int], tile: tuple[float, int], skip: tuple[int, int]
 ) -> float:
-    """Count pairs that a call of rows x columns computes, row r seeing columns r + lo..r + hi.
+    """Counts pairs that a call of rows x columns computes, row r seeing columns r + lo..r + hi.
 
     It goes by runs of skip[0] rows, keys in runs of skip[1]; a run of rows takes the runs of keys
     that it sees anything of. Both sides are computed in whole tiles.

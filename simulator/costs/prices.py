@@ -46,7 +46,7 @@ class Costs:
         return rectangles
 
     def attend(self, node: Attend) -> Floats:
-        """Return the seconds of each row, launches included: float64 [rows]."""
+        """Returns the seconds of each row, launches included: float64 [rows]."""
         heads = self.rectangles.tiles.heads(node)
         *counts, rows, columns = self.rectangles.of(node)
         seconds: Floats = self.kernels.total(counts, heads)
@@ -65,7 +65,7 @@ class Costs:
         return {n: t * self._per_token(event, n) for n, t in zip(names, tokens, strict=True)}
 
     def _per_token(self, event: Event, tensor: str) -> float:
-        """Return the seconds of adding to an accumulator, per token and head."""
+        """Returns the seconds of adding to an accumulator, per token and head."""
         return float(sum(term(self, tensor) for term in terms(event)))
 
     @property
@@ -74,7 +74,7 @@ class Costs:
         return float(sum(term(self) for term in terms("exchange")))
 
     def incast(self, move: Move) -> Floats:
-        """Return how long messages of an all-to-all take, relative to others: float64 [rows]."""
+        """Returns how long messages of an all-to-all take, relative to others: float64 [rows]."""
         src, dst = (ranks // self.hardware.ranks_per_node for ranks in (move.src, move.dst))
         return np.where(src != dst, self.hardware.option("inter.incast"), 1.0)
 

@@ -49,7 +49,7 @@ class Rectangles:
         self._cuts = dict[tuple[int, bytes], Cut]()  # equal ones count as work once
 
     def of(self, node: Attend) -> Floats:
-        """Return the `Cut` of each row, by columns: float64 [7, rows].
+        """Returns the `Cut` of each row, by columns: float64 [7, rows].
 
         Rows that are equal but for a shift to the one that was cut before them are not cut again.
         """
@@ -70,7 +70,7 @@ class Rectangles:
         return cuts
 
     def _full(self, node: Attend) -> NDArray[np.bool_]:
-        """Return which rows are one full call: [rows]."""
+        """Returns which rows are one full call: [rows]."""
         full = self.tiles.full(node)
         for blocks, interleaved in zip((node.q, node.kv), self._interleaved, strict=True):
             if interleaved:
@@ -84,7 +84,7 @@ class Rectangles:
         return self._cuts[key]
 
     def calls(self, q: Ints, kv: Ints) -> list[Call]:
-        """Return the calls of one rectangle of blocks, in the order of a program."""
+        """Returns the calls of one rectangle of blocks, in the order of a program."""
         chunks = self._positions.chunks(q, kv)
         return self._calls(self._positions.rectangle(*self._positions.in_order(*chunks)))
 

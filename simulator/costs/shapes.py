@@ -13,7 +13,7 @@ Index = NDArray[np.integer]
 
 
 def _shapes(chunks: tuple[Ranges, ...], shift: int) -> tuple[Ints, Ints]:
-    """Return (shape number, first position) of each chunk; equal shapes differ by a shift."""
+    """Returns (shape number, first position) of each chunk; equal shapes differ by a shift."""
     base = np.array([min((r.start for r in c), default=0) for c in chunks], np.int64)
     forms = [
         tuple((r.start - b, r.step, len(r)) for r in c)
@@ -33,7 +33,7 @@ class Shapes:
 
     @staticmethod
     def of(work: Workload, partition: Partition) -> "Shapes":
-        """Find the shapes of a partition under the mask of a workload."""
+        """Finds the shapes of a partition under the mask of a workload."""
         i0, i1, j0, j1, _, _ = work.mask.region().pieces.T
         rows = (i0 <= work.offset) & (i1 >= work.kv_seq)
         alike = bool((rows & (j0 <= 0) & (j1 >= work.kv_seq)).all())
@@ -41,7 +41,7 @@ class Shapes:
         return Shapes(*sides, alike)
 
     def rows(self, q: Index, kv: Index) -> Ints:
-        """Return numbers [n, w], equal for rectangles of equal chunks: q [n, a], kv [n, b], or -1.
+        """Returns numbers [n, w], equal for rectangles of equal chunks: q [n, a], kv [n, b], or -1.
 
         The same for as many chunks a side: others may have the same numbers.
         """

@@ -29,7 +29,7 @@ TERMS = dict[str, tuple[Event, Seconds]]()  # the event that a term makes dearer
 def term(
     event: Event, constant: str = "", unit: Unit = SECONDS, default: float = 0.0
 ) -> Callable[[Seconds], Seconds]:
-    """Register a function as a cost term, and the constant of hardware files that it reads.
+    """Registers a function as a cost term, and the constant of hardware files that it reads.
 
     A file may leave the constant out; `default` holds then.
     """
@@ -44,13 +44,13 @@ def term(
 
 
 def terms(event: Event) -> list[Seconds]:
-    """Return the terms of an event."""
+    """Returns the terms of an event."""
     return [seconds for kind, seconds in TERMS.values() if kind == event]
 
 
 @term("prologue")
 def row_sums(costs: Any) -> NDArray[np.float64]:
-    """Sum dO * O by rows before a backward pass: both are read, a number per row is written."""
+    """Sums dO * O by rows before a backward pass: both are read, a number per row is written."""
     seconds = np.zeros(costs.plan.ranks)
     if costs.plan.pass_ == "backward":
         traffic = 2 * costs.plan.block_bytes("DOUT") + costs.plan.block_bytes("STATS") // 2
@@ -61,14 +61,14 @@ def row_sums(costs: Any) -> NDArray[np.float64]:
 
 @term("exchange")
 def pack(costs: Any) -> float:
-    """Read and write all before it is sent, in the order of the ranks, and again as it arrived."""
+    """Reads and write all before it is sent, in the order of the ranks, and again as it arrived."""
     seconds: float = 4 / costs.hardware["memory.bandwidth"]
     return seconds
 
 
 @term("add")
 def add_result(costs: Any, tensor: str) -> float:
-    """Read a partial result as the kernel wrote it, read and write the accumulator."""
+    """Reads a partial result as the kernel wrote it, read and write the accumulator."""
     work, kind = costs.plan.workload, TENSORS[tensor]
     narrow = kind.elements(work) * DTYPES[work.dtype]
     narrow += kind.scalars * max(4, DTYPES[work.dtype])
@@ -82,7 +82,7 @@ def merge_arrival(costs: Any, tensor: str) -> float:
 
 
 def _traffic(costs: Any, tensor: str, read: int) -> float:
-    """Return seconds in which the memory reads a part and an accumulator and writes the latter.
+    """Returns seconds in which the memory reads a part and an accumulator and writes the latter.
 
     Where nothing fuses them several kernels do that, and take `attention.merge` times as long.
     """

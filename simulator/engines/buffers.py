@@ -1,7 +1,7 @@
-"""Flow control: what a message brings takes slots at its destination until the last read of any.
+"""Flow control: the blocks of a message take slots at its destination until they are last read.
 
-A message starts only when its destination has a free slot for each of its blocks. Accumulators
-need none: they are merged where they arrive. Initial copies lie where the pass before left them.
+A message starts only if its destination has a free slot for each of its blocks. Accumulators need
+no slots, because they are merged on arrival; neither do initial copies.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from ringloom.simulator.engines.tasks import Tasks
 
 
 class Buffers:
-    """Free slots per input and rank, and how often what each message brought is still read."""
+    """Free slots per input and rank, and the number of reads left for each message."""
 
     def __init__(self, ranks: int, rows: Tasks, room: Mapping[str, int]) -> None:
         self._free = {tensor: [n] * ranks for tensor, n in room.items()}
@@ -26,7 +26,7 @@ class Buffers:
             self._wanted += [dict.fromkeys(room.keys() & sent.node.tensors, n) for n in blocks]
 
     def take(self, message: int) -> bool:
-        """Take a slot for each block of a message that is to start; False if one is missing."""
+        """Takes a slot for each block of a message that starts; returns False if one is missing."""
         rank, wanted = self._dst[message], self._wanted[message]
         if any(self._free[tensor][rank] < n for tensor, n in wanted.items()):
             return False
@@ -34,12 +34,12 @@ class Buffers:
         return True
 
     def arrived(self, message: int) -> None:
-        """Free the slots of a message that nobody will read."""
+        """Frees the slots of a message that is never read."""
         if not self._reads[message]:
             self._change(message, 1)
 
     def read(self, messages: Iterable[int]) -> None:
-        """Note that messages were read once more; after the last time their slots are free."""
+        """Counts a read of each message; frees its slots after the last one."""
         for message in messages:
             self._reads[message] -= 1
             if not self._reads[message]:

@@ -27,7 +27,7 @@ ENGINES: tuple[Engine, ...] = ("auto", "recurrence", "events")
 def timed(
     costs: Costs, scenario: Scenario, engine: Engine, *, record: bool
 ) -> tuple[Timeline, Sums, Engine, bool]:
-    """Time a plan; returns the engine, too, and True if messages may have met on a link.
+    """Times a plan; returns the engine, too, and True if messages may have met on a link.
 
     Raises RingloomError where the recurrence cannot follow the scenario.
     """

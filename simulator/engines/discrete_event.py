@@ -1,9 +1,8 @@
 """The discrete-event engine: the time of every row of a plan whose messages may share links.
 
-A rank is a generator: in each step it offers its messages, attends once its blocks have arrived,
-and merges what arrives, in the same order as in the recurrence. `transfers` carries its messages.
-Where no link is shared and the scenario has nothing but speeds, all times are those of the
-recurrence.
+A rank is a generator. In each step it sends its messages, attends once its blocks have arrived, and
+merges arrivals, in the same order as in the recurrence. `transfers` moves its messages. If no link
+is shared and the scenario only changes speeds, all times equal those of the recurrence.
 """
 
 from collections.abc import Iterator
@@ -28,9 +27,9 @@ Mark = tuple[int, float, float, float, float]  # a step: begin, first attend, en
 def run_events(
     costs: Costs, traffic: Traffic, scenario: Scenario, *, record: bool = False
 ) -> tuple[Timeline, Sums]:
-    """Time all rows; `record` keeps every row, for spans and traces.
+    """Times all rows; `record` keeps every row, for spans and traces.
 
-    Raises PlanError, naming rank, step and block, where full buffers wait for each other.
+    Raises PlanError with the rank, step and block if full buffers wait for each other.
     """
     engine = DiscreteEvent(costs, traffic, scenario, record)
     engine.run()
@@ -61,7 +60,7 @@ class DiscreteEvent:
         self._lives = [self._life(rank, steps) for rank, steps in enumerate(self._rows.steps)]
 
     def run(self) -> None:
-        """Run until all is done; being stuck is an error."""
+        """Runs the plan; raises PlanError if it gets stuck."""
         for rank, begin in enumerate(self._prologue):
             self._clock.at(begin, self._resume, rank)
         self._clock.run()
@@ -69,7 +68,7 @@ class DiscreteEvent:
             raise PlanError(self._stuck())
 
     def _resume(self, rank: int) -> None:
-        """Let a rank go on until it has to wait."""
+        """Runs a rank until it has to wait."""
         for want in self._lives[rank]:
             if type(want) is float:
                 self._clock.at(want, self._resume, rank)
@@ -127,7 +126,7 @@ class DiscreteEvent:
             yield now
 
     def _wait_for(self, rank: int, step: RankStep, needs: tuple[int, ...]) -> Iterator[Want]:
-        """Wait for messages, and note how long they were under way meanwhile."""
+        """Waits for messages, and adds the time for which they were already under way."""
         arrived, offered, free, wait = self._transfers.arrived, self._offered, self._clock.now, 0.0
         for message in needs:
             if arrived[message] == NEVER:
@@ -149,27 +148,27 @@ class DiscreteEvent:
             yield start + seconds
 
     def _stuck(self) -> str:
-        """Name a message that cannot go on.
+        """Names a message that has no free receive buffer.
 
-        All others wait, for whatever reason, for what is before them in the order of the plan.
+        All others wait for rows before them in plan order.
         """
         rows, message = self._rows, self._transfers.without_room()
         sent = ((step, part) for step, (messages, _) in enumerate(rows.rounds) for part in messages)
         step, part = next((n, part) for n, part in sent if message < part.rows.stop)
         what = block_names(part.node)[message - part.rows.start]
         ends = f"rank {rows.src[message]} cannot send {what} to rank {rows.dst[message]}"
-        why = "where no receive buffer ever becomes free"
+        why = "which never frees a receive buffer"
         return f"stuck in step {step}: {ends}, {why}"
 
     def timeline(self) -> Timeline:
-        """Return the times of all rows."""
+        """Returns the times of all rows."""
         end = max([*self._finish, *self._transfers.arrived])
         rows = tuple(self._log()) if self._record else None
         finish, steps = np.array(self._finish), self._steps() if self._keeps else None
         return Timeline(self._plan, end, finish, steps, rows, tuple(self._waits))
 
     def _steps(self) -> Floats:
-        """Return the times of each step; a rank with no task in it passes in no time."""
+        """Returns the times of each step; a step without tasks takes a rank no time."""
         times = np.full((3, len(self._plan.steps), self._plan.ranks), np.nan)
         after = np.full(times.shape[1:], np.nan)
         for rank, marks in enumerate(self._marks):
@@ -182,7 +181,7 @@ class DiscreteEvent:
         return times
 
     def _log(self) -> Iterator[Rows]:
-        """Yield every row in the order in which the recurrence logs them."""
+        """Yields every row in the order of the recurrence's log."""
         transfers = self._transfers
         times = transfers.start, transfers.end, transfers.arrived
         for step, (messages, calls) in enumerate(self._rows.rounds):
@@ -200,7 +199,7 @@ class DiscreteEvent:
                     yield work(kind, step, sent.node, start, start + sent.merging)
 
     def sums(self) -> Sums:
-        """Return the totals of all ranks; a port is a link."""
+        """Returns the totals of all ranks; ports are links."""
         rows, sent = self._rows, np.zeros(self._plan.ranks, np.int64)
         np.add.at(sent, np.array(rows.src, np.intp), np.array(rows.size, np.int64))
         ports = self._traffic.seconds(rows.src, rows.dst, rows.wire)

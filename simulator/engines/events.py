@@ -1,7 +1,7 @@
-"""Time as one heap with a tie counter, which knows nothing of the actions that it runs.
+"""A clock: a heap of actions by time, with a counter that breaks ties.
 
-Actions at the same time run in the order in which they were asked for, so a run is the same bit
-for bit every time. A process is a generator: `yield` is the only way that time passes for it.
+Actions at the same time run in the order in which they were scheduled, so every run gives the same
+result bit for bit. A process is a generator for which time passes only in `yield`.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ Action = Callable[[Any], None]
 
 
 class Clock:
-    """The time `now`, in seconds, and all actions that are still to run."""
+    """The current time `now`, in seconds, and all scheduled actions."""
 
     __slots__ = ("_heap", "_order", "now")
 
@@ -22,12 +22,12 @@ class Clock:
         self._heap = list[tuple[float, int, Action, Any]]()
 
     def at(self, time: float, action: Action, argument: Any) -> None:
-        """Run action(argument) at a time from `now` on."""
+        """Schedules action(argument) at a time not before `now`."""
         self._order += 1
         heappush(self._heap, (time, self._order, action, argument))
 
     def run(self) -> int:
-        """Run until nothing is left to happen; returns how many actions were asked for in all."""
+        """Runs all actions; returns how many were scheduled in all."""
         heap = self._heap
         while heap:
             self.now, _, action, argument = heappop(heap)

@@ -1,23 +1,23 @@
-"""The time of every row of a plan whose messages meet nobody else's: a recurrence over the steps.
+"""The time of every row of a plan whose messages share no links: a recurrence over the steps.
 
-    begin[s]     = when the attends and merges of step s - 1 have ended, on each rank
-    message      = offered at begin[s] of its source; it starts when its blocks are there and both
-                   its sender's out-port and its receiver's in-port are free, and keeps both until
-                   it arrives, alpha + bytes / bandwidth later
+    begin[s]     = the end of the attends and merges of step s - 1, on each rank
+    message      = sent at begin[s] of its source; it starts when its blocks are there and both the
+                   sender's out-port and the receiver's in-port are free, and keeps both until it
+                   arrives, alpha + bytes / bandwidth later
     attend       = starts when the rank is free and its blocks have arrived; then its results are
                    added to the accumulators on its rank
-    arrival      = of an accumulator: merged after the attends of the step in which it was sent;
-                   of heads in an all-to-all: unpacked then
-    share        = transfers that go beside attends take, of those of the step in which they are
-                   offered, share x bytes / bandwidth from the first one on both their ranks
+    arrival      = an accumulator is merged after the attends of the step in which it was sent;
+                   heads of an all-to-all are unpacked at that time
+    share        = transfers slow down compute on both their ranks: the first attend of the step in
+                   which they are sent takes share x bytes / bandwidth longer
 
 Ports serve messages in plan order (step, node, row), first in first out. A rank has one pair of
-ports for the links inside its node and one for those between nodes, or those of a topology on
-which no two messages meet (see `ringloom.simulator.network.ports`). Without overlap a message also
-waits for its receiver to begin the step, and the attends of a step for every message of that step
-that the rank sends or receives: nothing travels to or from a rank while it attends. All times are
-maxima and sums of earlier ones, so no shorter row can make a plan slower. Each step is a few numpy
-calls over all ranks.
+ports for the links inside its node and one for those between nodes, or those of a topology in
+which no messages share a link (see `ringloom.simulator.network.ports`). Without overlap a message
+also waits for its receiver to begin the step, and the attends of a step wait for every message of
+the step that the rank sends or receives: nothing travels to or from a rank while it attends. All
+times are maxima and sums of earlier times, so a shorter row never makes a plan slower. Each step is
+a few numpy calls over all ranks.
 """
 
 from dataclasses import dataclass
@@ -40,16 +40,16 @@ class Sums:
     """Totals of each rank over a run."""
 
     busy: Floats  # seconds of attends, merges and the prologue: [ranks]
-    exposed: Floats  # seconds of waiting for messages that their sources had offered: [ranks]
+    exposed: Floats  # seconds of waiting for messages that were already sent: [ranks]
     sent: NDArray[np.int64]  # bytes: [ranks]
-    ports: Floats  # seconds that each port, or link, was taken
+    ports: Floats  # seconds for which each port, or link, was busy
     messages: int
 
 
 def run(
     costs: Costs, ports: Ports, speed: Floats, *, overlap: bool = True, record: bool = False
 ) -> tuple[Timeline, Sums]:
-    """Time all rows; `speed` [ranks] are factors on rates, `record` keeps every row."""
+    """Times all rows; `speed` [ranks] are factors on rates, `record` keeps every row."""
     engine = Recurrence(costs.plan, ports, costs.prologue / speed, overlap, record)
     for number, (messages, calls) in enumerate(Rounds(costs, speed)):
         engine.step(number, messages, calls)
@@ -57,14 +57,14 @@ def run(
 
 
 class Recurrence:
-    """The state of all ranks while the steps go by: one clock per rank, one per port."""
+    """The state of all ranks: one clock per rank, one per port."""
 
     def __init__(
         self, plan: Plan, ports: Ports, prologue: Floats, overlap: bool, record: bool
     ) -> None:
         ranks, steps = plan.ranks, len(plan.steps)
         self._plan, self._overlap, self._record = plan, overlap, record
-        # By the numbers of messages of inputs; 0 stands for what no message brought.
+        # By number of the message that brought an input; 0 for inputs that no message brought.
         self._messages = sum(len(move) for _, move in plan.moves())
         self._offered, self._arrived = np.zeros((2, 1 + self._messages))
         self._ports, self._now, self._last = ports, prologue, 0.0
@@ -73,12 +73,12 @@ class Recurrence:
         self._sending, self._receiving = np.zeros(ports.out), np.zeros(ports.into)
         self._sent, self._taken = np.zeros(ranks, np.int64), np.zeros(ranks)
         self._keeps = record or steps * ranks <= KEPT
-        # Begin, start of attends, end of attends; of the step at hand alone, if not all are kept.
+        # Begin, start of attends, end of attends; only of the current step unless all are kept.
         self._steps = np.empty((3, steps if self._keeps else 1, ranks))
         self._log, self._waits = list[Rows](), list[Wait]()
 
     def step(self, number: int, messages: list[Messages], calls: list[Calls]) -> None:
-        """Offer the step's messages, attend, then merge what arrives."""
+        """Sends the step's messages, attends, then merges arrivals."""
         self._begin, self._start, self._end = times = self._steps[:, number * self._keeps]
         self._begin[:], self._start[:], self._taken[:] = self._now, np.inf, 0.0
         arrived = [(sent, self._send(number, sent)) for sent in messages]
@@ -93,7 +93,7 @@ class Recurrence:
                 self._merge(number, sent, arrival)
 
     def _send(self, number: int, sent: Messages) -> Floats:
-        """Return the arrival of each message; ports are taken in row order."""
+        """Returns the arrival of each message; ports serve them in row order."""
         move, size = sent.node, sent.size
         start = offered = self._begin.take(move.src)
         for messages in sent.needs:
@@ -110,7 +110,7 @@ class Recurrence:
         return arrival
 
     def _transfer(self, sent: Messages, start: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return (start, end, arrival) of messages that could start then, and take both ports."""
+        """Returns (start, end, arrival) of messages ready at `start`, which occupy both ports."""
         move = sent.node
         out, into, bandwidth, alpha, share = self._ports.of(move)
         seconds, src, dst = sent.wire / bandwidth, index(move.src), index(move.dst)
@@ -126,7 +126,7 @@ class Recurrence:
         return start, end, end + alpha
 
     def _wait_for_all(self, number: int, arrived: list[tuple[Messages, Floats]]) -> None:
-        """Keep every rank from computing until its own messages of the step are through."""
+        """Delays compute on every rank until its own messages of the step have arrived."""
         began = self._begin
         waited = np.zeros_like(began)
         for sent, arrival in arrived:
@@ -138,7 +138,7 @@ class Recurrence:
         self._wait(number, np.arange(len(waited)), self._now, waited)
 
     def _wait(self, number: int, rank: Index, until: Floats, seconds: Floats) -> None:
-        """Add up waits for messages that their sources had offered, and log them."""
+        """Adds up and logs waits for messages that were already sent."""
         np.add.at(self._exposed, rank, seconds)
         if self._record:
             rows = zip(*(x.tolist() for x in (rank, until - seconds, until)), strict=True)
@@ -158,9 +158,9 @@ class Recurrence:
             self._log.append(work("add", number, node, end, end + adding))
 
     def _ready(self, number: int, call: Calls, rank: Index) -> Floats:
-        """Return when each rank is free and has its inputs, and note its wait for them."""
+        """Returns when each rank is free and has its inputs, and records its wait for them."""
         free = ready = self._now[rank]
-        longest = np.zeros(len(rank))  # of its waits for what was already offered
+        longest = np.zeros(len(rank))  # wait for a message that was already sent
         for messages in call.needs:
             arrived, offered = (times.take(messages.T) for times in (self._arrived, self._offered))
             ready = np.maximum(ready, arrived.max(axis=0))
@@ -181,13 +181,13 @@ class Recurrence:
             self._log.append(work(kind, number, move, start, start + seconds))
 
     def timeline(self) -> Timeline:
-        """Return the times of all rows so far."""
+        """Returns the times of all rows so far."""
         end = max(float(self._now.max()), self._last)
         rows, steps = tuple(self._log) if self._record else None, self._steps
         waits = tuple(self._waits)
         return Timeline(self._plan, end, self._now, steps if self._keeps else None, rows, waits)
 
     def sums(self) -> Sums:
-        """Return the totals of all ranks so far."""
+        """Returns the totals of all ranks so far."""
         ports = np.concatenate([self._sending, self._receiving])
         return Sums(self._busy, self._exposed, self._sent, ports, self._messages)

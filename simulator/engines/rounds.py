@@ -1,19 +1,19 @@
-"""The rows of a plan round by round for both engines: what each costs, and what it waits for.
+"""The rows of a plan in rounds, for both engines: the cost of each, and the messages it needs.
 
-Within a round no rank does two things at once. A round takes, in row order, each row none of whose
-ranks an earlier remaining row still waits for; so the rows of every rank keep their order. A
-partial permutation is one round as it is.
+In a round each rank occurs at most once. Rows join the first round in which their ranks are free
+after all earlier rows of these ranks, so the rows of every rank keep their order. A partial
+permutation is a single round.
 
-A rank holds at most one accumulator per (tensor, block). A partial-sum transfer takes it away, an
-attend or an arrival adds to it or, where it is absent, begins it: so merging is charged exactly
-where two are added. Where accumulators lie does not depend on the clock.
+A rank holds at most one accumulator per (tensor, block). A partial-sum transfer removes it. An
+attend or an arrival adds to it, or creates it if it is absent, so merging is charged only where two
+sums are added. Where accumulators are does not depend on the clock.
 
-What an all-to-all of heads brings is copied once the last of it is there; packing, too, is charged
-then, at the receiver, who gets as much as it gives.
+Heads of an all-to-all are copied once the last of them has arrived. Packing is charged at the same
+time, at the receiver, which receives as much as it sends.
 
-Messages and attends are numbered in plan order. In what a row needs, 0 stands for what the rank
-owns or had from the start, and 1 for the first message. Tensors that always travel together share
-one table of the messages that brought them.
+Messages and attends are numbered in plan order. In the needs of a row, 0 stands for blocks that the
+rank owns or had from the start, and 1 for the first message. Tensors that always travel together
+share one table of the messages that brought them.
 """
 
 from collections.abc import Iterator
@@ -36,28 +36,28 @@ AnyNode = TypeVar("AnyNode", bound=Node)
 
 
 class Messages(NamedTuple):
-    """A round of messages, which have the numbers `rows` among all."""
+    """A round of messages, numbered `rows` in the plan."""
 
     node: Move
     rows: slice
     size: NDArray[np.int64]  # bytes
-    wire: NDArray[Any]  # bytes that would take as long where senders do not get in each other's way
-    needs: list[Ints]  # what its source must have received, by numbers from 1: [rows, w] each
-    unpacked: bool  # whether they bring heads in an all-to-all
-    merging: Floats  # seconds at its destination, of unpacking, too
+    wire: NDArray[Any]  # bytes that would take as long without incast
+    needs: list[Ints]  # messages that the source must have received, from 1: [rows, w] each
+    unpacked: bool  # True if they bring heads in an all-to-all
+    merging: Floats  # seconds of merging or unpacking at the destination
 
     @property
     def joins(self) -> bool:
-        """True if the destination has work to do with what comes, in the step in which it does."""
+        """True if the destination merges or unpacks the message in the step in which it is sent."""
         return self.node.accumulates or self.unpacked
 
 
 class Calls(NamedTuple):
-    """A round of attends; the seconds of their kernel calls, and of adding their results."""
+    """A round of attends, with the seconds of kernel calls and of adding their results."""
 
     node: Attend
     rows: slice
-    needs: list[Ints]  # as of messages
+    needs: list[Ints]  # as for messages
     seconds: Floats
     adding: Floats
 
@@ -73,7 +73,7 @@ class Rounds:
         self._messages = self._calls = 0
 
     def __iter__(self) -> Iterator[tuple[list[Messages], list[Calls]]]:
-        """Yields each step: all its messages leave before anybody attends, and are merged last."""
+        """Yields each step: messages are sent before all attends and merged after them."""
         for number, step in enumerate(self._costs.plan.steps):
             exchanges = Exchanges(self._costs.plan, step)
             sent = [
@@ -116,7 +116,7 @@ class Rounds:
         return messages._replace(merging=messages.merging + joining)
 
     def _join(self, event: Event, rank: Ints, blocks: dict[str, Ints]) -> Floats:
-        """Add to accumulators, or begin absent ones; returns the seconds of each row."""
+        """Adds to accumulators, or creates absent ones; returns the seconds of each row."""
         seconds = np.zeros(len(rank))
         for tensor, of_rows in blocks.items():
             present, prices = self._present[tensor], self._prices[event][tensor]
@@ -127,17 +127,17 @@ class Rounds:
 
 
 def _attends(step: Step) -> Iterator[Attend]:
-    """Yield a step's attends in parts in which every rank has one row."""
+    """Yields a step's attends in parts in which each rank has one row."""
     return (part for node in step.attends for part in _in_rounds(node, node.rank))
 
 
 def _moves(step: Step) -> Iterator[Move]:
-    """Yield a step's moves in parts in which every rank sends and receives once at the most."""
+    """Yields a step's moves in parts in which each rank sends and receives at most once."""
     return (part for node in step.moves for part in _in_rounds(node, node.src, node.dst))
 
 
 def _in_rounds(node: AnyNode, *columns: Ints) -> list[AnyNode]:
-    """Cut a node where a rank occurs twice in a column."""
+    """Splits a node in which a rank occurs twice in a column."""
     if all(np.bincount(column).max(initial=0) < 2 for column in columns):
         return [node]
     return [node.only(rows) for rows in rounds(*columns)]
@@ -148,7 +148,7 @@ def rounds(*columns: Ints) -> list[Index]:
 
     A row comes one round after the last earlier row that shares a port with it.
     """
-    ports = [[0] * (int(column.max(initial=0)) + 1) for column in columns]  # rounds they were in
+    ports = [[0] * (int(column.max(initial=0)) + 1) for column in columns]  # next free round
     number = list[int]()
     for row in zip(*(column.tolist() for column in columns), strict=True):
         this = max(port[rank] for port, rank in zip(ports, row, strict=True))

@@ -1,7 +1,7 @@
-"""A plan row by row: the tasks of each rank in each step, what they cost and wait for.
+"""The tasks of each rank in each step, with their costs and the messages they wait for.
 
-Rows are numbered in plan order, messages and calls apart. A row waits for messages by number, and
-not for inputs of its rank or initial copies.
+Messages and calls are numbered separately, in plan order. Own inputs and initial copies need no
+wait.
 """
 
 from collections.abc import Iterable
@@ -27,28 +27,28 @@ class RankStep:
     sends: list[int] = field(default_factory=list)
     receives: list[int] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
-    merges: list[int] = field(default_factory=list)  # arrivals that are merged or unpacked
+    merges: list[int] = field(default_factory=list)  # arrivals to merge or unpack
 
 
 class Tasks:
-    """All rows of a plan and, per rank, the steps in which it has anything to do.
+    """All rows of a plan and, per rank, the steps in which it has tasks.
 
-    `rounds` are the rows step by step; `speed` [ranks] are factors on the ranks' rates.
+    `rounds` are the rows of each step; `speed` [ranks] are factors on the ranks' rates.
     """
 
     def __init__(self, costs: Costs, speed: Floats) -> None:
         self.rounds = list(Rounds(costs, speed))
         sent = [part for messages, _ in self.rounds for part in messages]
         called = [part for _, calls in self.rounds for part in calls]
-        # Of each message: both ends, bytes, what they count on links, seconds of merging, what its
-        # source must have received.
+        # For each message: both ends, bytes, bytes on the wire, seconds of merging, and the
+        # messages that its source must have received.
         self.src: list[int] = _column(part.node.src for part in sent)
         self.dst: list[int] = _column(part.node.dst for part in sent)
         self.size: list[int] = _column(part.size for part in sent)
         self.wire: list[float] = _column(part.wire for part in sent)
         self.merging: list[float] = _column(part.merging for part in sent)
         self.needs = [needs for part in sent for needs in _needs(part)]
-        # Of each call: seconds, those of adding the results, what its rank must have received.
+        # For each call: seconds, seconds of adding the results, and the messages it needs.
         self.seconds: list[float] = _column(part.seconds for part in called)
         self.adding: list[float] = _column(part.adding for part in called)
         self.reads = [needs for part in called for needs in _needs(part)]
@@ -80,6 +80,6 @@ def _column(parts: Iterable[NDArray[Any]]) -> list[Any]:
 
 
 def _needs(part: Messages | Calls) -> list[Needs]:
-    """Return the messages that each row waits for, in plan order."""
+    """Returns the messages that each row waits for, in plan order."""
     table = np.concatenate([np.empty((len(part.node), 0), np.int32), *part.needs], axis=1)
     return [tuple(sorted({n - 1 for n in row if n})) for row in table.tolist()]

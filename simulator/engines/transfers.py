@@ -1,14 +1,13 @@
-"""Messages under way: streams that take turns, links that are shared, buffers that must be free.
+"""Messages in flight: ordered streams, shared links, and receive buffers.
 
 stream    a rank handles the messages of one link that leaves (or enters) it in plan order, one at
           a time, from their start to their arrival
 message   starts when it is launched, its blocks are at its source, it is first in both its streams
-          and its destination has a free slot; it arrives the way's alpha after its last byte
-link      serves chunks in the order in which they come to it; a chunk goes on over its next link
-          as soon as its head has passed, and the next chunk enters when this one's head has begun
-          the last link
+          and its destination has a free slot; it arrives the path's alpha after its last byte
+link      serves chunks in the order in which they reach it; a chunk enters its next link as soon as
+          its head has passed, and the next chunk starts when this one's head enters the last link
 
-A message none of whose links can be shared takes bytes / bandwidth in one go.
+A message on links that are not shared takes bytes / bandwidth without being cut into chunks.
 """
 
 import math
@@ -21,13 +20,13 @@ from ringloom.simulator.engines.tasks import RankStep, Tasks
 from ringloom.simulator.network.routes import Traffic
 from ringloom.simulator.scenario import Scenario
 
-MOST = 32  # chunks of a message
+MOST = 32  # chunks per message
 NEVER = math.inf
-Head = tuple[int, int, float, float]  # message, link of its route; ends on the link before, first
+Head = tuple[int, int, float, float]  # message, link of its route; ends on previous, first link
 
 
 class Transfers:
-    """Times at which each message starts, ends and arrives, by number; `NEVER` until then."""
+    """Start, end and arrival of each message by number; `NEVER` while it has not happened."""
 
     def __init__(
         self,
@@ -35,14 +34,14 @@ class Transfers:
         rows: Tasks,
         traffic: Traffic,
         scenario: Scenario,
-        wake: Action,  # called with a rank at each arrival that it awaits
+        wake: Action,  # called with a rank when a message that it waits for arrives
         buffers: Buffers | None,
     ) -> None:
         self._clock, self._rows, self._most = clock, rows, scenario.chunk
         self._wake, self._buffers, self._share = wake, buffers, scenario.share
         count = len(rows.src)
         self.start, self.end, self.arrived = ([NEVER] * count for _ in range(3))
-        self.waiting = [list[int]() for _ in range(count)]  # ranks that are told of each arrival
+        self.waiting = [list[int]() for _ in range(count)]  # ranks that wait for each message
         self._no_room = dict[int, list[int]]()
         self._set_links(traffic)
         self._set_order(traffic, launches=2 if scenario.late or not scenario.overlap else 1)
@@ -57,7 +56,7 @@ class Transfers:
         self._left, self._piece = dict[int, int](), dict[int, float]()
 
     def _set_order(self, traffic: Traffic, launches: int) -> None:
-        """Count what each message waits for in `_blocked`; other tables say what frees it."""
+        """Counts in `_blocked` the events that each message waits for; other tables list them."""
         count = len(self._pair)
         self._blocked = [launches + len(needs) for needs in self._rows.needs]
         self._feeds = [list[int]() for _ in range(count)]
@@ -67,7 +66,7 @@ class Transfers:
         self._after = self._queue(traffic.out.tolist()), self._queue(traffic.into.tolist())
 
     def _queue(self, streams: list[int]) -> list[int]:
-        """Return the message after each in its stream, -1 for the last; `streams` by pair."""
+        """Returns the next message in the stream of each, -1 for the last; `streams` by pair."""
         after, last = [-1] * len(self._pair), dict[int, int]()
         for message, pair in enumerate(self._pair):
             stream = streams[pair]
@@ -78,7 +77,7 @@ class Transfers:
         return after
 
     def count_down(self, message: int) -> None:
-        """Count down the things that a message waits for, and try to start it at none."""
+        """Counts down the events that a message waits for; tries to start it at zero."""
         self._blocked[message] -= 1
         if not self._blocked[message]:
             self._try(message)
@@ -90,12 +89,12 @@ class Transfers:
             self._begin(message)
 
     def room(self, rank: int) -> None:
-        """Try the messages that wait for a slot on a rank."""
+        """Tries to start the messages that wait for a slot on a rank."""
         for message in self._no_room.pop(rank, ()):
             self._try(message)
 
     def without_room(self) -> int:
-        """Return the first message that waits for nothing but a free slot."""
+        """Returns the first message that waits only for a free slot."""
         return min(m for messages in self._no_room.values() for m in messages)
 
     def _begin(self, message: int) -> None:
@@ -110,7 +109,7 @@ class Transfers:
         self._cross((message, 0, 0.0, 0.0))
 
     def _cross(self, head: Head) -> None:
-        """Take the head of a chunk over a link of its way when its turn comes."""
+        """Moves the head of a chunk over a link of its route when the link is free."""
         message, place, before, first = head
         links, now, free = self._paths[self._pair[message]].links, self._clock.now, self._free
         piece = self._piece[message]
@@ -134,7 +133,7 @@ class Transfers:
             self._clock.at(before, self._through, message)
 
     def _through(self, message: int) -> None:
-        """Free the buffer: the last byte has left the last link."""
+        """Ends a message when its last byte has left the last link; frees buffers at its source."""
         now = self.end[message] = self._clock.now
         if self._buffers:
             self._buffers.read(self._rows.needs[message])
@@ -146,7 +145,7 @@ class Transfers:
             self._arrive(message)
 
     def taken(self, step: RankStep) -> float:
-        """Return the seconds that a rank's messages of a step take from compute beside them."""
+        """Returns the compute seconds that a rank loses to its messages of a step."""
         seconds = 0.0
         for message in (*step.sends, *step.receives):
             path = self._paths[self._pair[message]]
@@ -155,7 +154,7 @@ class Transfers:
         return seconds
 
     def _arrive(self, message: int) -> None:
-        """Free both streams, and tell all who wait."""
+        """Frees both streams, and wakes everything that waits for the message."""
         self.arrived[message] = self._clock.now
         for after in self._after:
             if after[message] >= 0:

@@ -60,7 +60,7 @@ class Fit:
 
 
 def positive(columns: Floats, values: Floats, weights: Floats | None = None) -> Floats:
-    """Return x >= 0 with least sum of weights x (columns x / values - 1)^2; columns: [rows, n]."""
+    """Returns x >= 0 with least sum of weights x (columns x / values - 1)^2; columns: [rows, n]."""
     rows, count = columns.shape
     root = np.ones(rows) if weights is None else np.sqrt(weights)
     scaled, target = columns / values[:, None] * root[:, None], root
@@ -80,7 +80,7 @@ def positive(columns: Floats, values: Floats, weights: Floats | None = None) -> 
 
 
 def robust(columns: Floats, values: Floats) -> Floats:
-    """Return x >= 0 with the least sum of absolute errors: a disturbed row matters little."""
+    """Returns x >= 0 with the least sum of absolute errors: a disturbed row matters little."""
     x = positive(columns, values)
     for _ in range(ROUNDS):
         error = np.abs(columns @ x / values - 1)
@@ -89,7 +89,7 @@ def robust(columns: Floats, values: Floats) -> Floats:
 
 
 def fit_link(size: Sequence[float], seconds: Sequence[float]) -> Fit:
-    """Fit alpha [s] and bandwidth [bytes/s] to messages of some bytes."""
+    """Fits alpha [s] and bandwidth [bytes/s] to messages of some bytes."""
     n, t = _rows(size, seconds)
     alpha, beta = positive(np.stack([np.ones_like(n), n], axis=1), t)
     if not beta:
@@ -99,7 +99,7 @@ def fit_link(size: Sequence[float], seconds: Sequence[float]) -> Fit:
 
 
 def fit_curve(size: Sequence[float], rate: Sequence[float]) -> Fit:
-    """Fit Tmax, in the unit of `rate`, and S_half, in that of `size`."""
+    """Fits Tmax, in the unit of `rate`, and S_half, in that of `size`."""
     s, rates = _rows(size, rate)
     columns = np.stack([np.ones_like(s), 1 / s], axis=1)
     slow = 1 / rates
@@ -159,7 +159,7 @@ def fit_kernel(
     tile: Tile = (1, 1),
     skips: Sequence[Tile] = SKIPS,
 ) -> Kernel:
-    """Fit the constants of one pass's kernels; raises RingloomError where calls are too few."""
+    """Fits the constants of one pass's kernels; raises RingloomError where calls are too few."""
     calls = [call for call in calls if call.pass_ == pass_]
     if len(calls) < 4 or not any(call.kind == "full" for call in calls):
         raise RingloomError(f"{len(calls)} timed calls do not tell what {pass_} kernels cost")
@@ -181,20 +181,20 @@ def fit_kernel(
 
 
 def _flop(calls: Sequence[Timed], pass_: Pass, half: int) -> Floats:
-    """Return per call the flop of a pair of all heads, and what its scores cost, in flop."""
+    """Returns per call the flop of a pair of all heads, and what its scores cost, in flop."""
     dims = [(call.heads, call.head_dim + half) for call in calls]
     return np.array([heads * flop_per_pair(pass_, dim, dim) for heads, dim in dims])
 
 
 def _traffic(call: Timed) -> float:
-    """Count the bytes that a call reads and writes, inputs and results once each."""
+    """Counts the bytes that a call reads and writes, inputs and results once each."""
     work = Workload(seq=1, heads=1, head_dim=call.head_dim, dtype=call.dtype)
     query, key = traffic_per_token(call.pass_, work)
     return call.heads * (query * call.rows + key * call.columns)
 
 
 def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
-    """Return per call 1, its pairs, full and causal, its bytes, and the pairs of its mask."""
+    """Returns per call 1, its pairs, full and causal, its bytes, and the pairs of its mask."""
     columns = np.zeros((len(calls), 5))
     tq, tk = tile
     for row, call in zip(columns, calls, strict=True):
@@ -208,7 +208,7 @@ def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
 
 
 def _kernel(pass_: Pass, known: Mapping[str, int], columns: Floats, seconds: Floats) -> Kernel:
-    """Fit what is linear, beside the constants that are known."""
+    """Fits what is linear, beside the constants that are known."""
     used = columns.any(axis=0)
     x = np.zeros(columns.shape[1])
     x[used] = robust(columns[:, used], seconds)
@@ -231,7 +231,7 @@ def measured_hardware(
     kernels: Mapping[Pass, Kernel],
     tile: Tile,
 ) -> Hardware:
-    """Return the hardware of kernels that were fitted, and of constants measured beside them.
+    """Returns the hardware of kernels that were fitted, and of constants measured beside them.
 
     `note` says where and when calls with inputs of `dtype` were timed; `tile` is what the fit
     assumed.
@@ -252,7 +252,7 @@ def measured_hardware(
 
 
 def as_toml(hardware: Hardware, head: str = "") -> str:
-    """Write a hardware file, which `rl.hardware` reads back as the same hardware."""
+    """Writes a hardware file, which `rl.hardware` reads back as the same hardware."""
     sections = dict[str, list[str]]()
     for key, constant in hardware.constants.items():
         section, name = key.split(".")

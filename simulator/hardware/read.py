@@ -21,12 +21,12 @@ LONGEST_SOURCE = 2000  # characters
 
 
 def presets() -> tuple[str, ...]:
-    """Return the names of the hardware that comes with ringloom."""
+    """Returns the names of the presets."""
     return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
 
 
 def machines() -> tuple[str, ...]:
-    """Return the names of presets, and of each of their kernels where they have several."""
+    """Returns the names of presets, and of their kernels if they have several."""
     chips = [hardware(name) for name in presets()]
     return tuple(
         name
@@ -36,7 +36,7 @@ def machines() -> tuple[str, ...]:
 
 
 def hardware(name: Hardware | str | Path) -> Hardware:
-    """Return a preset by its name, the hardware that a TOML or JSON file describes, or itself.
+    """Returns the hardware of a preset, of a TOML or JSON file, or the given hardware.
 
     A name may end in the kernel that is meant, h100:fa3. Raises RingloomError, in one line, for an
     unknown name and for a file that is unreadable or does not give every constant with value,
@@ -57,7 +57,7 @@ def hardware(name: Hardware | str | Path) -> Hardware:
 
 
 def load(path: Path, kernel: str | None = None) -> Hardware:
-    """Read and check one hardware file; a name ending in .json is JSON, all else TOML.
+    """Reads and checks one hardware file; a name ending in .json is JSON, all else TOML.
 
     Of several kernels the file's own choice counts where none is given.
     """
@@ -94,7 +94,7 @@ def load(path: Path, kernel: str | None = None) -> Hardware:
 
 
 def _section(section: str, table: Any) -> dict[str, Constant]:
-    """Read the constants of one section."""
+    """Reads the constants of one section."""
     if not isinstance(table, dict):
         raise RingloomError(f"unknown key {section} = {brief(table)}")
     names = [f"{section}.{name_of('a constant', key)}" for key in table]
@@ -102,7 +102,7 @@ def _section(section: str, table: Any) -> dict[str, Constant]:
 
 
 def _constant(where: str, entry: Any) -> Constant:
-    """Read one inline table: value, source and calibrated, and range where it is given."""
+    """Reads one inline table: value, source and calibrated, and range where it is given."""
     if not isinstance(entry, dict) or entry.keys() - {"range"} != {*KEYS[:-1]}:
         form = "{ value = ..., source = ..., calibrated = ... }"
         raise RingloomError(f"{where} must be {form}, not {brief(entry)}")

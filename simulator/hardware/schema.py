@@ -58,16 +58,16 @@ NEEDED: dict[Node, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The unit of a constant, and the values that make sense."""
+    """The unit of a constant, and its valid values."""
 
     name: str
     least: float = 0.0
     most: float = math.inf
     whole: bool = False
-    zero: bool = False  # 0 makes sense, too
+    zero: bool = False  # 0 is valid, too
 
     def refuses(self, value: float) -> str:
-        """Say why a value makes no sense; nothing if it does."""
+        """Returns why a value is invalid; "" if it is valid."""
         if value < (self.least if self.zero and not value else max(self.least, SMALLEST)):
             return "is negative" if value < 0 else "is too small"
         if value > (most := min(self.most, MOST if self.whole else LARGEST)):
@@ -75,7 +75,7 @@ class Unit:
         return "is not a whole number" if self.whole and value != int(value) else ""
 
     def clip(self, value: float) -> float:
-        """Return the nearest value that makes sense."""
+        """Returns the nearest valid value."""
         return min(max(value, self.least), self.most)
 
 
@@ -101,8 +101,8 @@ UNITS: dict[str, Unit] = {
 RATIO = Unit("ratio", least=1.0)
 PART = Unit("share of chip", most=0.95, zero=True)
 TIMES = Unit("times the traffic", zero=True)
-# What a file may leave out, and what then holds; of tokens 0: as the tile.
-# The backward pass may have its own; without, it is as in the forward pass.
+# Optional constants with their defaults; 0 tokens mean the size of the tile.
+# The backward pass may have its own values; the default is that of the forward pass.
 OWN: dict[str, tuple[Unit, float]] = {
     "traffic": (TIMES, 0.0),
     "host": (SECONDS, 0.0),
@@ -134,7 +134,7 @@ REFERENCE_DIM = 128  # the head_dim for which shares of the peak are stated
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A number, where it comes from, whether it belongs to this very hardware, and its range."""
+    """A number, its source, whether it was calibrated on this hardware, and its range."""
 
     value: float
     source: str
@@ -143,13 +143,13 @@ class Constant:
 
 
 def unit_of(key: str) -> Unit:
-    """Return the unit of a constant."""
+    """Returns the unit of a constant."""
     return UNITS[key] if key in UNITS else OPTIONAL[key][0]
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A transfer's price: alpha [s] + bytes / bandwidth [bytes/s, one way per rank].
+    """The cost of a transfer: alpha [s] + bytes / bandwidth [bytes/s, one way per rank].
 
     While it lasts it takes a `share` of the chip from compute at both ends.
     """
@@ -205,7 +205,7 @@ class Hardware:
         return self.constants[key].value
 
     def range(self, key: str) -> tuple[float, float]:
-        """Return the values between which a constant lies."""
+        """Returns the range of a constant."""
         constant, unit = self.constants[key], unit_of(key)
         if constant.range:
             return constant.range
@@ -213,17 +213,17 @@ class Hardware:
         return unit.clip(constant.value / off), unit.clip(constant.value * off)
 
     def option(self, key: str, pass_: Pass = "forward") -> float:
-        """Return a constant, the backward pass's own where it has one, or what holds without it."""
+        """Returns a constant, of the backward pass if it has its own, or the default."""
         own = key.replace("attention.", f"attention.{pass_}_")
         given = [self[name] for name in (own, key) if name in self.constants]
         return given[0] if given else OPTIONAL[key][1]
 
     def peak(self, dtype: str) -> float:
-        """Return the matrix flop/s of one rank for inputs of a dtype."""
+        """Returns the matrix flop/s of one rank for inputs of a dtype."""
         return self[f"peak.{dtype}"]
 
     def efficiency(self, pass_: Pass, head_dim: float = REFERENCE_DIM) -> float:
-        """Return the share of the peak that attention kernels reach on long blocks."""
+        """Returns the share of the peak that attention kernels reach on long blocks."""
         half = self.option("attention.head_half", pass_)
         other = (1 + half / REFERENCE_DIM) / (1 + half / head_dim)
         return min(1.0, self[f"attention.{pass_}"] * other)
@@ -234,12 +234,12 @@ class Hardware:
         return int(self["attention.tile_q"]), int(self["attention.tile_kv"])
 
     def tile_for(self, head_dim: int) -> tuple[int, int]:
-        """Return the kernel tile for heads of so many elements."""
+        """Returns the kernel tile for heads of `head_dim` elements."""
         rows = int(self.option("attention.narrow_tile_q")) if head_dim <= NARROW else 0
         return rows or self.tile[0], self.tile[1]
 
     def skips(self, tile: tuple[int, int], pass_: Pass = "forward") -> tuple[int, int]:
-        """Return queries and keys of what causal calls skip, for kernels of some tile."""
+        """Returns the queries and keys of the tiles that causal calls skip."""
         rows, columns = (
             int(self.option(f"attention.skip_{side}", pass_)) or size
             for side, size in zip(("q", "kv"), tile, strict=True)
@@ -261,7 +261,7 @@ class Hardware:
         return intra, inter
 
     def changed(self, values: Mapping[str, float], source: str = "given") -> "Hardware":
-        """Return the hardware with other values of some constants, which count as uncalibrated."""
+        """Returns the hardware with new values of constants, which count as uncalibrated."""
         try:
             new = {k: Constant(number(k, value), source, False) for k, value in values.items()}
         except (AttributeError, TypeError, ValueError):
@@ -271,5 +271,5 @@ class Hardware:
 
 
 def chip_of(name: str) -> str:
-    """Return the chip of a name such as h100:fa3."""
+    """Returns the chip of a name such as h100:fa3."""
     return name.partition(":")[0]

@@ -10,7 +10,7 @@ from ringloom.simulator.network.topology import Place, Topology, half, join, kin
 
 @kind("mesh")
 def mesh(hardware: Hardware, ranks: int) -> Topology:
-    """Link each rank of a node with each other one, and with a network by a NIC of its own."""
+    """Links each rank of a node with each other one, and with a network by a NIC of its own."""
     graph, (intra, inter), per_node = nx.DiGraph(), hardware.links, hardware.ranks_per_node
     graph.add_nodes_from(range(ranks))
     for first in range(0, ranks, per_node):
@@ -25,7 +25,7 @@ def mesh(hardware: Hardware, ranks: int) -> Topology:
 
 @kind("pcie")
 def pcie(hardware: Hardware, ranks: int) -> Topology:
-    """Put ranks behind the host bridges of nodes, and these behind one link each, and a NIC.
+    """Puts ranks behind the host bridges of nodes, and these behind one link each, and a NIC.
 
     0 - b0.0 ---- b0.1 - 4        what 0 to 3 send 4 to 7, and 4 to 7 send 0 to 3, share a link
     """

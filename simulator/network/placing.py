@@ -40,7 +40,7 @@ MOST_PLACES = 1 << 16  # of a machine on which ranks have places
 def places_of(
     placement: Sequence[int] | None, width: int, ranks: int, hardware: Hardware, *, by_nodes: bool
 ) -> list[int]:
-    """Return the place of each rank, the first of `width` chips side by side.
+    """Returns the place of each rank, the first of `width` chips side by side.
 
     Raises RingloomError where places are too few, too many, taken twice, or, where the
     topology is made of the hardware's nodes, where the chips of a rank are in two of them.
@@ -75,7 +75,7 @@ def places_of(
 
 
 def ranks_per_node(places: Sequence[int], hardware: Hardware) -> int:
-    """Return how many ranks share a node; 1 where ranks of a node do not have adjacent numbers."""
+    """Returns how many ranks share a node; 1 where ranks of a node do not have adjacent numbers."""
     node = np.array(places) // hardware.ranks_per_node
     size = int((node == node[0]).sum())
     first = node[::size]
@@ -88,9 +88,9 @@ def ranks_per_node(places: Sequence[int], hardware: Hardware) -> int:
 def placed_topology(
     given: Topology | nx.Graph | str | None, hardware: Hardware, places: Sequence[int], width: int
 ) -> Topology:
-    """Return the topology that a plan finds whose ranks are at `places`; links by these ranks.
+    """Returns the topology of a plan whose ranks are at `places`; links are named by ranks.
 
-    Raises RingloomError where the topology has no such places, and where its size is not clear.
+    Raises RingloomError if the topology lacks a place, and if its size is not known.
     """
     least = max(places) + width
     chips = _chips_of(given, hardware, least, filled=least == len(places) * width)
@@ -101,10 +101,10 @@ def placed_topology(
 def _chips_of(
     given: Topology | nx.Graph | str | None, hardware: Hardware, least: int, *, filled: bool
 ) -> int:
-    """Return how many chips a topology has on which ranks have places below `least`.
+    """Returns the number of chips of a topology in which the ranks have places below `least`.
 
-    Graphs, files and torus:4x4 have a size of their own; others have as many chips as needed, if
-    the ranks have `filled` all places. Raises RingloomError for a ring or a pod that is not filled.
+    Graphs, files and torus:4x4 have a size of their own. Others have `least` chips; rings and pods
+    only if the ranks have `filled` all places. Raises RingloomError otherwise.
     """
     word, _, parameters = given.partition(":") if isinstance(given, str) else ("", "", "")
     if word == "torus" and parameters:
@@ -119,14 +119,14 @@ def _chips_of(
     shaped = word in ("ring", "pod") or (given is None and hardware.node == "torus")
     if shaped and not filled:
         raise RingloomError(
-            f"a placement on some chips of a {word or 'pod'} does not tell how many it has: name it"
-            f" with its size, as --topology torus:{least} for a ring of {least}, or torus:4x4"
+            f"with a placement on some chips of a {word or 'pod'}, state its size: --topology"
+            f" torus:{least} for a ring of {least}, or torus:4x4"
         )
     return least
 
 
 def _shared(whole: Topology, places: Sequence[int], width: int) -> Topology:
-    """Divide the bandwidth of each link by the number of groups whose messages may take it."""
+    """Divides the bandwidth of each link by the number of groups whose messages may take it."""
     if max(places) + width > whole.ranks:
         return whole  # `placed` says which place there is not
     routes, groups = Routes(whole), defaultdict[tuple[Place, Place], set[int]](set)

@@ -1,8 +1,8 @@
-"""Ports, bandwidth and latency of messages, for whole moves at once.
+"""Ports, bandwidth and latency of all messages of a move.
 
-node_ports   as the hardware's constants say: a rank has one port out and one in for the links
+node_ports   from the hardware's constants: a rank has one port out and one in for the links
              inside its node, and one of each for those between nodes
-link_ports   on a topology: the first and the last link of the way
+link_ports   on a topology: the first and the last link of the route
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ Numbers = Callable[[Move], tuple[Index, Index, Index | int]]
 
 
 class Ports:
-    """Numbers of ports, `out` and `into`, and the ways of messages between them.
+    """Numbers of ports, `out` and `into`, and the routes of messages between them.
 
-    `numbers` gives the ports and the way of each message; `share` stands in for that of each way.
+    `numbers` returns the ports and the route of each message; `share` overrides that of routes.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class Ports:
         self._ways = np.array(rows, np.float64).reshape(-1, 3).T
 
     def of(self, move: Move) -> Taken:
-        """Return (out port, in port, bytes/s, alpha in s, share of the chip) of messages."""
+        """Returns (out port, in port, bytes/s, alpha in s, share of the chip) of messages."""
         out, into, way = self._numbers(move)
         bandwidth, alpha, share = self._ways
         return out, into, bandwidth[way], alpha[way], share[way]
 
 
 def node_ports(hardware: Hardware, ranks: int, share: float | None = None) -> Ports:
-    """Return the ports inside the node, numbered like ranks, then those between nodes."""
+    """Returns the ports inside the node, numbered like ranks, then those between nodes."""
     node, one = np.arange(ranks) // hardware.ranks_per_node, ranks <= hardware.ranks_per_node
 
     def numbers(move: Move) -> tuple[Index, Index, Index | int]:
@@ -61,7 +61,7 @@ def node_ports(hardware: Hardware, ranks: int, share: float | None = None) -> Po
 
 
 def link_ports(traffic: Traffic, share: float | None = None) -> Ports:
-    """Return the ports of a plan whose messages share no link beyond those of their ports."""
+    """Returns the ports of a plan whose messages share no link beyond those of their ports."""
 
     def numbers(move: Move) -> tuple[Index, Index, Index]:
         pair = traffic.pair(move.src, move.dst)

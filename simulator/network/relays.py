@@ -1,12 +1,12 @@
-"""Relays of blocks that one rank sends to many, or that many send to one, over a torus.
+"""Relays of one-to-many and many-to-one messages over a torus.
 
-A plan says who has to have what; collectives of a torus pass it on from neighbour to neighbour,
-so that a block crosses each link of a tree once:
+A plan lists messages from source to destination. On a torus, collectives relay them from neighbour
+to neighbour, so that a block crosses each link of a tree once:
 
     KV of 0 -> 1, 2, 3 on a ring      step s    0 -> 1, 0 -> 3        step s + 1    1 -> 2
     DKV of 1, 2, 3 -> 0               step s    2 -> 1                step s + 1    1 -> 0, 3 -> 0
 
-Relays are ranks that get the block anyway, or add to the sum. Attends follow in the last step.
+Only ranks that receive the block, or add to the sum, relay it. Attends follow in the last step.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ Trees = Sequence[Sequence[int]]  # of each source, the rank before each rank
 
 
 def relayed(plan: Plan, topology: Topology) -> Plan:
-    """Return the plan with blocks passed on along the topology's routes, where it has any."""
+    """Returns the plan with blocks relayed along the topology's routes, if it has any."""
     if (route := topology.route) is None or not any(map(_fans, plan.steps)):
         return plan
     ranks = range(plan.ranks)
@@ -34,7 +34,7 @@ def relayed(plan: Plan, topology: Topology) -> Plan:
 
 
 def _before(way: Sequence[Place]) -> int:
-    """Return the last rank on a way before its end; chips without a rank only pass messages on."""
+    """Returns the last rank on a route before its end; chips without a rank do not count."""
     return next((place for place in reversed(way[:-1]) if isinstance(place, int)), int(way[0]))
 
 
@@ -45,7 +45,7 @@ def _fans(step: Step) -> bool:
 
 
 def _passed_on(step: Step, trees: Trees) -> Iterator[Step]:
-    """Yield messages level by level, copies from the root and sums to it, then attends."""
+    """Yields messages level by level, copies from the root and sums to it, then attends."""
     moves = Step((), step.moves).joined().moves
     copies, sums = (
         [*zip_longest(*(_levels(move, trees) for move in moves if move.accumulates == kind))]
@@ -61,7 +61,7 @@ def _passed_on(step: Step, trees: Trees) -> Iterator[Step]:
 
 
 def _levels(move: Move, trees: Trees) -> Iterator[Move]:
-    """Yield messages by the level of their tree, from the root on."""
+    """Yields messages by the level of their tree, from the root on."""
     sums, groups = move.accumulates, defaultdict[tuple[bytes, int], list[int]](list)
     root, end = (move.dst, move.src) if sums else (move.src, move.dst)
     for row, key in enumerate(zip(map(bytes, move.blocks), root.tolist(), strict=True)):
@@ -77,7 +77,7 @@ def _levels(move: Move, trees: Trees) -> Iterator[Move]:
 
 
 def _tree(root: int, ends: list[int], before: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return of each end its depth, and the end above it, which relays, or the root."""
+    """Returns the depth of each end, and its parent: a relaying end or the root."""
     depths, relays = {root: 0}, {root, *ends}
 
     def above(rank: int) -> int:

@@ -23,7 +23,7 @@ from ringloom.planner.ir import Plan
 from ringloom.simulator.hardware.schema import LARGEST, SMALLEST
 from ringloom.simulator.network.topology import Place, Topology
 
-Links = Mapping[tuple[Place, Place], float]  # factor on the bandwidth both ways; 0 cuts the link
+Links = Mapping[tuple[Place, Place], float]  # factor on the bandwidth, both ways; 0 is a cut link
 Floats = NDArray[np.float64]
 Route = tuple[int, ...]  # numbers of links
 Tree = dict[Place, list[Place]]  # the places on the way to each place
@@ -31,12 +31,12 @@ CUT = 0.0
 
 
 def name_of(ends: tuple[Place, Place]) -> str:
-    """Return a link's name: 6-7, 3-s0."""
+    """Returns a link's name: 6-7, 3-s0."""
     return f"{ends[0]}-{ends[1]}"
 
 
 def ends_of(name: str) -> tuple[Place, Place]:
-    """Return the two places that a link's name tells; ValueError where it is not A-B."""
+    """Returns the two places in a link's name; raises ValueError unless it is A-B."""
     if not (ends := re.fullmatch(r"([^\s,=-]+)-([^\s,=-]+)", name)) or not name.isprintable():
         raise ValueError(name)
     a, b = (integer(end) if end.isdecimal() else end for end in ends.groups())
@@ -45,7 +45,7 @@ def ends_of(name: str) -> tuple[Place, Place]:
 
 @dataclass(frozen=True)
 class Path:
-    """The way of a message: links by number, and what they amount to for a message alone."""
+    """The route of a message: links by number, and their properties for a single message."""
 
     links: Route
     bandwidth: float  # of the narrowest, bytes/s
@@ -54,10 +54,10 @@ class Path:
 
 
 class Routes:
-    """The ways between the ranks of a topology; `links` are (place, place) by number.
+    """The routes between the ranks of a topology; `links` are (place, place) by number.
 
-    Raises RingloomError for factors that make no sense and for links that do not exist, and
-    PlanError, naming the cut link, where no way is left.
+    Raises RingloomError for invalid factors and for links that do not exist, and PlanError, with
+    the cut link, if no route is left.
     """
 
     def __init__(self, topology: Topology, faults: Links | None = None) -> None:
@@ -98,7 +98,7 @@ class Routes:
         return f"{here}: {ends[0]} is linked with {near}"
 
     def path(self, src: int, dst: int) -> Path:
-        """Return the way from one rank to another."""
+        """Returns the route from one rank to another."""
         places = self._places(src, dst)
         hops = list(pairwise(places))
         edges = [self.graph.edges[hop] for hop in hops]
@@ -134,7 +134,7 @@ class Routes:
         return self._shortest(src, dst)
 
     def _shortest(self, src: int, dst: int) -> list[Place]:
-        """Return the way with the fewest hops, of several the one whose links were added first."""
+        """Returns the route with the fewest hops; among equals, that of the links added first."""
         if src not in self._trees:
             graph = self.graph
             if not self.topology.relays:
@@ -155,7 +155,7 @@ class Routes:
 
 
 class Traffic:
-    """The messages of one plan on the links of a topology; rows are the pairs of ranks that talk.
+    """The messages of one plan on the links of a topology; rows are pairs of sender and receiver.
 
     A rank has one stream per link that leaves it towards its peers and one per link over which
     its peers reach it; each handles one message at a time.
@@ -175,11 +175,11 @@ class Traffic:
         self.shared = self._shared()
 
     def pair(self, src: NDArray[np.int32], dst: NDArray[np.int32]) -> NDArray[np.intp]:
-        """Return the row of each message's pair: [rows]."""
+        """Returns the row of each message's pair: [rows]."""
         return np.searchsorted(self.keys, src.astype(np.int64) * self._ranks + dst)
 
     def _shared(self) -> frozenset[int]:
-        """Return the links that carry several senders' and several receivers' streams.
+        """Returns the links that carry several senders' and several receivers' streams.
 
         On all others no two messages can ever meet, as a stream handles one at a time.
         """
@@ -193,7 +193,7 @@ class Traffic:
         return frozenset(link for link, (a, b) in both if len(a) > 1 and len(b) > 1)
 
     def seconds(self, src: Sequence[int], dst: Sequence[int], size: Sequence[float]) -> Floats:
-        """Return how long messages take each link, and each stream: float64 [both]."""
+        """Returns the seconds for which messages occupy each link, then each stream: float64."""
         of_pair = np.zeros(len(self.paths))
         pair = self.pair(np.array(src, np.int32), np.array(dst, np.int32))
         np.add.at(of_pair, pair, np.array(size))
@@ -211,5 +211,5 @@ class Traffic:
         return bool(self.shared)
 
     def example(self) -> str:
-        """Return the name of one link that messages may have to share."""
+        """Returns the name of a link that messages may share."""
         return name_of(self.routes.links[min(self.shared)])

@@ -61,7 +61,7 @@ class Topology:
         return f"<Topology {self.name}: {self.ranks} ranks, {self.graph.number_of_edges()} links>"
 
     def placed(self, places: Sequence[int]) -> "Topology":
-        """Return the topology of the ranks at these places; links are named by ranks then.
+        """Returns the topology of the ranks at these places; links are named by ranks then.
 
         Where there are more places, messages may pass the others only where ranks relay: these are
         named p4, by their place. Raises RingloomError for places that do not exist or occur twice.
@@ -129,7 +129,7 @@ KINDS = dict[str, Kind]()
 
 
 def kind(*forms: str) -> Callable[[Build], Build]:
-    """Register `build(hardware, ranks[, parameters])` under the word that its forms begin with.
+    """Registers `build(hardware, ranks[, parameters])` under the first word of its forms.
 
     The parameters are the text behind the colon; a ValueError for them is reported with the forms.
     """
@@ -142,25 +142,25 @@ def kind(*forms: str) -> Callable[[Build], Build]:
 
 
 def forms() -> str:
-    """Return all forms of all kinds: nodes, nodes:nics=2, ..."""
+    """Returns all forms of all kinds: nodes, nodes:nics=2, ..."""
     return ", ".join(form for kind in KINDS.values() for form in kind.forms)
 
 
 def join(graph: nx.DiGraph, a: Place, b: Place, link: Link, hops: int = 1) -> None:
-    """Add a link each way; messages take the way with the fewest hops."""
+    """Adds a link in each direction; messages take the route with the fewest hops."""
     for u, v in ((a, b), (b, a)):
         values = {"bandwidth": link.bandwidth, "alpha": link.alpha, "share": link.share}
         graph.add_edge(u, v, hops=hops, **values)
 
 
 def half(link: Link) -> Link:
-    """Return one of the two hops over a switch: the link's latency is that of the whole way."""
+    """Returns one of the two hops over a switch, with half of the link's latency."""
     return Link(link.alpha / 2, link.bandwidth, link.share)
 
 
 @kind("nodes", "nodes:nics=2")
 def nodes(hardware: Hardware, ranks: int, parameters: str = "") -> Topology:
-    """Join nodes behind switches by one NIC per rank, or by as many as `nics=` says per node."""
+    """Joins nodes behind switches by one NIC per rank, or by as many as `nics=` says per node."""
     nics, per_node = 0, hardware.ranks_per_node
     if parameters:
         key, _, count = parameters.partition("=")
@@ -173,7 +173,7 @@ def nodes(hardware: Hardware, ranks: int, parameters: str = "") -> Topology:
 
 @kind("switch")
 def switch(hardware: Hardware, ranks: int) -> Topology:
-    """Put all ranks behind one switch that never blocks."""
+    """Puts all ranks behind one switch that never blocks."""
     return _of_nodes("switch", ranks, max(1, ranks), hardware.links, 0)
 
 
@@ -202,13 +202,13 @@ def _of_nodes(
 
 @kind("ring")
 def ring(hardware: Hardware, ranks: int) -> Topology:
-    """Link each rank with the next, the last with the first."""
+    """Links each rank with the next, the last with the first."""
     return replace(torus(hardware, ranks, str(ranks)), name="ring")
 
 
 @kind("torus:4x4")
 def torus(hardware: Hardware, ranks: int, axes: str) -> Topology:
-    """Build a torus of any number of axes; rank numbers run along the last axis first.
+    """Builds a torus of any number of axes; rank numbers run along the last axis first.
 
     Messages go axis by axis, the shorter way round, upwards where both are as long.
     """
@@ -218,14 +218,14 @@ def torus(hardware: Hardware, ranks: int, axes: str) -> Topology:
 
 
 def axes_of(axes: str) -> tuple[int, ...]:
-    """Return the lengths of axes, such as 4x4; raises ValueError for anything else."""
+    """Returns the lengths of axes, such as 4x4; raises ValueError for anything else."""
     if not all(map(str.isdecimal, lengths := axes.split("x"))):
         raise ValueError(f"{axes} is not 4x4")
     return tuple(map(integer, lengths))
 
 
 def grid(hardware: Hardware, shape: tuple[int, ...], wrap: int = 1) -> Topology:
-    """Build a torus whose axes close where their length is a multiple of `wrap`, or is 2."""
+    """Builds a torus whose axes close where their length is a multiple of `wrap`, or is 2."""
     if min(shape) < 1:
         raise RingloomError("a torus has axes of 1 rank or more, not " + "x".join(map(str, shape)))
     graph, link = nx.DiGraph(), hardware.links[0]
@@ -246,7 +246,7 @@ def grid(hardware: Hardware, shape: tuple[int, ...], wrap: int = 1) -> Topology:
 
 @kind("pod")
 def pod(hardware: Hardware, ranks: int) -> Topology:
-    """Join ranks as the hardware does: a torus is the most even one of as many axes as it has."""
+    """Joins ranks as the hardware does; a torus has its number of axes, as even as possible."""
     if hardware.node in ("mesh", "pcie"):
         return KINDS[hardware.node].build(hardware, ranks)
     if hardware.node != "torus" or ranks > hardware.ranks_per_node:
@@ -263,7 +263,7 @@ def pod(hardware: Hardware, ranks: int) -> Topology:
 
 
 def _walk(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return all places so that neighbours follow each other, the first one the last if it can be.
+    """Returns all places so that neighbours follow each other, the first one the last if it can be.
 
     Rows of the first axis go to and fro but for their first place: these lead back.
     """
@@ -291,7 +291,7 @@ def _rank(place: Iterable[int], shape: Sequence[int]) -> int:
 def _along_axes(
     shape: tuple[int, ...], closed: tuple[bool, ...], src: int, dst: int, among: bool
 ) -> list[Place]:
-    """Return the places from one to another, axis by axis.
+    """Returns the places from one to another, axis by axis.
 
     Of messages `among` many, sources begin with different axes, so that all links are used alike.
     """
@@ -315,7 +315,7 @@ def _along_axes(
 def topology(
     given: Topology | nx.Graph | str, hardware: Hardware | str | Path, ranks: int
 ) -> Topology:
-    """Return the topology that a word, a JSON file, a graph or a topology stands for.
+    """Returns the topology of a word, a JSON file, a graph or a topology.
 
     Words: nodes, nodes:nics=2, switch, ring, torus:4x4. A file holds {"links": [[0, 1, bandwidth,
     alpha], ...]}, two-way links between ranks and named places. In a networkx graph the nodes 0 to
@@ -355,7 +355,7 @@ def _parsed(word: str, hardware: Hardware, ranks: int) -> Topology:
 
 
 def graph_of(path: Path) -> nx.DiGraph:
-    """Read the graph of a JSON file of links, named as it is; raises RingloomError for others."""
+    """Reads the graph of a JSON file of links; raises RingloomError for any other file."""
     form = '{"links": [[0, 1, bandwidth, alpha], ...]}'
     what = f"topology file {path}: not of the form {form}"
     graph = graph_of_links(read(path, _links, what, LARGEST_FILE))
@@ -379,7 +379,7 @@ def _links(content: bytes) -> Links:
 
 
 def graph_of_links(links: Links) -> nx.DiGraph:
-    """Return the graph of such links."""
+    """Returns the graph of two-way links."""
     graph = nx.DiGraph()
     for a, b, bandwidth, alpha in links:
         join(graph, a, b, Link(alpha, bandwidth))

@@ -18,8 +18,8 @@ GRID = {"ranks": 2, "seq": 64, "hardware": "h100", "schedule": "ring"}
 
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: R.trace(PLAN), "trace takes a prediction or a recording, not <Plan|Plan"),
-    (lambda: R.trace(RUN, scale=float("inf")), "a time scale is more than 0, not inf"),
-    (lambda: R.trace(RUN, scale="x"), "a time scale is more than 0, not 'x'"),
+    (lambda: R.trace(RUN, scale=float("inf")), "scale must be more than 0, not inf"),
+    (lambda: R.trace(RUN, scale="x"), "scale must be more than 0, not 'x'"),
     (lambda: R.trace(RUN, ranks=[9]), "a trace of 3 ranks has no rank 9"),
     (lambda: R.save_trace({}, None), "a trace file ends in .json or .json.gz, not None"),
     (lambda: R.topology(3, "h100", 4), "a topology is one of nodes, .* or a graph, not 3"),

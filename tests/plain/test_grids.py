@@ -21,7 +21,7 @@ BAD = [
     ("seq = 64", "missing ranks and hardware and schedule"),
     (f"{NEEDED}colour = 1", "unknown key 'colour': the keys are ranks, seq"),
     (NEEDED.replace("64", "[]"), "seq has no value"),
-    (NEEDED.replace("64", "[64, '64']"), "seq has 64 twice"),
+    (NEEDED.replace("64", "[64, '64']"), "seq lists 64 twice"),
     (NEEDED.replace("64", "6.4"), "seq: a size 6.4 is not a whole number"),
     (NEEDED.replace("64", "'long'"), "'long' is not a number of tokens"),
     (NEEDED.replace("64", "{ a = 64 }"), "seq cannot be {'a': 64}"),
@@ -51,9 +51,12 @@ BAD = [
     (f"{NEEDED}scenario.slow = {{ share = 2 }}", "a share of the chip below 1"),
     (
         NEEDED.replace("schedule = ", "schedule = 'zigzagg' #"),
-        f"one of {', '.join(rl.SCHEDULES)}\n",
+        f"one of {', '.join(rl.SCHEDULES)}, ",
     ),
-    (f"{NEEDED}batch = {MANY}\nheads = {MANY}", f"{1000**2} points are more than {MOST_POINTS}"),
+    (
+        f"{NEEDED}batch = {MANY}\nheads = {MANY}",
+        f"grid has {1000**2} points; the limit is {MOST_POINTS}",
+    ),
 ]
 
 

@@ -199,7 +199,7 @@ def test_a_sweep_finds_where_one_schedule_overtakes_another() -> None:
         assert slow.seconds["zigzag"][0] > slow.seconds["zigzag"][-1]
     given = Scenario(launch=0.1, share=0.1)
     for key, own in (("attention.backward_launch", "launch"), ("intra.sm_share", "share")):
-        with pytest.raises(rl.RingloomError, match=f"{own} takes the place of {key}: sweep {own}"):
+        with pytest.raises(rl.RingloomError, match=f"{own} overrides {key}: sweep {own}"):
             curves(both, H100, given, key, 0.01, 0.1)
     for key in ("colour", "link:3", "link:0-1-2"):
         with pytest.raises(rl.RingloomError, match=f"no value '{key}' to sweep"):

@@ -164,7 +164,7 @@ def test_what_cannot_be_traced_is_told(tmp_path: Path) -> None:
         save_trace(trace(prediction), tmp_path / "t.txt")
     with pytest.raises(RingloomError, match="cannot write"):
         save_trace(trace(prediction), tmp_path / "nowhere" / "t.json")
-    with pytest.raises(RingloomError, match="a time scale is more than 0"):
+    with pytest.raises(RingloomError, match="scale must be more than 0"):
         trace(prediction, scale=0)
     with pytest.raises(RingloomError, match="rows were not kept"):
         trace(simulate(plan("ring", WORK, 4), A100, record=False))
