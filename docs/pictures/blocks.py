@@ -24,4 +24,4 @@ def picture() -> str:
     shapes.append(text(two + 80, 224, "= attention over all keys", 13, fill=INK))
     shapes.append(text(52, 42, "scores", 13, "end"))
     shapes.append(text(52, 102, "parts", 13, "end"))
-    return drawing(545, 246, "Attention over three blocks of keys, merged from parts", shapes)
+    return drawing(560, 246, "Attention over three blocks of keys, merged from parts", shapes)

@@ -60,7 +60,7 @@ def test_the_sidebar_has_four_groups(reader: Callable[..., Reader]) -> None:
     shown = reader()
     shown.driver.get((BUILT / "index.html").as_uri())
     captions = "return [...document.querySelectorAll('.sidebar-tree .caption')].map("
-    groups = shown.ask(f"{captions}(e) => e.innerText)")
+    groups = shown.ask(f"{captions}(e) => e.textContent.trim())")
     assert groups == ["Use", "Extend", "Reference", "Lessons"]
 
 
