@@ -46,12 +46,12 @@ class Session:
         self.shown = Choices()
         self.wanted, self.file = (ColumnDataSource(name=name) for name in ("wanted", "file"))
         opening = self._begin()
-        self.asked.on_change("data", self._chosen)
-        self.wanted.on_change("data", self._taken)
+        self.asked.on_change("data", self._entries_changed)
+        self.wanted.on_change("data", self._send_file)
         # A tag of a picture, so that they are sent to the browser.
         self.view.stepper.tiles.tags = [self.words.source, self.asked, self.wanted, self.file]
-        timed = self.view.show_times
-        self.every.param.watch(lambda event: timed(self.shown, event.new), "value")
+        draw_times = self.view.show_times
+        self.every.param.watch(lambda event: draw_times(self.shown, event.new), "value")
         pn.state.onload(lambda: self.turns.begin(opening))
 
     def _begin(self) -> Stages:
@@ -71,7 +71,7 @@ class Session:
             wrong = error.at if isinstance(error, ChoiceError) else {"schedule": str(error)}
             self._draw(choices := (drawn := Choices()))
         self.asked.data = {name: [text] for name, text in texts.items()}
-        self._tell(wrong)
+        self._show_errors(wrong)
         return self.table.fill() if drawn == choices else self._answer(choices, texts)
 
     def _draw(self, choices: Choices) -> None:
@@ -84,20 +84,20 @@ class Session:
         """Returns the text of each control, valid or not."""
         return {name: text for name, (text,) in self.asked.data.items()}
 
-    def _chosen(self, _name: str, _before: Any, _now: Any) -> None:
+    def _entries_changed(self, _name: str, _before: Any, _now: Any) -> None:
         """Begins an answer, or shows at each invalid entry why it is invalid."""
         try:
             self.turns.begin(self._answer(from_query(self.texts), self.texts))
         except ChoiceError as error:
             self.turns.begin(iter(()))
-            self._tell(error.at)
+            self._show_errors(error.at)
 
     def _answer(self, choices: Choices, texts: dict[str, str]) -> Stages:
         """Draws, then adds the rows of other schedules."""
         try:
             yield from self._drawing(choices, texts)
         except RingloomError as error:
-            self._tell({"schedule": str(error)})
+            self._show_errors({"schedule": str(error)})
             return
         if pn.state.location is not None:
             pn.state.location.search = choices.address.rstrip("?")
@@ -120,7 +120,7 @@ class Session:
         yield 1
         with pn.io.hold():
             self._draw_finding(choices)
-            self._tell({})
+            self._show_errors({})
             self.shown = choices
             self.every.visible = FEW < choices.ranks <= MOST_LANES
             self.words.say(shown=escape(json.dumps(texts), quote=False))
@@ -132,22 +132,22 @@ class Session:
         self.words.say(**{name: escape(text) for name, text in texts.items()})
         self.table.take(choices, comparison.rows)
 
-    def _taken(self, _name: str, _before: Any, wanted: Any) -> None:
+    def _send_file(self, _name: str, _before: Any, wanted: Any) -> None:
         """Sends a file to the browser, or says why not: a target may refuse a plan."""
         ending, write = FILES[wanted["name"][0]]
         try:
             text = write(self.shown)
         except ValueError as error:
-            self._trouble(f"no {wanted['name'][0]}: {error}")
+            self._show_trouble(f"no {wanted['name'][0]}: {error}")
             return
-        self._trouble("")
+        self._show_trouble("")
         schedule = self.shown.schedule.replace(":", "-").replace("=", "")
         self.file.data = {"name": [f"{schedule}-{ending}"], "text": [text]}
 
-    def _trouble(self, wrong: str) -> None:
+    def _show_trouble(self, wrong: str) -> None:
         self.words.say(trouble=_alert(wrong))
 
-    def _tell(self, wrong: dict[str, str]) -> None:
+    def _show_errors(self, wrong: dict[str, str]) -> None:
         """Shows a message at each invalid entry and clears all others."""
         said = {name: _alert(wrong.get(name, "")) for name in self.texts}
         self.words.say(

@@ -52,7 +52,7 @@ def _case(choices: Choices, plans: Plans) -> Case:
 
 
 @dataclass(frozen=True, eq=False)
-class Still:
+class PlanFacts:
     """Facts that do not depend on hardware: tables for the stepper, load, traffic.
 
     `skipped` is a sentence on passes without tables, "" if all have one.
@@ -65,11 +65,11 @@ class Still:
 
 
 @lru_cache(maxsize=KEPT)
-def still(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Still:
+def plan_facts(schedule: str, work: Workload, ranks: int, pass_: Passes) -> PlanFacts:
     """Returns the facts of a plan, or of both plans of both passes."""
     plans = planned(schedule, work, ranks, pass_)
     passes = [(f"{schedule} {one.pass_}", one) for one in plans]
-    return Still(*tables(passes), work_of(plans), traffic_of(plans))
+    return PlanFacts(*tables(passes), work_of(plans), traffic_of(plans))
 
 
 def compared(choices: Choices) -> Comparison:
@@ -123,13 +123,13 @@ class View:
         self.load = LoadPicture("load-0")
         self.links = TrafficPicture("links-0")
         self.memory = MemoryPicture(self.axis, 1)
-        self.still: Still | None = None
+        self.facts: PlanFacts | None = None
 
-    def show_plan(self, choices: Choices) -> Still:
+    def show_plan(self, choices: Choices) -> PlanFacts:
         """Draws what does not depend on hardware; raises PlanError as planning does."""
-        facts = still(choices.schedule, choices.work, choices.ranks, choices.pass_)
-        if facts is not self.still:
-            self.still = facts
+        facts = plan_facts(choices.schedule, choices.work, choices.ranks, choices.pass_)
+        if facts is not self.facts:
+            self.facts = facts
             if facts.tiles:
                 self.stepper.show(facts.tiles)
             table, cell = by_nodes(facts.traffic, 1)  # with many ranks, a cell covers several

@@ -15,7 +15,7 @@ import ringloom
 from ringloom.comparison import Comparison
 from ringloom.planner.files.digest import digest
 from ringloom.report import SCRIPTS, asset
-from ringloom.report.facts.recorded import Recorded, matching
+from ringloom.report.facts.recorded import Recorded, matching_case
 from ringloom.report.facts.tiles import tables
 from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
@@ -53,7 +53,7 @@ def page(
     Raises RingloomError for a run of other plans.
     """
     cases, figures = compared.cases, dict[str, Any]()
-    ran = matching(compared, run) if run else None
+    ran = matching_case(compared, run) if run else None
     scale = _scale(ran.row, run) if run and ran else 1.0
     end = max([row.makespan_s for row in compared.rows] + ([run.makespan * scale] if run else []))
     axis = Range1d(0, 1e3 * end or 1.0, name="seconds", bounds="auto")

@@ -9,7 +9,7 @@ from bokeh.models import Range1d
 from numpy.typing import NDArray
 
 from ringloom.report import asset
-from ringloom.report.pictures.palette import STREAM_COLOURS, amounts, rank_colours
+from ringloom.report.pictures.palette import STREAM_COLOURS, amount_colours, rank_colours
 from ringloom.report.pictures.timeline import HATCHES, TimelinePicture
 from ringloom.report.pictures.totals import look_of
 from ringloom.simulator.pictures import COMPUTE
@@ -84,7 +84,7 @@ def test_colours_that_carry_meaning_differ(eye: str, dark: bool) -> None:
     assert alike([page["coming"], page["done"], paper], eye) == []
     assert alike([page["busy"], page["idle"], page["ink"], paper], eye) == []
     assert alike([COMPUTE, paper], eye) == []
-    least = amounts(256)[51 if dark else 204]
+    least = amount_colours(256)[51 if dark else 204]
     assert alike([least, paper], eye) == []
     assert f"slice({'51' if dark else '0, 205'})" in asset("theme.js")
 

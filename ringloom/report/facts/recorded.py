@@ -92,7 +92,7 @@ def _text(what: str, value: object) -> str:
 # ---- the case of a comparison that ran
 
 
-def matching(compared: Comparison, run: Recorded) -> Case:
+def matching_case(compared: Comparison, run: Recorded) -> Case:
     """Returns the case whose plans ran; raises RingloomError if there is none."""
     for case in compared.cases:
         if digest(case.plans) == run.digest:

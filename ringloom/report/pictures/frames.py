@@ -7,7 +7,7 @@ from bokeh.plotting import figure
 
 TIP = '<div style="max-width:18rem;color:#111">{}</div>'
 POWERS = [1 << n for n in range(10)]  # mantissas of ticks on an axis of bytes
-# Formats a tick like `ringloom.views.units.size`, padded with blanks.
+# Formats a tick like `ringloom.views.units.size`, fixed_width with blanks.
 BYTES = """
 const power = Math.min(4, Math.floor(Math.log2(Math.max(1, tick)) / 10))
 const unit = ["B", "KiB", "MiB", "GiB", "TiB"][power]
@@ -34,7 +34,7 @@ def frame(name: str, **more: Any) -> figure:
     return drawn
 
 
-def timed(name: str, **more: Any) -> figure:
+def time_frame(name: str, **more: Any) -> figure:
     """Returns a frame over milliseconds that a reader can pan and zoom."""
     tools = {"tools": "xpan,xwheel_zoom,xbox_zoom,reset", "toolbar_location": "above"}
     still = {"active_drag": None, "active_scroll": None, "x_axis_label": "time (ms)"}
@@ -49,7 +49,7 @@ def hover(drawn: figure, renderers: list[Any], tip: str, **more: Any) -> None:
     drawn.add_tools(models.HoverTool(renderers=renderers, tooltips=TIP.format(tip), **more))
 
 
-def cell_axes(drawn: figure) -> None:
+def use_integer_axes(drawn: figure) -> None:
     """Puts integers along both axes, and removes the grid."""
     drawn.grid.visible = False
     for axis in (*drawn.xaxis, *drawn.yaxis):
@@ -62,13 +62,13 @@ def cells_image(drawn: figure, source: Any, colours: Any) -> Any:
     return drawn.image(**place, color_mapper=colours, source=source)
 
 
-def padded(characters: int) -> models.CustomJSTickFormatter:
+def fixed_width(characters: int) -> models.CustomJSTickFormatter:
     """Returns a formatter of fixed width, so that longer numbers do not move the picture."""
     code = f'return String(Number(tick.toPrecision(6))).padStart({characters}, "\\u2007")'
     return models.CustomJSTickFormatter(code=code)
 
 
-def in_bytes(characters: int = 0) -> dict[str, Any]:
+def byte_ticks(characters: int = 0) -> dict[str, Any]:
     """Returns ticker and formatter of bytes for an axis or a colour bar."""
     return {
         "ticker": models.AdaptiveTicker(base=1024, mantissas=POWERS, min_interval=1),

@@ -23,10 +23,10 @@ def rank_colours(ranks: int) -> list[str]:
     if ranks <= len(OKABE_ITO):
         return list(OKABE_ITO[:ranks])
     # The darkest fifth is hard to see on a dark page.
-    return amounts(ranks + ranks // 4)[-ranks:]
+    return amount_colours(ranks + ranks // 4)[-ranks:]
 
 
-def amounts(count: int) -> list[str]:
+def amount_colours(count: int) -> list[str]:
     """Returns `count` colours from little to much."""
     from bokeh.palettes import Cividis256, interp_palette
 

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from ringloom.report import asset
 from ringloom.report.facts.tiles import TileFacts
-from ringloom.report.pictures.frames import LABEL, cell_axes, cells_image, frame, hover, padded
+from ringloom.report.pictures.frames import (
+    LABEL,
+    cells_image,
+    fixed_width,
+    frame,
+    hover,
+    use_integer_axes,
+)
 from ringloom.report.pictures.palette import COMING, DONE, PAPER, rank_colours
 from ringloom.simulator.pictures import SEND
 
@@ -38,11 +45,11 @@ class StepperPicture:
         self.state = models.ColumnDataSource(data=first, name="state", **drawn)
         self.pixels = models.ColumnDataSource(data=NO_IMAGE, name="pixels", **drawn)
         self.labels = models.ColumnDataSource(
-            data=_none("x y text ink size"), name="labels", **drawn
+            data=_empty("x y text ink size"), name="labels", **drawn
         )
         self.places = models.ColumnDataSource(data={}, name="places", **drawn)
-        self.messages = models.ColumnDataSource(data=_none(ENDS), name="messages", **drawn)
-        self.heads = models.ColumnDataSource(data=_none(ENDS), name="arrow-heads", **drawn)
+        self.messages = models.ColumnDataSource(data=_empty(ENDS), name="messages", **drawn)
+        self.heads = models.ColumnDataSource(data=_empty(ENDS), name="arrow-heads", **drawn)
         # Tiles that no rank computes now lie outside the scale; the theme sets their colours.
         self.colours = models.LinearColorMapper(
             palette=["#000000"],
@@ -105,8 +112,8 @@ class StepperPicture:
         drawn.text(**LABEL | {"text_font_size": "size"}, source=self.labels)
         words = self._words("tile_hover.js")
         hover(drawn, [image], "@image{custom}", formatters={"@image": words})
-        cell_axes(drawn)
-        drawn.yaxis.formatter = padded(3)
+        use_integer_axes(drawn)
+        drawn.yaxis.formatter = fixed_width(3)
         rank = models.CustomJSTickFormatter(code="return `rank ${tick}`")
         self.scale = models.ColorBar(
             color_mapper=self.colours,
@@ -170,7 +177,7 @@ def narrow(numbers: NDArray[np.int32]) -> NDArray[np.int16] | NDArray[np.int32]:
     return numbers.astype(np.int16) if fits else numbers.astype(np.int32)
 
 
-def _none(names: str) -> dict[str, list[Any]]:
+def _empty(names: str) -> dict[str, list[Any]]:
     return {name: [] for name in names.split()}
 
 

@@ -9,7 +9,7 @@ from bokeh.plotting import figure
 from numpy.typing import NDArray
 
 from ringloom.report.facts.recorded import Recorded
-from ringloom.report.pictures.frames import timed
+from ringloom.report.pictures.frames import time_frame
 from ringloom.report.pictures.palette import IDLE, PAPER, STREAM_COLOURS
 from ringloom.simulator.pictures import SEND, ranks_label
 from ringloom.simulator.timeline import STREAMS, Span
@@ -33,7 +33,7 @@ class TimelinePicture:
         self.source = models.ColumnDataSource(data={}, name=f"{name}-bars")
         # One source per pattern: a thousand bars with a pattern column take a browser a second.
         self.hatched = [models.ColumnDataSource(data={}) for _ in HATCHES]
-        self.figure = timed(name, x_range=axis, output_backend="canvas")
+        self.figure = time_frame(name, x_range=axis, output_backend="canvas")
         place = {"y": "lane", "left": "left", "right": "right", "height": "height"}
         bars = self.figure.hbar(
             **place,

@@ -9,8 +9,15 @@ from bokeh.plotting import figure
 from numpy.typing import NDArray
 
 from ringloom.report import asset
-from ringloom.report.pictures.frames import cell_axes, cells_image, frame, hover, in_bytes, timed
-from ringloom.report.pictures.palette import DASHES, INK, OKABE_ITO, amounts
+from ringloom.report.pictures.frames import (
+    byte_ticks,
+    cells_image,
+    frame,
+    hover,
+    time_frame,
+    use_integer_axes,
+)
+from ringloom.report.pictures.palette import DASHES, INK, OKABE_ITO, amount_colours
 from ringloom.simulator.facts import Usage, over_average
 from ringloom.simulator.pictures import COMPUTE, GAPS, LOAD_LABEL, link_labels
 from ringloom.views.units import seconds, size, times
@@ -81,8 +88,8 @@ class MemoryPicture:
     """A line per schedule, told apart by colour and dashes."""
 
     def __init__(self, axis: models.Range1d, lines: int) -> None:
-        self.figure = timed("memory", height=260, x_range=axis, y_axis_label="memory")
-        self.figure.yaxis[0].update(**in_bytes(8))
+        self.figure = time_frame("memory", height=260, x_range=axis, y_axis_label="memory")
+        self.figure.yaxis[0].update(**byte_ticks(8))
         self.sources = [models.ColumnDataSource(data={}, name=f"memory-{n}") for n in range(lines)]
         self.lines = [
             self.figure.step(x="x", y="y", mode="after", **look_of(n, lines), source=source)
@@ -114,8 +121,8 @@ class TrafficPicture:
     def __init__(self, name: str) -> None:
         self.source = models.ColumnDataSource(data={}, name=f"{name}-cells")
         self.colours = models.LinearColorMapper(
-            palette=amounts(256),
-            tags=amounts(256),
+            palette=amount_colours(256),
+            tags=amount_colours(256),
             name="amounts",
             low=0,
             high=1,
@@ -125,9 +132,9 @@ class TrafficPicture:
         cells = cells_image(self.figure, self.source, self.colours)
         words = models.CustomJSHover(args={"cells": self.source}, code=asset("traffic_hover.js"))
         hover(self.figure, [cells], "@image{custom}", formatters={"@image": words})
-        scale = models.ColorBar(color_mapper=self.colours, width=10, padding=4, **in_bytes())
+        scale = models.ColorBar(color_mapper=self.colours, width=10, padding=4, **byte_ticks())
         self.figure.add_layout(scale, "right")
-        cell_axes(self.figure)
+        use_integer_axes(self.figure)
 
     def show(self, table: NDArray[np.int64], cell: int, high: float) -> figure:
         """Draws bytes on a scale from 0 to `high`; a cell covers `cell` ranks, 0 is not drawn."""
