@@ -134,7 +134,7 @@ def test_ones_own_case_is_drawn_too(tmp_path: Path, ringloom: CommandLine) -> No
     assert len(drawn) == 9
     ringloom.refused("figures", "--ranks", "4")
     for option in (["--mask", "full"], ["--straggler", "0=0.5"], ["--schedules", "burst"]):
-        assert f"leave out {option[0]}" in ringloom.refused("figures", *option)
+        assert f"omit {option[0]}" in ringloom.refused("figures", *option)
 
 
 @pytest.mark.parametrize(
