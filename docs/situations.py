@@ -113,8 +113,9 @@ def reason(advice: Mapping[str, Any]) -> str:
 
 def situations() -> Lines:
     """Writes the table, a row per situation."""
-    head = "situation", "fastest, and those too close to call", "why the next one is slower"
-    yield from table(head, (_row(answer(*one)) for one in ASKED.items()))
+    yield from table(
+        ("situation", "fastest schedule"), (_row(answer(*one)) for one in ASKED.items())
+    )
 
 
 def unsupported(page: str, rows: str) -> list[str]:
@@ -128,9 +129,8 @@ def _schedules(text: str) -> set[str]:
     return {re.split("[: ]", word)[0] for word in words} & rl.SCHEDULES.keys()
 
 
-def _row(one: Answer) -> tuple[str, ...]:
-    ties = ", ".join(f"`{name}`" for name in one.ties[:LISTED])
-    more = len(one.ties) - LISTED
+def _row(one: Answer) -> tuple[str, str]:
+    more, ties = len(one.ties) - LISTED, ", ".join(f"`{name}`" for name in one.ties[:LISTED])
     ties += f" and {more} more" if more > 0 else ""
-    fastest = f"**`{one.fastest}`**" + f"<br>{ties}" * bool(ties)
-    return f"{one.situation}<br>`{one.options}`", fastest, one.why
+    close = f"Too close to call: {ties}.<br>" if ties else ""
+    return f"{one.situation}<br>`{one.options}`", f"**`{one.fastest}`**<br>{close}{one.why}"
