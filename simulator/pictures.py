@@ -41,17 +41,17 @@ def new_axes(axes: Axes | None) -> Axes:
 
 
 def _unit(most: int) -> str:
-    """Returns the largest unit of which so many bytes are at least one."""
+    """Returns the largest unit that is not larger than a size in bytes."""
     return next((unit for unit, scale in UNITS.items() if most >= scale), "B")
 
 
 def ranks_label(shown: int, ranks: int) -> str:
-    """Returns the label of an axis of ranks, of which some are shown."""
+    """Returns the label of an axis of ranks, some of which are shown."""
     return f"{shown} of {ranks} ranks" if shown < ranks else "rank"
 
 
 def link_labels(cell: int) -> tuple[str, str]:
-    """Returns the labels of both axes of a table of links; a cell stands for so many ranks."""
+    """Returns the labels of both axes of a table of links with `cell` ranks per cell."""
     cells = f", {cell} to a cell" if cell > 1 else ""
     return f"to rank{cells}", f"from rank{cells}"
 
@@ -63,8 +63,8 @@ class Drawn(Run):
     busy: Floats  # [ranks]
 
     def representatives(self, most: int = FEW) -> list[int]:
-        """Returns all ranks where they are few; of many the busiest, the idlest, the median, and
-        the first ranks of nodes, of nodes spread evenly where they are too many."""
+        """Returns all ranks if they are few, else the busiest, the idlest, the median, and the
+        first ranks of evenly spread nodes."""
         if self.ranks <= most:
             return list(range(self.ranks))
         order = np.argsort(self.busy, kind="stable")
@@ -74,7 +74,7 @@ class Drawn(Run):
         return sorted(chosen | set(firsts[spread].tolist()))
 
     def plot_timeline(self, axes: Axes = None, *, ranks: list[int] | None = None) -> Axes:
-        """Draws a row per rank: above what it computes, merges and waits for, below what it sends.
+        """Draws a row per rank: compute, merges and waits above, sends below.
 
         Of many ranks, some stand for all unless `ranks` are given.
         """
@@ -95,7 +95,7 @@ class Drawn(Run):
         return axes
 
     def plot_load(self, axes: Axes = None) -> Axes:
-        """Draws each rank's query-key pairs over the average."""
+        """Draws each rank's query-key pairs divided by the average."""
         axes = new_axes(axes)
         share = over_average(work_of(plans_of(self)))
         width = 0.8 if self.ranks <= GAPS else 1.0
@@ -118,7 +118,7 @@ class Drawn(Run):
         return axes
 
     def plot_traffic(self, axes: Axes = None) -> Axes:
-        """Draws the bytes from rank to rank, of many ranks from node to node, of all steps."""
+        """Draws the bytes from rank to rank, or from node to node if there are many ranks."""
         axes, table = new_axes(axes), traffic_of(plans_of(self))
         table, cell = by_nodes(table, self.ranks_per_node)
         end, unit = cell * len(table) - 0.5, _unit(table.max())

@@ -111,8 +111,8 @@ class Scenario(OneLine):
                 number("a factor", factor)
                 if not isinstance(ends, tuple) or len(ends) != 2:
                     raise TypeError(ends)
-        if twice := [(a, b) for a, b in links if a != b and (b, a) in links]:
-            raise RingloomError(f"link {name_of(twice[0])} is named twice, once from either end")
+        if repeats := [(a, b) for a, b in links if a != b and (b, a) in links]:
+            raise RingloomError(f"link {name_of(repeats[0])} is named twice, once from either end")
         with _reading("placement", self.placement):
             for place in self.placement or ():
                 whole("a place", place, -FARTHEST, FARTHEST)

@@ -7,18 +7,18 @@
     masked   as full, and the mask, which is made once for all heads and batch rows; so are windows
              where making a mask has a price: kernels that need one do not know windows
 
-A pair of a causal or a window call may be dearer than one of a full call; one before the diagonal
-of late queries is not, as kernels mask the tiles on the diagonal alone. The share of the traffic
-to memory (inputs and results, once each) that no products hide is added. For a square full call of
-S tokens the rate is TF(S) = Tmax S / (S + S_half), the curve that measurements
-follow: S_half pairs take as long as what a token moves, less where query heads share KV heads. For
-a causal call S_half comes out twice as large plus the width of a tile, the half-empty tiles on the
-diagonal, and so it is measured.
+A pair of a causal or a window call may cost more than a pair of a full call. Pairs before the
+diagonal of late queries do not, because kernels mask only the tiles on the diagonal. The share of
+the memory traffic (inputs and results, once each) that products do not hide is added. For a square
+full call of S tokens the rate is TF(S) = Tmax S / (S + S_half), the curve of measurements: S_half
+pairs take as long as the memory traffic of a token, less if query heads share KV heads. For a
+causal call S_half is twice as large, plus the width of a tile for the half-empty tiles on the
+diagonal, as measurements show.
 
 A kernel's work comes in blocks: per head and batch row one for each tile of rows, in the backward
-pass of columns. The chip runs so many at once, wave after wave, and a last wave that is not full
-leaves part of it `idle`. No call takes less than its traffic to memory, or than the host needs to
-prepare it.
+pass of columns. The chip runs them in waves, and a last wave that is not full leaves part of the
+chip `idle`. A call takes at least the time of its memory traffic, and the time in which the host
+prepares it.
 
 Few queries. Kernels may have a shorter tile for calls of fewer rows than a tile. Forward kernels of
 GPUs in 16 bit split the keys of a call whose blocks would not fill the chip, into tiles at most.
@@ -90,12 +90,12 @@ class Kernels:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """Everything that the counts of calls depend on, beside the workload."""
+        """All values on which the counts of calls depend, apart from the workload."""
         tiles = self.tile, self._short, self._flash
         return *tiles, self._skips, self.takes, self._mask, self._causal
 
     def blocks(self, rows: Any, columns: Any, heads: Any) -> Any:
-        """Counts the blocks per head of calls for some query heads."""
+        """Counts the kernel blocks per head of calls."""
         tq, tk = self.tile
         if self._pass == "backward":
             return -(-columns // tk)
@@ -103,11 +103,11 @@ class Kernels:
         return -(-rows * packed // tq) / packed
 
     def traffic(self, rows: Any, columns: Any) -> tuple[Any, Any]:
-        """Counts the bytes per query head of rows and of columns, inputs and results once each."""
+        """Returns the bytes per query head of rows and columns, each counted once."""
         return self._per_row * rows, self._per_column * columns
 
     def total(self, counts: Any, heads: Any) -> Any:
-        """Returns the seconds of calls in a row; `counts`: calls, pairs, blocks, traffic per head.
+        """Returns the seconds of calls in turn; `counts`: calls, pairs, blocks, traffic per head.
 
         Few query heads that share a KV head with others read all of it.
         """
@@ -126,15 +126,15 @@ class Kernels:
         return np.maximum(self.host * calls, self.launch * calls + np.maximum(work, moved))
 
     def _kv_heads(self, heads: Any) -> Any:
-        """Counts the KV heads of some query heads."""
+        """Counts the KV heads of query heads."""
         return -(-heads // self._work.group)
 
     def _packed(self, rows: Any, heads: Any) -> Any:
-        """Counts the heads whose rows are in one tile."""
+        """Counts the heads whose rows share a tile."""
         return np.where(self._flash & (rows == 1), heads / self._kv_heads(heads), 1)
 
     def height(self, rows: Any, heads: Any) -> Any:
-        """Counts the rows per head that calls of some rows compute, in whole tiles."""
+        """Counts the rows per head that calls compute, in whole tiles."""
         tq, short, packed = self.tile[0], self._short, self._packed(rows, heads)
         few = np.minimum(-(-rows * packed // short) * short / packed, tq)
         return np.where(rows < tq, few, -(-rows // tq) * tq)
@@ -145,7 +145,7 @@ class Kernels:
         return self.height(rows, heads) * (-(-columns // tk) * tk)
 
     def pairs(self, call: Call, heads: int) -> float:
-        """Counts pairs per head that a call costs, in those of a full one."""
+        """Returns the cost of a call in pairs per head of a full call."""
         rows, columns = len(call.rows), len(call.columns)
         if call.band is False:
             return float(self.full(rows, columns, heads))
@@ -158,7 +158,7 @@ class Kernels:
         return band_pairs((rows, columns), call.band, tile, self._skips) * self._causal
 
     def seconds(self, call: Call, heads: int) -> float:
-        """Returns the seconds of one call for some query heads, all batch rows together."""
+        """Returns the seconds of one call for its query heads and all batch rows."""
         size = len(call.rows), len(call.columns)
         pairs, blocks = self.pairs(call, heads), self.blocks(*size, heads)
         return float(self.total((1, pairs, blocks, *self.traffic(*size)), heads))

@@ -1,4 +1,4 @@
-"""Prices of a plan's attends and merges on some hardware: seconds, row by row.
+"""Seconds of a plan's attends and merges on some hardware, for each row.
 
 An attend takes its kernel calls (`ringloom.simulator.costs.kernels`) at 2 (head_dim + v_head_dim)
 flop per pair and head, 6 head_dim + 4 v_head_dim in the backward pass: those that a rectangle is
@@ -26,19 +26,19 @@ KEPT = "_rectangles"
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """The prices of one plan's rows on one hardware."""
+    """The costs of one plan's rows on one hardware, in seconds."""
 
     plan: Plan
     hardware: Hardware
 
     @cached_property  # every step asks again: benchmarks/bench_scale.py
     def kernels(self) -> Kernels:
-        """The prices of one kernel call."""
+        """The costs of kernel calls."""
         return Kernels(self.hardware, self.plan.workload, self.plan.pass_)
 
     @cached_property
     def rectangles(self) -> Rectangles:
-        """The kernel calls of every row, kept on the plan for all kernels that cut alike."""
+        """The kernel calls of every row, cached on the plan for kernels that cut the same way."""
         known, form = vars(self.plan).setdefault(KEPT, {}), self.kernels.form
         if form not in known:
             known[form] = Rectangles(self.plan, self.kernels)
@@ -58,7 +58,7 @@ class Costs:
         return seconds
 
     def per_block(self, event: Event) -> dict[str, Floats]:
-        """Per accumulator, seconds to add or merge what is new of each block, 0 for block -1."""
+        """Returns by accumulator the seconds to add or merge each block; 0 for block -1."""
         names = ACCUMULATORS[self.plan.pass_]
         sides = map(self.plan.side, names)
         tokens = (np.append(side.sizes * side.head_counts, 0) for side in sides)
@@ -70,11 +70,11 @@ class Costs:
 
     @property
     def copying(self) -> float:
-        """Seconds per byte of an all-to-all of heads, of those that come and those that stay."""
+        """Seconds per byte of copying heads in an all-to-all, received or local."""
         return float(sum(term(self) for term in terms("exchange")))
 
     def incast(self, move: Move) -> Floats:
-        """Returns how long messages of an all-to-all take, relative to others: float64 [rows]."""
+        """Returns the factor on the time of messages in an all-to-all: float64 [rows]."""
         src, dst = (ranks // self.hardware.ranks_per_node for ranks in (move.src, move.dst))
         return np.where(src != dst, self.hardware.option("inter.incast"), 1.0)
 
@@ -85,5 +85,5 @@ class Costs:
 
 
 def attend_price(hardware: Hardware | str | Path) -> Callable[[Plan], Costs]:
-    """Returns what tells `rl.by_rows` the seconds of a plan's attends on some hardware."""
+    """Returns a function that prices a plan's attends on some hardware, for `rl.by_rows`."""
     return partial(Costs, hardware=find_hardware(hardware))

@@ -1,9 +1,8 @@
-"""The kernel calls of a plan's rectangles: how many, how much work, how much merged in between.
+"""The kernel calls of a plan's rectangles: their number, their work, and the merges between them.
 
-Rectangles are cut into calls as programs cut them (`ringloom.planner.kernel_calls`); those that are
-alike but for a shift, under a mask that only looks at distances, are cut once. Where rectangles are
-so many that cutting each would take minutes, those left are not cut: each counts as one full call
-of as many pairs as its mask allows.
+Rectangles are cut into calls as in programs (`ringloom.planner.kernel_calls`). Rectangles that
+differ only by a shift, under a mask of distances, are cut once. If cutting all of them would take
+minutes, the rest are not cut: each counts as one full call with the pairs that its mask allows.
 """
 
 from typing import NamedTuple
@@ -37,7 +36,7 @@ class Cut(NamedTuple):
 
 
 class Rectangles:
-    """The rectangles of one plan, and the cuts of those that were asked for so far."""
+    """The rectangles of one plan, and the cuts that are cached so far."""
 
     def __init__(self, plan: Plan, kernels: Kernels) -> None:
         self._kernels, self._work = kernels, 0
@@ -70,7 +69,7 @@ class Rectangles:
         return cuts
 
     def _full(self, node: Attend) -> NDArray[np.bool_]:
-        """Returns which rows are one full call: [rows]."""
+        """Returns True for rows that are one full call: [rows]."""
         full = self.tiles.full(node)
         for blocks, interleaved in zip((node.q, node.kv), self._interleaved, strict=True):
             if interleaved:
@@ -112,7 +111,7 @@ class Rectangles:
 
 
 def _interleave(first: Numbers, last: Numbers) -> bool:
-    """True if any two sets have positions in between each other's."""
+    """Returns True if the positions of any two sets interleave."""
     kept = np.flatnonzero(first <= last)
     order = kept[np.argsort(first[kept])]
     return bool((last[order][:-1] >= first[order][1:]).any())

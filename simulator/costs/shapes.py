@@ -1,4 +1,4 @@
-"""Numbers for tiles that are equal but for a shift, so that one of them stands for all."""
+"""Numbers of tile shapes: tiles that differ only by a shift have the same number."""
 
 from dataclasses import dataclass
 

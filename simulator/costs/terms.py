@@ -1,4 +1,4 @@
-"""Cost terms: each is one function, registered by `term`, with the constant that it brings along.
+"""Cost terms: each is one function, registered by `term` with the constant that it reads.
 
 attend     term(costs, node)     seconds of each row of an attend beside its kernel calls: [rows]
 add        term(costs, tensor)   seconds per token and head of adding a kernel's result to an
@@ -50,7 +50,7 @@ def terms(event: Event) -> list[Seconds]:
 
 @term("prologue")
 def row_sums(costs: Any) -> NDArray[np.float64]:
-    """Sums dO * O by rows before a backward pass: both are read, a number per row is written."""
+    """Prices the row sums of dO * O before a backward pass: two reads, one number written."""
     seconds = np.zeros(costs.plan.ranks)
     if costs.plan.pass_ == "backward":
         traffic = 2 * costs.plan.block_bytes("DOUT") + costs.plan.block_bytes("STATS") // 2
@@ -61,14 +61,14 @@ def row_sums(costs: Any) -> NDArray[np.float64]:
 
 @term("exchange")
 def pack(costs: Any) -> float:
-    """Reads and write all before it is sent, in the order of the ranks, and again as it arrived."""
+    """Prices packing and unpacking: all bytes are read and written before sending and after."""
     seconds: float = 4 / costs.hardware["memory.bandwidth"]
     return seconds
 
 
 @term("add")
 def add_result(costs: Any, tensor: str) -> float:
-    """Reads a partial result as the kernel wrote it, read and write the accumulator."""
+    """Prices reading a partial result, and reading and writing the accumulator."""
     work, kind = costs.plan.workload, TENSORS[tensor]
     narrow = kind.elements(work) * DTYPES[work.dtype]
     narrow += kind.scalars * max(4, DTYPES[work.dtype])
@@ -77,12 +77,12 @@ def add_result(costs: Any, tensor: str) -> float:
 
 @term("merge", "attention.merge", RATIO, default=1.0)
 def merge_arrival(costs: Any, tensor: str) -> float:
-    """Traffic of merging two partial results, relative to a fused kernel."""
+    """Prices a merge by its memory traffic, relative to a fused kernel."""
     return _traffic(costs, tensor, TENSORS[tensor].bytes_per_token(costs.plan.workload))
 
 
 def _traffic(costs: Any, tensor: str, read: int) -> float:
-    """Returns seconds in which the memory reads a part and an accumulator and writes the latter.
+    """Returns the seconds to read a part and an accumulator, and to write the accumulator.
 
     Where nothing fuses them several kernels do that, and take `attention.merge` times as long.
     """

@@ -1,4 +1,4 @@
-"""Constants from measurements: least squares on relative errors, numpy alone.
+"""Fits constants to measurements by least squares on relative errors.
 
     alpha-beta    seconds = alpha + bytes / bandwidth
     curve         TF(S)   = Tmax S / (S + S_half)
@@ -35,7 +35,7 @@ HALVES = (0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Fitted constants by name, and what they make of each measured value."""
+    """Fitted constants by name, and their prediction of each measured value."""
 
     form: str
     constants: dict[str, float]
@@ -80,7 +80,7 @@ def positive(columns: Floats, values: Floats, weights: Floats | None = None) -> 
 
 
 def robust(columns: Floats, values: Floats) -> Floats:
-    """Returns x >= 0 with the least sum of absolute errors: a disturbed row matters little."""
+    """Returns x >= 0 with the least sum of absolute errors, which outliers change little."""
     x = positive(columns, values)
     for _ in range(ROUNDS):
         error = np.abs(columns @ x / values - 1)
@@ -89,7 +89,7 @@ def robust(columns: Floats, values: Floats) -> Floats:
 
 
 def fit_link(size: Sequence[float], seconds: Sequence[float]) -> Fit:
-    """Fits alpha [s] and bandwidth [bytes/s] to messages of some bytes."""
+    """Fits alpha [s] and bandwidth [bytes/s] to the times of messages."""
     n, t = _rows(size, seconds)
     alpha, beta = positive(np.stack([np.ones_like(n), n], axis=1), t)
     if not beta:
@@ -127,7 +127,7 @@ def _rows(first: Sequence[float], second: Sequence[float]) -> tuple[Floats, Floa
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One kind of kernel call and how many seconds it took."""
+    """One kind of kernel call, and its measured seconds."""
 
     pass_: Pass
     rows: int
@@ -159,7 +159,7 @@ def fit_kernel(
     tile: Tile = (1, 1),
     skips: Sequence[Tile] = SKIPS,
 ) -> Kernel:
-    """Fits the constants of one pass's kernels; raises RingloomError where calls are too few."""
+    """Fits the constants of one pass's kernels; raises RingloomError for too few calls."""
     calls = [call for call in calls if call.pass_ == pass_]
     if len(calls) < 4 or not any(call.kind == "full" for call in calls):
         raise RingloomError(f"{len(calls)} timed calls do not tell what {pass_} kernels cost")
@@ -181,20 +181,20 @@ def fit_kernel(
 
 
 def _flop(calls: Sequence[Timed], pass_: Pass, half: int) -> Floats:
-    """Returns per call the flop of a pair of all heads, and what its scores cost, in flop."""
+    """Returns for each call the flop of a pair of all heads, and the cost of its scores."""
     dims = [(call.heads, call.head_dim + half) for call in calls]
     return np.array([heads * flop_per_pair(pass_, dim, dim) for heads, dim in dims])
 
 
 def _traffic(call: Timed) -> float:
-    """Counts the bytes that a call reads and writes, inputs and results once each."""
+    """Returns the bytes that a call reads and writes, counting inputs and results once."""
     work = Workload(seq=1, heads=1, head_dim=call.head_dim, dtype=call.dtype)
     query, key = traffic_per_token(call.pass_, work)
     return call.heads * (query * call.rows + key * call.columns)
 
 
 def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
-    """Returns per call 1, its pairs, full and causal, its bytes, and the pairs of its mask."""
+    """Returns for each call 1, its full and causal pairs, its bytes, and its masked pairs."""
     columns = np.zeros((len(calls), 5))
     tq, tk = tile
     for row, call in zip(columns, calls, strict=True):
@@ -208,7 +208,7 @@ def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
 
 
 def _kernel(pass_: Pass, known: Mapping[str, int], columns: Floats, seconds: Floats) -> Kernel:
-    """Fits what is linear, beside the constants that are known."""
+    """Fits the linear constants, given the others."""
     used = columns.any(axis=0)
     x = np.zeros(columns.shape[1])
     x[used] = robust(columns[:, used], seconds)
@@ -231,7 +231,7 @@ def measured_hardware(
     kernels: Mapping[Pass, Kernel],
     tile: Tile,
 ) -> Hardware:
-    """Returns the hardware of kernels that were fitted, and of constants measured beside them.
+    """Returns the hardware of fitted kernels and other measured constants.
 
     `note` says where and when calls with inputs of `dtype` were timed; `tile` is what the fit
     assumed.

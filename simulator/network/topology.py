@@ -111,7 +111,7 @@ def _check(where: str, link: dict[str, Any]) -> None:
         given = link.get(key, None if key == "bandwidth" else 0.0)
         value = number(f"{where}: {key}", given)
         if value < 0 or (key == "bandwidth" and not value) or (key == "share" and value >= 1):
-            raise RingloomError(f"{where}: {key} = {value:g} makes no sense")
+            raise RingloomError(f"{where}: {key} = {value:g} is invalid")
 
 
 # ---- kinds
