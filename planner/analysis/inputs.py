@@ -58,7 +58,7 @@ def _absent(plan: Plan, tensor: str, copies: Copies, ready: Table) -> Iterator[P
             if early.any():
                 at = tuple(np.argwhere(early)[0])
                 does = f"attends {tensor}" if to is None else f"sends {tensor} to rank {to[at[0]]}"
-                when = f"arrives there only for step {since[at]}"
+                when = f"is readable there only from step {since[at]}"
                 when = when if since[at] < never else "never arrives there"
                 yield PlanError(
                     f"step {number}: rank {rank[at[0]]} {does}, but block {blocks[at]} {when}"

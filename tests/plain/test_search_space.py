@@ -246,7 +246,7 @@ def test_a_schedule_with_a_layout_of_its_own_is_refused_where_the_layout_is_fixe
 
 
 def test_stripes_are_not_cut_into_found_plans() -> None:
-    with pytest.raises(PlanError, match="runs of tokens"):
+    with pytest.raises(PlanError, match="stripes of tokens"):
         build(Recipe(Found("striped")), workload("full"), 4, "forward", prices(4))
 
 

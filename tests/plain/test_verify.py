@@ -62,7 +62,7 @@ def made(plan: Plan) -> tuple[object, object]:
         ),
         (
             with_step(RING, 0, attending(Attend([0], [[0]], [[1]]))),
-            "step 0: rank 0 attends KV, but block 1 arrives there only for step 2",
+            "step 0: rank 0 attends KV, but block 1 is readable there only from step 2",
         ),
         (
             with_step(RING, 1, adding(Move(KV, [[0]], [0], [1]))),
@@ -193,7 +193,7 @@ def test_statistics_are_made_of_out_that_is_held_once_dout_is_there() -> None:
 
     verify(sent_in(Step((own,), (dout,)), Step((), (stats,))))
     with pytest.raises(
-        PlanError, match="step 0: rank 1 sends STATS to rank 2, but block 0 is there"
+        PlanError, match="step 0: rank 1 sends STATS to rank 2, but block 0 is readable there"
     ):
         verify(sent_in(Step((own,), (dout, stats))))
 
