@@ -64,7 +64,7 @@ def lower(rows: Expansion, kept: Kept | None = None, padded: bool = False) -> Pr
 
 
 class _Lowering:
-    """One pass as it is lowered; `defined` are the registers that have a value by now."""
+    """State while lowering one pass; `defined` are the registers with a value so far."""
 
     def __init__(self, rows: Expansion, kept: Kept, padded: bool) -> None:
         sizes = [*(rows.plan.partition.side(side).sizes for side in rows.values)]

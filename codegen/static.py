@@ -43,7 +43,7 @@ def _static(op: Op, program: Program) -> Op:
 
 
 def _fixed(part: Slice, on: Flags, where: Ints, program: Program) -> Slice:
-    """A slice as it is on some ranks."""
+    """Returns a slice with its values on some ranks."""
     if part.pieces is None:
         return part
     low, high = (int(e.at(0, where)[on][0]) for e in part.pieces)

@@ -16,7 +16,7 @@ Left out of a text:
 * its docstring;
 * of parts, stand-ins for constants: `CAPITALS = value` above the first function or class;
 * imports of `codegen.*`: a part imports from other parts what the program has them define.
-A constant of the part itself stands below its first definition, or has a lower-case name.
+A constant of the part itself must follow its first definition, or have a lower-case name.
 
 A comment directly above a definition belongs to it. A comment `# ---- Title` that stands alone
 begins a section, and is kept if anything below it is; other comments between definitions are not.
@@ -60,7 +60,7 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 class Piece:
     """A top-level statement with the comments above it: what it defines, and what it uses.
 
-    `owner` is what it is registered on, "" for itself. `heading` is the section it stands in, and
+    `owner` is the name it is registered on, or "". `heading` is the section it belongs to, and
     `gap` the blank lines above it.
     """
 

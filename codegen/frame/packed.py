@@ -1,4 +1,4 @@
-"""Data of a program: printed as it is, or compressed if it is long; `unpacked` gives that back."""
+"""Data of a program: printed directly, or compressed if long; `unpacked` restores it."""
 
 import base64
 import json
@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Collection
 from typing import Any
 
-LINES = 60  # of data that is printed as it is
+LINES = 60  # most lines of data that is printed directly
 LONG = 2000  # characters of data that is compressed
 PIECE = 80  # characters of a text that is printed in pieces
 
@@ -17,7 +17,7 @@ def unpacked(text: str) -> Any:
 
 
 def assigned(name: str, value: Collection[object], text: str = "") -> str:
-    """The assignment of data as it is, or as this text; if it is long, as compressed JSON."""
+    """Prints the assignment of data, by default its repr; compressed JSON if long."""
     code = _json(value)
     if len(value) > LINES or len(code) > LONG:
         return _compressed(name, code)

@@ -60,7 +60,7 @@ def function(program: Program) -> list[Part]:
 def kernels(platform: str) -> list[Part]:
     """The parts that define `attend`, `attend_tile`, their backward passes and `merge`.
 
-    platform: tpu, gpu or cpu, whose kernels alone stand in the program then, or all.
+    platform: tpu, gpu or cpu, to include only its kernels, or all.
     """
     every = "tpu", "gpu", "cpu"
     names = (f"kernels_{name}" for name in (every if platform == "all" else (platform,)))

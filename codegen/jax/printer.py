@@ -144,7 +144,7 @@ class Printer(Operands):
         return bool(tests) and not self.rolling and tests == steps_of(tests)
 
     def chosen(self, op: Choose) -> str:
-        """lax.cond(...) of all cases; the last one may leave what it changes as it is."""
+        """Prints lax.cond(...) of all cases; the last one may leave values unchanged."""
         targets = writes(op)
         if any(writes(case) != targets for _, case in op.cases):
             raise PlanError("cases change different values")
@@ -185,7 +185,7 @@ class Printer(Operands):
             case Choose():
                 return self.chosen(op)
             case For() | At():
-                raise PlanError("a loop stands in a case")
+                raise PlanError("a case contains a loop")
             case _:
                 assert_never(op)
 
@@ -235,7 +235,7 @@ class Printer(Operands):
         return f"with_{which}heads({into}, {total}, {self.slice_of_heads(op.into)})"
 
     def attended(self, op: Attend) -> list[str]:
-        """Tiles are told where pieces end, whose kernels take no mask."""
+        """Prints the piece size for tiles, since kernels for pieces take no mask."""
         if op.kind != "tiles" or not self.form.runs:
             return super().attended(op)
         self.used.add("piece")

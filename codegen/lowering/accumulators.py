@@ -137,7 +137,7 @@ def destination(rows: Expansion, s: Delivery) -> Slice:
 
 
 def _before(e: Expr, steps: int) -> Expr:
-    """Returns a number as it was so many steps ago."""
+    """Returns the value of a number this many steps earlier."""
     if e.period == 1:
         return replace(e, constant=e.constant - e.step * steps)
     return replace(e, phase=e.phase + steps)

@@ -215,7 +215,7 @@ def banded(rows: Run, columns: Run, lo: int, hi: int, takes: Takes) -> Iterator[
 
 
 def _strips(rows: range, columns: range, lo: int, hi: int) -> Iterator[Call]:
-    """Cuts a window into strips of as many rows as it is wide."""
+    """Cuts a window into strips whose height is the window's width."""
     for top in range(0, len(rows), step := max(STRIP, hi - lo + 1)):
         part, left = rows[top : top + step], max(0, top + lo)
         ahead = top - left

@@ -93,7 +93,7 @@ def _name(cut: Cut, t: int) -> tuple[str, int]:
 
 
 def _use(record: Record, cut: Cut) -> tuple[str, ...]:
-    """Returns what a cut is for: ages are told apart by that."""
+    """Returns the use of a cut, by which ages are kept apart."""
     return cut.role, *record.key[1]
 
 

@@ -121,7 +121,7 @@ class Clusters:
         return [Cluster(run, items, parts, True) for run, items in each]
 
     def clusters(self, items: list[Record], alike: bool, apart: bool) -> list[Cluster] | None:
-        """A cluster per run of steps, of slices that are `alike`, of kinds that are told apart."""
+        """Returns a cluster per run of steps; `alike`: of equal slices, `apart`: by kind."""
         groups = defaultdict[tuple[Slices, int], list[Record]](list)
         for item in items:
             slices = tuple(constant(cut) for cut in item.cuts) if alike else ()

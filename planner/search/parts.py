@@ -4,7 +4,7 @@ edges    queries that fully see the same keys share one full call; partial pairs
          their own
 whole    everything that a rank computes is one rectangle
 packed   queries that see the same keys, fully or not, form a group; a rectangle has several groups
-         as long as it is cut run by run: the host prepares calls while the first ones run
+         while it can be cut run by run: the host prepares calls while the first ones run
 """
 
 from collections import defaultdict

@@ -108,7 +108,7 @@ def test_unknown_targets_and_idle_options_are_refused(
 
 def test_tables_of_another_mask_than_the_plan_s_are_those_of_jax_alone() -> None:
     full = rl.plan("zigzag", replace(WORK, mask=rl.Full()), 4, pass_="both")
-    with pytest.raises(rl.PlanError, match="plans for torch have a mask of their own: plan under"):
+    with pytest.raises(rl.PlanError, match="plans for torch have their own mask: plan with mask"):
         rl.mask_tables(full, "torch", mask=rl.Causal())
     own, causal = (rl.mask_tables(full, "jax", mask=mask) for mask in (None, rl.Causal()))
     assert own.keys() == causal.keys()

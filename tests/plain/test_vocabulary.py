@@ -113,9 +113,20 @@ def private_words(path: str, tree: ast.Module) -> Complaints:
     ]
 
 
+def constructions(path: str, tree: ast.Module) -> Complaints:
+    """Docstrings and messages with constructions that were removed."""
+    return [
+        f"{path}:{line} says {match[0]!r}"
+        for line, text in words(tree)
+        if (match := CONSTRUCTIONS.search(re.sub("stands? for", "", text)))  # as names may
+    ]
+
+
 RULES: list[Rule] = [vague_locals, whose_locals, questions, private_words]
 FOLDERS: dict[str, list[Rule]] = {
     **dict.fromkeys((*PACKAGES, "benchmarks", "docs", "tests"), RULES),
+    "planner": [*RULES, constructions],
+    "codegen": [*RULES, constructions],
     "simulator": [*RULES, nouns],
     "runtimes": [*RULES, nouns],
 }
@@ -185,6 +196,8 @@ def test_a_construction_is_seen_in_prose_and_not_in_code() -> None:
         (questions, 'def f():\n    """Whether it is."""', "opens with Whether"),
         (questions, 'class A:\n    """How it is."""', "opens with How"),
         (nouns, 'def f():\n    """The sum of it."""', "opens with The"),
+        (constructions, '"""It holds for any length."""', "It holds for"),
+        (constructions, "raise E(f'{n} ranks, of which none owns it')", "of which none"),
         (private_words, "def check_handovers(): ...", "partial-sum transfer"),
         (private_words, "x = f'rank {r} hands over {b}'", "partial-sum transfer"),
         (private_words, '"""A comparator of it."""', "baseline"),
@@ -198,7 +211,7 @@ def test_a_private_word_is_seen(rule: Rule, text: str, said: str) -> None:
     assert said in " ".join(rule("a.py", ast.parse(text)))
 
 
-@pytest.mark.parametrize("rule", [*RULES, nouns])
+@pytest.mark.parametrize("rule", [*RULES, nouns, constructions])
 def test_plain_words_are_no_complaint(rule: Rule) -> None:
     text = '"""Returns the hand of an overseer; some rows are found."""\nfoundation = ideals = 1'
     assert rule("a.py", ast.parse(text)) == []

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def missing(*_: Any, **_named: Any) -> Any:
-    """Stands for all of them where a part is imported alone."""
+    """Replaces all of them if a part is imported alone."""
     raise NotImplementedError
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def missing(*_: Any, **_named: Any) -> Any:
-    """Stands for all of them where a part is imported alone."""
+    """Replaces all of them if a part is imported alone."""
     raise NotImplementedError
 
 
