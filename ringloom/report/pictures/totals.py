@@ -65,7 +65,7 @@ class LoadPicture:
         """Draws the pairs of each rank, on a scale from 0 to `high` times the average."""
         ranks, shares = np.arange(len(work)), over_average(work)
         self.source.data = {"rank": ranks, "share": shares, "pairs": work}
-        labelled = ranks if len(work) <= LABELLED else np.array([shares.argmax()])
+        labelled = ranks if len(work) <= LABELLED else ranks[:0]
         words = [times(share) for share in shares[labelled]]
         self.numbers.data = {"rank": labelled, "share": shares[labelled], "words": words}
         few = len(work) <= GAPS
