@@ -66,9 +66,9 @@ def tiny_chunks(plan: dict[str, Any]) -> None:
             one_run,
             "the runs of a plan stand for 268435455 numbers: more than the limit of 16777216",
         ),
-        (many_ranks, "32768 ranks x 32768 ranks: more than the 67108864"),
-        (wide_rectangles, "tiles in rectangles: more than the 67108864"),
-        (many_blocks, "50000 query blocks x 50000 KV blocks: more than the 67108864"),
+        (many_ranks, "32768 ranks x 32768 ranks: more than the limit of 67108864"),
+        (wide_rectangles, "tiles in rectangles: more than the limit of 67108864"),
+        (many_blocks, "50000 query blocks x 50000 KV blocks: more than the limit of 67108864"),
         (tiny_chunks, "chunks:1 cuts 2147483647 tokens into 2147483647 chunks, more than 1048576"),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_plan_file_asks_for_no_more_than_it_may(
 
 def test_a_plan_of_too_many_ranks_for_its_tables_is_refused_in_python_too() -> None:
     plan = rl.plan("ring", WORK, 4)
-    with pytest.raises(rl.PlanError, match="32768 ranks x 32768 ranks is more than the 268435456"):
+    with pytest.raises(rl.PlanError, match="x 32768 ranks exceed the limit of 268435456"):
         rl.Plan(
             **{name: getattr(plan, name) for name in plan.__dataclass_fields__} | {"ranks": 32768}
         )
