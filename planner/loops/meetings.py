@@ -1,4 +1,4 @@
-"""Meetings: the rectangles of one value of queries and one of keys in a step."""
+"""Meetings: the rectangles of a value of queries and a value of keys in one step."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -16,7 +16,7 @@ from ringloom.planner.loops.values import same
 def split_by_value(
     tiles: Tiles, attend: Attend, q_of: Ints, kv_of: Ints
 ) -> Iterator[tuple[int, int, Attend]]:
-    """Rectangles by the value that each block is of, -1 for none, without what is dead."""
+    """Yields rectangles split by the values of their blocks (-1: none), without dead blocks."""
     many_q, many_kv = (distinct(of[of >= 0]).tolist() for of in (q_of, kv_of))
     for q in many_q:
         for kv in many_kv:
@@ -29,7 +29,7 @@ def split_by_value(
 
 
 class Meeting:
-    """All rectangles of two values; one per rank where that is all that a mask leaves of both."""
+    """All rectangles of two values; joined to one per rank if they cover all allowed pairs."""
 
     def __init__(self, tiles: Tiles, q: Value, kv: Value, attend: Attend) -> None:
         self.tiles, self.q, self.kv, self.attend = tiles, q, kv, attend
@@ -38,7 +38,7 @@ class Meeting:
 
     @cached_property
     def everything(self) -> Attend | None:
-        """All that the mask leaves of both, on all ranks; None where heads are attended apart."""
+        """All allowed pairs of both values, on all ranks; None if heads are attended separately."""
         if any(value.heads > 1 for value in (self.q, self.kv)):
             return None
         tables = (value.table.reshape(len(value.table), -1) for value in (self.q, self.kv))
@@ -46,7 +46,7 @@ class Meeting:
 
     @cached_property
     def complete(self) -> bool:
-        """True if the mask leaves no other pair of both values on ranks that attend."""
+        """True if the rectangles cover all allowed pairs of both values on ranks that attend."""
         rows = self.attend
         if self.everything is None or has_duplicates(rows.rank.astype(np.intp)):
             return False
@@ -56,20 +56,20 @@ class Meeting:
 
     @property
     def idle(self) -> Ints:
-        """The ranks that have both, but none of their pairs is left."""
+        """The ranks that have both values, but no allowed pair."""
         here = [(value.table >= 0).any(axis=(1, 2)) for value in (self.q, self.kv)]
         assert self.everything
         return np.setdiff1d(np.flatnonzero(here[0] & here[1]), self.everything.rank)
 
     @property
     def _left(self) -> Attend:
-        """All that the mask leaves of both on ranks that attend."""
+        """All allowed pairs of both values on ranks that attend."""
         assert self.everything
         return self.everything.only(np.isin(self.everything.rank, self.attend.rank))
 
     @property
     def _all_there(self) -> bool:
-        """True if the rectangles have as many pairs of blocks as both values."""
+        """True if the rectangles have all allowed pairs of blocks of both values."""
         if self.everything is None:
             return False
         left, pairs = (live_pairs(self.tiles, rows) for rows in (self._left, self.attend))
@@ -77,7 +77,7 @@ class Meeting:
 
 
 def live_pairs(tiles: Tiles, attend: Attend) -> Ints:
-    """One number for each rank and pair of blocks that a mask leaves, ascending."""
+    """Returns one number per rank and live pair of blocks, ascending."""
     q, kv = attend.q[:, :, None], attend.kv[:, None, :]
     sides = tiles.partition
     codes = (attend.rank.astype(np.int64)[:, None, None] * len(sides.q) + q) * len(sides.kv) + kv

@@ -1,7 +1,7 @@
-"""Names: what a person would call the values that records read, and how old they are.
+"""Names and ages of the values that records read.
 
-What a chain of sends starts from takes the chain's name: `A = own` at its first step, so that
-later steps and the first one read alike.
+The value that starts a chain of sends takes the chain's name: `A = own` at its first step, so that
+the first step reads like the later ones.
 """
 
 from collections import defaultdict
@@ -16,9 +16,9 @@ from ringloom.planner.loops.walk import Key, Reading, Record
 
 
 class Group(NamedTuple):
-    """Records that may become one statement: they do the same with values of the same names.
+    """Records that may become one statement: they use values of the same names in the same way.
 
-    `uses` are what each value is read for, its name and its age.
+    `uses`: the role, name and age of each value.
     """
 
     key: Key
@@ -62,9 +62,9 @@ class Naming:
         self.starts.append(Start(When(t, t), name, record.key[1], part))
 
     def groups(self) -> Iterator[tuple[Group, list[Record]]]:
-        """Yields the records that do the same with values of the same names and ages.
+        """Yields the records that use values of the same names and ages in the same way.
 
-        Their cuts are of named values, perhaps of slices of these.
+        Their cuts refer to named values, or to slices of them.
         """
         table = defaultdict[Group, list[Record]](list)
         for record in self.reading.records:
@@ -77,7 +77,7 @@ class Naming:
         yield from table.items()
 
     def _named(self, record: Record, cut: Cut) -> tuple[str, int, Cut]:
-        """The name and age of a value, by the chain that it starts if that is read so elsewhere."""
+        """Returns name and age of a value, preferring the chain that it starts if others do."""
         near = sorted(self.lags[_use(record, cut)])
         if cut.role == "send":
             near = [(record.key[0], 0), *near]  # its own chain first
@@ -98,7 +98,7 @@ def _use(record: Record, cut: Cut) -> tuple[str, ...]:
 
 
 def _inside(cut: Cut, whole: Cut) -> Cut | None:
-    """A cut of a value as one of a slice of it, if it lies in there."""
+    """Returns a cut relative to a slice of the value, or None if it exceeds the slice."""
     if all(whole.whole):
         return cut
     (a, b, c, d), (first, last, low, high) = cut.ends, whole.ends
@@ -110,7 +110,7 @@ def _inside(cut: Cut, whole: Cut) -> Cut | None:
 
 
 def constant(cut: Cut) -> tuple[Ends | None, Ends | None]:
-    """The pieces and heads of a cut; None for all of them."""
+    """Returns the pieces and heads of a cut; None for all."""
     a, b, c, d = map(Expr, cut.ends)
     pieces, heads = cut.whole
     return None if pieces else (a, b), None if heads else (c, d)

@@ -1,4 +1,4 @@
-"""groups(plan)   which pieces of a rank travel together: those that no message tells apart.
+"""groups(plan)   groups the pieces of a rank that always travel together.
 
     A <- send KV A[0] ...                    A <- send KV A ...         own[0] as it goes around
     attend own x A + B, other          -->   attend own x A, other      for each value
@@ -19,13 +19,13 @@ Groups = dict[str, Ints]  # by side, the group of each block; none where all tra
 
 
 def groups(plan: Plan) -> Groups:
-    """The groups of pieces, for sides of which messages tell any apart."""
+    """Returns the groups of pieces, for sides with more than one group."""
     made = {side: _groups(plan, side) for side in ("q", "kv")}
     return {side: of for side, of in made.items() if of.any()}
 
 
 def _groups(plan: Plan, side: str) -> Ints:
-    """The group of each block: pieces of which every message takes all, or none."""
+    """Returns the group of each block: pieces of which every message has all or none."""
     pieces = _pieces(plan, side)
     many = int(pieces.max(initial=0)) + 1
     together = [frozenset(range(many))]
@@ -39,7 +39,7 @@ def _groups(plan: Plan, side: str) -> Ints:
 
 
 def _pieces(plan: Plan, side: str) -> Ints:
-    """Which piece of its owner each block is."""
+    """Returns the index of each block's piece on its owner."""
     blocks = plan.partition.side(side)
     table = pack(plan.ranks, blocks, blocks.owners, np.arange(len(blocks))[:, None])
     rank, piece, head = np.nonzero(table >= 0)
@@ -49,7 +49,7 @@ def _pieces(plan: Plan, side: str) -> Ints:
 
 
 def _pieces_per_message(plan: Plan, side: str, pieces: Ints, many: int) -> Iterator[frozenset[int]]:
-    """The pieces in each message, but for those that have all."""
+    """Yields the pieces in each message, except for messages with all pieces."""
     for move in (move for _, move in plan.moves() if move.side == side):
         present = np.zeros((len(move), many + 1), np.bool_)
         np.put_along_axis(present, np.where(move.blocks < 0, many, pieces[move.blocks]), True, 1)

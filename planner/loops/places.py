@@ -1,8 +1,8 @@
-"""Places: of which value, and where in it, each rank's copy of each block is.
+"""Places: the value, and the slot in it, of each rank's copy of each block.
 
-A value is what arrived at one time under one name: its table [ranks, pieces, heads] of blocks.
-Recovery asks for places; expansion reads values by name.
-The places of a side are one number per rank and block, value x room + slot; -1 for "not here".
+A value is everything that arrived in one step under one name: a table [ranks, pieces, heads] of
+blocks. Recovery looks up places; expansion reads values by name. The places of a side are one
+number per rank and block, value x room + slot; -1 if the rank has no copy.
 """
 
 from collections import defaultdict
@@ -18,14 +18,14 @@ from ringloom.planner.loops.values import Bools, pack
 from ringloom.planner.partitions import Side
 
 ABSENT = np.int32(-(1 << 30))  # the place of no block
-RUNS = 6  # slices of one rectangle or message
+RUNS = 6  # most slices of one rectangle or message
 
 Role = Literal["q", "kv", "send", "into"]
 
 
 @dataclass(eq=False)
 class Value:
-    """A name's blocks; `born` is the first step in which it can be read, None: it stays."""
+    """The blocks of a name; `born`: the first step in which it is readable, None if permanent."""
 
     name: str
     born: int | None
@@ -36,19 +36,19 @@ class Value:
 
     @property
     def heads(self) -> int:
-        """The most slices of heads that a rank has of it."""
+        """The largest number of head slices on a rank."""
         return int((self.table >= 0).any(axis=1).sum(axis=1).max())
 
     def age(self, t: int) -> int:
-        """The steps that it has been there for in step t, 0 where it stays."""
+        """Returns its age in steps at step t; 0 if it is permanent."""
         return 0 if self.born is None else t - self.born
 
 
 class Cut(NamedTuple):
     """The slice of a value that rows read: `ends` are first and last piece, first and last head.
 
-    `whole` says of pieces and of heads that these are all. `role` is what it is read for: as q or
-    kv of a rectangle, to be sent, or as what sums are added into.
+    `whole`: whether it has all pieces, and all heads. `role`: read as q or kv of a rectangle, to be
+    sent, or as the value that sums are added into.
     """
 
     role: Role
@@ -62,7 +62,7 @@ Asked = tuple[Role, "Values", Ints, Ints]  # role, values of a side, rank [n], b
 
 
 class Values:
-    """The values of one side; if `placed`, also where each block is."""
+    """The values of one side; if `placed`, also the place of each block."""
 
     def __init__(self, ranks: int, side: Side, placed: bool) -> None:
         self.ranks, self.side, self.placed = ranks, side, placed
@@ -74,7 +74,7 @@ class Values:
         self.code[:, -1] = ABSENT  # what block -1 finds
 
     def add(self, name: str, born: int | None, rank: Ints, blocks: Ints) -> None:
-        """A new value of these blocks [n, w] on these ranks [n]; the last one has a block."""
+        """Adds a value of blocks [n, w] on ranks [n]; it takes over the places of its blocks."""
         value = Value(name, born, pack(self.ranks, self.side, rank, blocks))
         self.values.append(value)
         self.named[name, born] = value
@@ -89,7 +89,7 @@ class Values:
         value.counts = np.stack(counts, dtype=np.int32)
 
     def places(self, rank: Ints, blocks: Ints) -> Ints:
-        """Where rows (rank [n], blocks [n, w]) have their blocks: [w, n]; PlanError for nowhere."""
+        """Returns the places of blocks [n, w] on ranks [n]: [w, n]; PlanError if one is absent."""
         at = rank.astype(np.intp) * self.code.shape[1]
         code = self.code.reshape(-1).take(at + blocks.T)
         if (code == -1).any():
@@ -97,11 +97,11 @@ class Values:
         return code
 
     def numbers(self, rank: Ints, blocks: Ints) -> Ints:
-        """The number of the value that each block is read from: [rows, w], -1 for none."""
+        """Returns the number of the value that each block is read from: [rows, w], or -1."""
         return np.where(blocks < 0, -1, self.places(rank, blocks).T >> self.bits)
 
     def slices(self, row: list[int]) -> list[tuple[Value, tuple[int, ...]]]:
-        """The values that one row reads, one for each run of pieces, and its ends there."""
+        """Returns the values that one row reads, with the ends of each run of pieces."""
         slots = defaultdict[int, list[int]](list)
         for code in row:
             if code != ABSENT:
@@ -122,9 +122,9 @@ class Values:
 
 
 def read(*asked: Asked) -> list[Read]:
-    """Groups of rows that read the same slices of the same values, each with these slices.
+    """Groups rows that read the same slices of the same values.
 
-    Raises PlanError where a block has no place, or blocks of a value are no few slices of it.
+    Raises PlanError if a block has no place, or if blocks of a value do not form a few slices.
     """
     codes = [values.places(rank, blocks) for _, values, rank, blocks in asked]
     alike = defaultdict[tuple[Cut, ...], list[Ints]](list)
@@ -146,7 +146,7 @@ def read(*asked: Asked) -> list[Read]:
 
 
 def equal(labels: Ints | Bools) -> list[Ints]:
-    """The columns of [w, n] that are equal, ascending, for each different one."""
+    """Groups equal columns of [w, n]; returns their indices, ascending, for each group."""
     code = np.zeros(labels.shape[1], np.int64)
     for row in labels:
         if (row != row[0]).any():

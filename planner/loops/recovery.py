@@ -1,5 +1,5 @@
-"""recover(plan)     the loops of a plan, read from its rows and checked.
-recovered(plan)   these and the rows that they expand to.
+"""recover(plan)             recovers the loops of a plan from its rows, and checks them.
+recover_expansion(plan)   recovers them with the rows that they expand to.
 """
 
 from collections import defaultdict
@@ -30,24 +30,24 @@ from ringloom.planner.loops.pieces import groups
 from ringloom.planner.loops.statements import Clusters
 from ringloom.planner.loops.walk import Reading, Record
 
-MOST = 64  # statements of a regular plan
+MOST = 64  # most statements of a regular plan
 ORDER = (Start, Exchange, Return, Send, Attend)
 
 
 def recover(plan: Plan) -> Loops:
-    """The loop form of a plan; it expands to the plan's rows, and its kinds are the mask's.
+    """Returns the loop form of a plan, checked to expand to the plan's rows.
 
-    Raises PlanError with the reason if the plan is irregular: its rows are not understood, or
-    need more than 64 statements, or a list of ranks per step.
+    Raises PlanError with the reason if the plan is irregular: its rows follow no rule, or need more
+    than 64 statements, or a list of ranks per step.
     """
     return recover_expansion(plan).loops
 
 
 @cached_on_plan
 def recover_expansion(plan: Plan) -> Expansion:
-    """The loop form of a plan, expanded; raises PlanError as `recover` does.
+    """Returns the expanded loop form of a plan; raises PlanError as `recover` does.
 
-    Pieces that travel apart have names of their own.
+    Pieces that travel separately have their own names.
     """
     reading = Reading(plan, groups(plan))
     naming = Naming(reading)
@@ -68,10 +68,10 @@ def _statements(reading: Reading, group: Group, items: list[Record]) -> list[Sta
 
 
 def _stepwise_statements(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:
-    """Returns the statements of as many steps as can be said at once, then of those after them."""
+    """Returns statements for as many steps as possible at once, then for the remaining steps."""
     steps, made = sorted({i.t for i in items}), list[Statement]()
     while steps:
-        few, many = 1, len(steps) + 1  # what can be said, and what cannot
+        few, many = 1, len(steps) + 1  # steps that statements can cover, and cannot
         while many - few > 1:
             n = (few + many) // 2
             part = [i for i in items if steps[0] <= i.t <= steps[n - 1]]
@@ -84,13 +84,13 @@ def _stepwise_statements(reading: Reading, group: Group, items: list[Record]) ->
 
 
 def _order(s: Statement) -> tuple[int, int, str, tuple[bool, ...]]:
-    """By what it does, when it begins, its name; whole values before slices of them."""
+    """Sorts by kind, first step and name; whole values before slices of them."""
     sliced = tuple(p.pieces is not None for p in walk_nodes(Part, s))
     return ORDER.index(type(s)), s.when.first, getattr(s, "name", ""), sliced
 
 
 def fold_repeats(statements: Iterable[Statement]) -> Iterator[Statement]:
-    """The same statement again and again, at equal distances  -->  one with gaps."""
+    """Joins equal statements at equal distances into one statement with gaps."""
     alike = defaultdict[Statement, list[Statement]](list)
     for s in statements:
         moves = any(e.step for e in walk_nodes(Expr, s)) or s.when.guard.tabled

@@ -1,7 +1,7 @@
-"""Statements: records of many steps that read the same names -> the fewest statements.
+"""Statements: turns records of many steps that read the same names into the fewest statements.
 
-Records are clustered by kind and slices, or slices are fitted as expressions of rank and step;
-then each cluster's ranks are fitted as guards. The cheapest way to say it wins.
+Records are clustered by kind and slices, or slices are fitted as expressions of rank and step; then
+the ranks of each cluster are fitted as guards. The cheapest result wins.
 """
 
 from collections import defaultdict
@@ -37,11 +37,11 @@ from ringloom.planner.loops.walk import Record
 
 Slices = tuple[tuple[Ends | None, Ends | None], ...]  # pieces and heads per part
 Parts = tuple[tuple[Role, Part], ...]
-MOST = 64  # clusters, and slices of one step, after which it is no loop
+MOST = 64  # with more clusters, or slices of one step, there is no loop
 
 
 def cost(statements: Iterable[Statement]) -> float:
-    """Statements, and the tables, bounds, moving slices and vague kinds in them."""
+    """Returns the cost of statements with their tables, bounds, moving slices and tile kinds."""
     return sum(map(_cost, statements))
 
 
@@ -63,22 +63,22 @@ def _cost(s: Statement) -> float:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Records of steps in a row that one statement says, if their ranks have guards."""
+    """Records of consecutive steps that one statement expresses if their ranks have guards."""
 
     run: list[int]
     items: list[Record]
     parts: Parts
-    tiles: bool = False  # it says no more than that the mask leaves these
+    tiles: bool = False  # True: the kind is only "tiles"
 
     @property
     def kind(self) -> int:
-        """The kind that may be said of all items."""
+        """The most specific kind that all items have."""
         kinds = {i.kind for i in self.items}
         return TILES if self.tiles or len(kinds) > 1 else kinds.pop()
 
 
 class Clusters:
-    """The ways to say the items of one group."""
+    """The ways to express the items of one group."""
 
     def __init__(
         self, group: Group, items: list[Record], mesh: tuple[int, ...], where: Ints
@@ -88,7 +88,7 @@ class Clusters:
         self.ranks = len(where)
 
     def best(self) -> list[Statement]:
-        """The cheapest list of statements, none where none says it."""
+        """Returns the cheapest list of statements, empty if there is none."""
         alike = defaultdict[object, list[Record]](list)
         for item in self.items:
             alike[item.names, tuple(cut.role for cut in item.cuts)].append(item)
@@ -99,9 +99,9 @@ class Clusters:
         return best
 
     def _cheapest(self, items: list[Record]) -> list[Statement]:
-        """The cheapest statements of items that read equally many slices of the same values."""
-        ends = (False, True)[: 1 + bool(self.tensors)]  # whose ranks are told, a receiver's?
-        kinds = (True, False)[: 1 + any(i.kind == TILES for i in items)]  # tiles may be any
+        """Returns the cheapest statements of items that read as many slices of the same values."""
+        ends = (False, True)[: 1 + bool(self.tensors)]  # guards on senders, or on receivers
+        kinds = (True, False)[: 1 + any(i.kind == TILES for i in items)]  # tiles cover all kinds
         best = list[Statement]()
         for apart, alike in product(kinds, (True, False)):
             clusters = self.clusters(items, alike, apart) or []
@@ -112,7 +112,7 @@ class Clusters:
         return best
 
     def _tiles(self) -> list[Cluster]:
-        """A cluster per run of steps whose items are all that a mask leaves, cut otherwise."""
+        """Returns a cluster per run of steps whose items cover all allowed pairs."""
         cut = any(i.kind == TILES for i in self.items)
         if not cut or not all(i.meeting and i.meeting.complete for i in self.items):
             return []
@@ -136,7 +136,7 @@ class Clusters:
         return made or None
 
     def _fits(self, items: list[Record]) -> Parts | None:
-        """The parts that all items read, slices as expressions; None where there are none."""
+        """Returns the parts that all items read, with slices as expressions, or None."""
         made = list[tuple[Role, Part]]()
         for k, ((name, lag), cut) in enumerate(zip(items[0].names, items[0].cuts, strict=True)):
             both = list[Ends | None]()
@@ -153,7 +153,7 @@ class Clusters:
         return tuple(made)
 
     def _number(self, items: list[Record], role: Role, values: tuple[int, ...]) -> Expr | None:
-        """The expression, or else the table of ranks, that gives a number for each item."""
+        """Fits a number of each item by an expression, or by a table of ranks, or None."""
         if len({*values}) == 1:
             return Expr(values[0])
         who = [i.rank if i.dst is None or role != "into" else i.dst for i in items]
@@ -167,7 +167,7 @@ class Clusters:
         return Expr(0, 0, strides, 0, table) if table else None
 
     def say(self, clusters: list[Cluster], receiver: bool) -> list[Statement] | None:
-        """The statements of clusters; None where their ranks cannot be told."""
+        """Returns the statements of clusters; None if their ranks fit no guard."""
         said = list[Statement]()
         for cluster in clusters:
             pieces = self._pieces(cluster, receiver) or []
@@ -226,12 +226,12 @@ def _during(items: list[Record], run: list[int]) -> list[Record]:
 
 
 def _near(x: int, n: int) -> int:
-    """The shift of smallest size, ahead where both ways are as long."""
+    """Returns the smallest shift, forward if both ways are equally long."""
     return (x + (n - 1) // 2) % n - (n - 1) // 2
 
 
 def _of_ranks(table: Ints, ranks: Sequence[Ints], values: Sequence[int | Ints]) -> tuple[int, ...]:
-    """A table with the number of each rank; nothing if a rank has several."""
+    """Returns a table with the number of each rank; empty if a rank has several numbers."""
     for its, value in zip(ranks, values, strict=True):
         table[its] = value
     alike = ((table[its] == value).all() for its, value in zip(ranks, values, strict=True))

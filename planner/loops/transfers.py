@@ -1,10 +1,10 @@
-"""Transfers: the messages of one step and way that go on with those of earlier steps.
+"""Transfers: chains of messages that continue those of earlier steps.
 
 find_mesh(moves, ranks)   the mesh in which messages are the fewest shifts, along single axes:
                           8 ranks = (8,) or (2, 4) or (4, 2) or (2, 2, 2), rank = mixed radix
 
-A transfer goes on if what it sends is what it brought a step ago; else if its shift is as before,
-or changes as it did before. It never changes the axis.
+A transfer continues if it sends what it brought a step ago; otherwise, if its shift stays the same
+or changes by the same amount. It never changes its axis.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,35 +18,35 @@ from ringloom.planner.loops.form import Ints
 
 NAMES = "ABCDEFHIJKLMNOPQRSTUVWXYZ"  # G is for exchanges
 NEVER = 9
-AXES = 4  # of a mesh, at the most
+AXES = 4  # most axes of a mesh
 
 
 class Way(NamedTuple):
-    """A shift per axis, modulo the mesh; or one coordinate of an axis."""
+    """A shift per axis, modulo the mesh; or a root coordinate of an axis."""
 
     kind: Literal["shift", "root"]
     by: tuple[int, ...]
     axis: int = 0
 
     def sizes(self, mesh: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the modulus of its numbers."""
+        """Returns the moduli of its numbers."""
         return mesh if self.kind == "shift" else mesh[self.axis :][: len(self.by)]
 
 
 @dataclass
 class Transfer:
-    """Messages of all steps that have one name."""
+    """The messages of all steps that share a name."""
 
     name: str
     tensors: tuple[str, ...]
-    group: int  # of the blocks, where pieces travel apart
+    group: int  # of the blocks, if pieces travel separately
     way: Way
     last: int
     sources: set[str]
     change: tuple[int, ...] | None = None  # of the shift, per step
 
     def cost(self, t: int, way: Way, sources: set[str], mesh: tuple[int, ...]) -> int:
-        """The lower, the likelier it goes on like that in step t."""
+        """Returns a cost: the lower, the likelier the transfer continues this way in step t."""
         next_, chained = t == self.last + 1, self.name in sources
         if way == self.way:
             return 0 if chained else 2 if next_ else 3
@@ -72,7 +72,7 @@ class Transfers:
     def name(
         self, t: int, tensors: tuple[str, ...], group: int, way: Way, sources: set[str]
     ) -> str:
-        """The name for messages of step t that read these names; of each name a step has one."""
+        """Returns the name for messages of step t that read these names, unique in the step."""
         free = [x for x in self.known if (x.tensors, x.group) == (tensors, group) and x.last < t]
         costs = [x.cost(t, way, sources, self.mesh) for x in free]
         if not costs or min(costs) == NEVER:
@@ -89,14 +89,14 @@ class Transfers:
         return transfer.name
 
     def rooted(self, t: int, tensors: tuple[str, ...]) -> bool:
-        """True if something went from or to a root in the step before."""
+        """Returns True if these tensors had a message from or to a root in the previous step."""
         return any(
             x.way.kind == "root" and x.tensors == tensors and x.last == t - 1 for x in self.known
         )
 
 
 def find_mesh(moves: Iterable[tuple[Ints, Ints]], ranks: int) -> tuple[int, ...]:
-    """The factorisation of `ranks` with the fewest distinct shifts, from (src, dst) columns."""
+    """Returns the factorisation of `ranks` with the fewest distinct shifts of (src, dst)."""
     codes = (src.astype(np.intp) * ranks + dst for src, dst in moves)
     once = map(np.unique, {pairs.tobytes(): pairs for pairs in codes}.values())
     steps = [*{pairs.tobytes(): pairs for pairs in once}.values()]
@@ -113,7 +113,7 @@ def find_mesh(moves: Iterable[tuple[Ints, Ints]], ranks: int) -> tuple[int, ...]
 
 
 def factorisations(n: int, most: int) -> Iterator[tuple[int, ...]]:
-    """All ordered ways to write n as a product of at most `most` factors above 1; (n,) first."""
+    """Yields all ordered factorisations of n into at most `most` factors above 1; (n,) first."""
     yield (n,)
     for f in range(2, n):
         if n % f == 0 and most > 1:
@@ -121,9 +121,9 @@ def factorisations(n: int, most: int) -> Iterator[tuple[int, ...]]:
 
 
 def _price(mesh: tuple[int, ...], pairs: Ints, steps: Sequence[Ints], most: float) -> int:
-    """Distinct shifts of different steps, up to `most`; a shift along two axes counts twice.
+    """Counts distinct shifts per step, up to `most`; shifts along several axes count twice.
 
-    Steps are numbers of (src, dst) pairs.
+    `steps` index `pairs`, which encode (src, dst).
     """
     ranks, total = int(np.prod(mesh)), 0
     where = np.stack(np.unravel_index(np.arange(ranks), mesh))

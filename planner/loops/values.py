@@ -1,7 +1,7 @@
-"""Values: the blocks that a name stands for on each rank, by piece and head: [ranks, p, h].
+"""Values: the blocks of a name on each rank, by piece and head slice: [ranks, p, h].
 
-Pieces are the distinct sets of positions that a rank has, in block order; heads the slices of
-them, counted from the lowest that it has. -1 stands for nothing.
+Pieces are the distinct sets of positions on a rank, in block order; head slices count from the
+lowest on the rank. -1 means no block.
 """
 
 import numpy as np
@@ -18,12 +18,12 @@ Copies = tuple[Ints, Ints]  # rank [n], blocks [n, w]
 
 
 def pack(ranks: int, side: Side, rank: Ints, blocks: Ints) -> Ints:
-    """The table of what each rank [n] has, from its blocks [n, w] in any order."""
+    """Returns the table of values from each rank [n] and its blocks [n, w] in any order."""
     rank, block = flat(rank, blocks)
     if not len(block):
         return np.full((ranks, 1, 1), -1, np.int32)
     code = rank * len(side.chunks) + side.chunk[block]
-    # With `return_index` numpy sorts by a stable sort, quick for codes that are nearly in order.
+    # With `return_index` numpy uses a stable sort, which is fast for nearly sorted codes.
     different, _, number = np.unique(code, return_index=True, return_inverse=True)
     piece = number - np.searchsorted(different, np.arange(ranks) * len(side.chunks))[rank]
     head = np.zeros_like(block)
@@ -37,7 +37,7 @@ def pack(ranks: int, side: Side, rank: Ints, blocks: Ints) -> Ints:
 
 
 def held_blocks(plan: Plan, side: str) -> Ints | None:
-    """Returns the blocks that each rank has from the start, and its own in rectangles of both."""
+    """Returns each rank's initial copies, and its own blocks attended together with them."""
     blocks = plan.partition.side(side)
     here = np.zeros((plan.ranks, len(blocks)), np.bool_)
     for node in plan.start:
@@ -59,7 +59,7 @@ def held_blocks(plan: Plan, side: str) -> Ints | None:
 
 
 def slice_part(table: Ints, part: Part, t: int, where: Ints) -> Ints:
-    """A part's pieces and heads of each row of a table, as the ranks at `where` say: [n, p x h]."""
+    """Selects a part's pieces and heads from each row of a table, by rank: [n, p x h]."""
     for axis, ends in ((1, part.pieces), (2, part.heads)):
         if ends is not None and len(where):
             low, high = (e.at(t, where) for e in ends)
@@ -73,13 +73,13 @@ def slice_part(table: Ints, part: Part, t: int, where: Ints) -> Ints:
 
 
 def codes(move: Move, ranks: int, blocks: int) -> Ints:
-    """One number for each (src, dst, block) that moves, ascending."""
+    """Returns one number per moved (src, dst, block), ascending."""
     pair, block = flat(move.src.astype(np.int64) * ranks + move.dst, move.blocks)
     return np.sort(pair * blocks + block)
 
 
 def same(a: Ints, b: Ints) -> bool:
-    """True if rows hold the same blocks."""
+    """Returns True if all rows have the same blocks."""
     if np.array_equal(a, b):
         return True
     width = max(a.shape[1], b.shape[1])

@@ -1,7 +1,7 @@
-"""One walk over the rows of a plan: where each copy came from, and what each row does with it.
+"""A walk over the rows of a plan that records the source and the use of each copy.
 
-Records are rows of one step that are alike but for the rank. A rectangle of several values is one
-of each value of queries and each of keys, without the blocks that see nothing there.
+A record has rows of one step that differ only in the rank. Rectangles of several values are split
+by values of queries and keys, without dead blocks.
 """
 
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ Key = tuple[str, tuple[str, ...]]  # of a send the name that it makes, and tenso
 class Record:
     """The slices `cuts` of values that each `rank` [n] reads in step t, to attend or to send.
 
-    Of an attend `kind` is the mask's, and `meeting` all the rectangles of both values. Of a send
-    `way` leads to the receivers `dst`.
+    For attends, `kind` is the kind under the mask and `meeting` has all rectangles of both values.
+    For sends, `way` leads to the receivers `dst`.
     """
 
     t: int
@@ -42,7 +42,7 @@ class Record:
 
 
 class Reading(Exchanges):
-    """The records, exchanges and values of a plan; messages are cut by `groups`."""
+    """The records, exchanges and values of a plan; messages are split by `groups`."""
 
     def __init__(self, plan: Plan, groups: Groups) -> None:
         super().__init__(find_mesh(((m.src, m.dst) for _, m in plan.moves()), plan.ranks), plan)
@@ -66,7 +66,7 @@ class Reading(Exchanges):
         self.arrive()
 
     def _messages(self, move: Move, t: int) -> Iterator[tuple[Way, int, Move]]:
-        """Messages by their way, and by the group of their blocks."""
+        """Yields messages by their way and the group of their blocks."""
         for way, part in self._ways(t, move):
             if move.side not in self.groups:
                 yield way, 0, part
@@ -77,7 +77,7 @@ class Reading(Exchanges):
                 yield way, n, Move(part.tensors, blocks, part.src, part.dst)
 
     def _ways(self, t: int, move: Move) -> Iterator[tuple[Way, Move]]:
-        """Messages by their shift; those of more than two shifts from or to a root."""
+        """Yields messages by shift; if there are more than two shifts, by root where possible."""
         if not len(move):
             return
         mesh, where = self.mesh, self.coordinates
@@ -93,7 +93,7 @@ class Reading(Exchanges):
                 yield Way("shift", by), move.only(code == shift)
 
     def _rooted(self, move: Move) -> Way | None:
-        """All messages along one axis, from one coordinate of it, or for sums to one."""
+        """Returns the way of messages from one root along one axis (sums: to it), or None."""
         where = self.coordinates[:, :-1]
         axes = np.flatnonzero((where[move.src] != where[move.dst]).any(axis=0))
         roots = where[move.dst if move.accumulates else move.src, axes[0]]
@@ -102,9 +102,9 @@ class Reading(Exchanges):
         return Way("root", (int(roots[0]),), int(axes[0]))
 
     def _sent(self, t: int, way: Way, group: int, move: Move) -> str:
-        """Notes the records of these messages, and returns their name.
+        """Records these messages, and returns their name.
 
-        Of sums with what they are added into, unless that has no one name.
+        Sums also record the value they are added into, if it is a single one.
         """
         rank, blocks, values = move.src, move.blocks, self.values[move.side]
         reads: list[Asked] = [("send", values, rank, blocks), ("into", values, move.dst, blocks)]
@@ -120,14 +120,14 @@ class Reading(Exchanges):
         return name
 
     def _attended(self, t: int, attend: Attend) -> None:
-        """Notes the records of the rectangles of a step."""
+        """Records the rectangles of a step."""
         q, kv = self.values["q"], self.values["kv"]
         q_of, kv_of = q.numbers(attend.rank, attend.q), kv.numbers(attend.rank, attend.kv)
         for a, b, part in split_by_value(self.kinds.tiles, attend, q_of, kv_of):
             self._meet(t, Meeting(self.kinds.tiles, q.values[a], kv.values[b], part))
 
     def _meet(self, t: int, meeting: Meeting) -> None:
-        """Notes the records of the rectangles of two values."""
+        """Records the rectangles of two values."""
         rank, q, kv = meeting.attend.rank, meeting.attend.q, meeting.attend.kv
         self.added += [("q", rank, q), ("kv", rank, kv)]
         kinds, values = self.kinds.of(meeting.attend), self.values
