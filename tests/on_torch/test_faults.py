@@ -166,7 +166,7 @@ def test_a_script_that_starts_ranks_as_it_is_imported_is_told_so(tmp_path: Path)
     with begun([sys.executable, str(tmp_path / "script.py")]) as program:
         _, errors = program.process.communicate(timeout=120)
         assert program.process.returncode == 1
-        assert 'put what starts them under `if __name__ == "__main__":`' in errors
+        assert 'move the code that starts them under `if __name__ == "__main__":`' in errors
         assert "bootstrapping" not in errors
         assert errors.count("Traceback") == 1
         wait_for(lambda: not program.tree())

@@ -131,7 +131,7 @@ def test_a_backward_pass_alone_is_recorded_unless_it_needs_what_the_forward_pass
     arrays, alone = draw(SMALL, 1), plan("ring", SMALL, 4, pass_="backward")
     ((one, events),) = in_torch(alone, *arrays)[1]
     each_attend_and_message_ran_once(one, spans(timeline(one, events)))
-    with pytest.raises(RingloomError, match=r"begins with .* give both plans"):
+    with pytest.raises(RingloomError, match=r"starts with .* give both plans"):
         in_torch(plan("ulysses", SMALL, 4, pass_="backward"), *arrays)
 
 
@@ -236,7 +236,7 @@ def test_no_message_arrives_before_it_is_sent() -> None:
 
 def test_jax_is_refused_and_says_who_can() -> None:
     q, k, v, _ = draw(SMALL, 0)
-    with pytest.raises(RingloomError, match="backends that can: numpy, torch"):
+    with pytest.raises(RingloomError, match="backends that can record: numpy, torch"):
         rl.record(plan("ring", SMALL, 2), q, k, v, backend="jax")
     with pytest.raises(RingloomError, match="unknown backend 'bus'"):
         rl.record(plan("ring", SMALL, 2), q, k, v, backend="bus")
