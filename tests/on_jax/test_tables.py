@@ -248,7 +248,7 @@ def test_tables_that_do_not_fit_are_refused() -> None:
         assert np.isnan(traced(x, y, y, x, by_tables.tables(other, mask))[0][:, :, :37]).all()
     roomy = program_of(plan("ring", full, 2, pass_="both"), "jax", dynamic=True, max_calls=9)
     with pytest.raises(
-        ValueError, match=r"tables forward are \[2, 2, 9, 11\], not \[2, 2, 2, 11\]"
+        ValueError, match=r"tables forward have shape \[2, 2, 9, 11\], not \[2, 2, 2, 11\]"
     ):
         attend(by_tables.tables(roomy))
     many = Documents((5, 6, 7, 8, 11)) & Causal()
