@@ -286,7 +286,7 @@ def test_a_user_without_a_home_is_told_which_folder_to_name(
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a number that no user has
-    with pytest.raises(rl.RingloomError, match=r"no home .* set XDG_CACHE_HOME"):
+    with pytest.raises(rl.RingloomError, match=r"no cache directory: set XDG_CACHE_HOME"):
         cache()
 
 
