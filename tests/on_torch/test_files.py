@@ -262,7 +262,7 @@ def test_a_file_for_one_length_checks_itself_at_that_length(
 def test_a_file_for_any_length_is_exact_at_others(schedule: str) -> None:
     work = Workload(seq=32, heads=4, kv_heads=2, head_dim=8, mask=Causal(), dtype="float64")
     source = emit(both(schedule, work, 4), "torch")
-    assert "any length" in source
+    assert "any sequence length" in source
     self_check(source, "--seq", "80")
 
 
@@ -271,7 +271,7 @@ def test_a_file_for_any_length_says_and_takes_the_shortest(schedule: str, least:
     """Of one token that stripes leave the diagonal out of, no kernel can be called."""
     work = Workload(seq=32, heads=4, kv_heads=2, head_dim=8, mask=Causal(), dtype="float64")
     source = emit(both(schedule, work, 4), "torch")
-    assert (f"divides, from {least} on" in " ".join(source.split())) == (schedule == "striped")
+    assert (f"and at least {least}" in " ".join(source.split())) == (schedule == "striped")
     self_check(source, "--seq", str(least))
     with pytest.raises(ValueError, match=r"\[1, 4, 1, 8\]|^(3|4) tokens"):
         self_check(source, "--seq", str(least - (1 if schedule == "ring" else 4)))
@@ -288,7 +288,7 @@ def test_a_plan_for_pieces_of_one_token_goes_for_its_length_alone(
     """There a causal rectangle is a full one, so it says nothing of longer pieces."""
     pieces = 8 if schedule == "zigzag" else 4
     work = Workload(seq=pieces, heads=4, head_dim=8, mask=Causal(), dtype="float64")
-    assert "any length" not in emit(both(schedule, work, 4), target)
+    assert "any sequence length" not in emit(both(schedule, work, 4), target)
 
 
 SUNK = Workload(seq=40, heads=4, kv_heads=2, head_dim=8, v_head_dim=4, sinks=True, dtype="float64")
