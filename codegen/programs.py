@@ -256,7 +256,7 @@ def _one_of(given: str, kind: str, choices: Sequence[Choice]) -> Choice:
 
 
 def _refuse_unprinted(work: Workload, kind: str) -> None:
-    """Raises PlanError for a workload that programs cannot compute yet."""
+    """Raises PlanError for a workload that programs of this kind do not support yet."""
     dims = f"values of {work.v_head_dim} beside keys of {work.head_dim} elements"
     wide = work.v_head_dim != work.head_dim
     if lacking := [what for what, asked in ((dims, wide), ("sinks", work.sinks)) if asked]:

@@ -19,11 +19,11 @@ def traced(program: Program, rows: Expansion, held: dict[Register, Ints]) -> Pro
 
     `held` are the blocks that a backward pass begins with.
     """
-    made = optimized(program, PASSES)
+    best = optimized(program, PASSES)
     for sums in (True, False):
         other = optimized(everyone(program, sums), PASSES)
-        if unrolled(other) < unrolled(made):
+        if unrolled(other) < unrolled(best):
             with suppress(ProgramError):
                 check(other, rows, held)
                 return other
-    return made
+    return best

@@ -97,11 +97,11 @@ class Words:
         """low <= x <= high"""
         return f"{low} <= {x} <= {high}"
 
-    def cyclic(self, low: str, x: str, high: str, rises: bool | None) -> str:
-        """low <= x <= high, around the end of the axis unless low <= high; None is unknown."""
-        if rises is None:
+    def cyclic(self, low: str, x: str, high: str, ordered: bool | None) -> str:
+        """low <= x <= high, around the axis unless `ordered`: low <= high, None if unknown."""
+        if ordered is None:
             return f"({low} <= {x}) + ({x} <= {high}) > ({low} <= {high})"
-        return self.chain(low, x, high) if rises else f"({x} >= {low} or {x} <= {high})"
+        return self.chain(low, x, high) if ordered else f"({x} >= {low} or {x} <= {high})"
 
     def among(self, x: str, name: str) -> str:
         """True if x is in data."""
@@ -151,10 +151,10 @@ class Words:
         if low == high:
             return f"{x} == {self.number(low)}"
         first, last = self.number(low), self.number(high)
-        rising = {bool(rise) for t in self.steps for rise in self.rises(low, high, t)}
+        rising = {bool(rise) for t in self.steps for rise in self.ordered(low, high, t)}
         return self.cyclic(first, x, last, rising.pop() if len(rising) == 1 else None)
 
-    def rises(self, low: Expr, high: Expr, t: int) -> Ints:
+    def ordered(self, low: Expr, high: Expr, t: int) -> Ints:
         """Where low <= high in a step: [ranks]."""
         where = Loops(self.mesh, 0, ()).coordinates()
         return np.asarray(low.at(t, where) <= high.at(t, where), np.intp)

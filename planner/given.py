@@ -79,7 +79,7 @@ def name(what: str, value: Any, longest: int = LONGEST_NAME) -> str:
     store, are refused.
     """
     if not isinstance(value, str):
-        raise RingloomError(f"{what} must be a text, not {brief(value)}")
+        raise RingloomError(f"{what} must be a string, not {brief(value)}")
     if len(value) > longest:
         size = f"{len(value)} characters, more than {longest}"
         raise RingloomError(f"{what} must be a short text, not {brief(value)} of {size}")

@@ -51,7 +51,7 @@ class Batch:
     lengths: Lengths
     recipe: str
     plans: Plans
-    mask_tables: dict[str, NDArray[Any]]
+    tables: dict[str, NDArray[Any]]
 
     def __repr__(self) -> str:
         return f"<Batch {self.recipe}: documents of {sum(self.lengths):,} tokens together>"

@@ -148,7 +148,7 @@ class Comparison:
             [1e3 * row.makespan_s for row in rows],
         )
         busy = [1e3 * row.makespan_s * (1 - row.idle_fraction) for row in rows]
-        axes.barh(names, times, color="#b8c0c8", label="idle (average over ranks)")
+        axes.barh(names, times, color="#b8c0c8", label="idle (average)")
         axes.barh(names, busy, color=COMPUTE, label="busy")
         bound = 1e3 * max((row.bound_s for row in rows), default=0.0)
         axes.axvline(bound, color=axes.xaxis.label.get_color(), lw=1.5, label="lower bound")

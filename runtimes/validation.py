@@ -146,7 +146,7 @@ def misfits(work: Workload) -> list[str]:
 
 
 def forward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
-    """Changes one key and value at a time; returns rows of out that wrongly change or do not.
+    """Changes one key and value at a time; returns rows of out that wrongly change or stay.
 
     Exactly the rows that may attend to the key must change; in 16 bit they need not. `run(q, k, v)`
     returns out.
@@ -161,7 +161,7 @@ def forward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
 
 
 def backward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
-    """Changes dout at one query at a time; returns gradients that wrongly change or do not.
+    """Changes dout at one query at a time; returns gradients that wrongly change or stay.
 
     dq may change at that query, dk and dv at the keys that it may attend to. Only dv must change,
     and not in 16 bit. `run(q, k, v, dout)` returns (out, dq, dk, dv, ...).

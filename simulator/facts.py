@@ -17,7 +17,7 @@ from ringloom.planner.ir import Move, Plan
 from ringloom.simulator.memory import Memory
 from ringloom.simulator.timeline import Floats, Run, Span, Timeline, spans
 
-MOST = 60_000  # spans of one schedule that a picture shows
+MOST_SPANS = 60_000  # spans of one schedule that a picture shows
 MOST_CELLS = 128  # cells in a row of a drawn table
 FEWEST_CELLS = 16  # cells in a row of a table that is summed over nodes
 
@@ -104,7 +104,7 @@ def whole(run: Run) -> bool:
 
 
 def _whole(timeline: Timeline) -> bool:
-    return timeline.rows is not None and timeline.plan.rows <= MOST
+    return timeline.rows is not None and timeline.plan.rows <= MOST_SPANS
 
 
 def bars_of(run: Run, ranks: Sequence[int] | None = None) -> list[Span]:
@@ -146,7 +146,9 @@ def _attends(timeline: Timeline, ranks: set[int]) -> list[Span]:
         ("compute", start, end, "attends of step {}"),
         ("wait", begin, start, "waits for the inputs of step {}"),
     ):
-        steps, places = (axis[: MOST // 2] for axis in np.nonzero((until > since) & (end > start)))
+        steps, places = (
+            axis[: MOST_SPANS // 2] for axis in np.nonzero((until > since) & (end > start))
+        )
         spans += [
             Span(r, stream, name.format(s + 1), s, float(since[s, p]), float(until[s, p]))  # type: ignore[arg-type]
             for s, p, r in zip(steps.tolist(), places.tolist(), shown[places].tolist(), strict=True)

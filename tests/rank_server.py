@@ -4,7 +4,7 @@ import pytest
 
 PRELOADED = (
     "pytest",
-    "codegen",
+    "ringloom.codegen",
     "ringloom.planner.planning",
     "ringloom.runtimes.torch.launch",
     "torch.distributed.fsdp",

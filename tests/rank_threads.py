@@ -85,7 +85,7 @@ def assert_exact(program: ModuleType, plans: Plans, *tables: Any, seed: int = 0)
 
 def trained(program: ModuleType, arrays: list[Any]) -> Network:
     """The network after both passes of a program on whole arrays q, k, v, dout, or after one."""
-    return on_threads(program.RANKS, lambda group: rank.attend(program, group, arrays))[1]
+    return on_threads(program.RANKS, lambda group: rank.run_attention(program, group, arrays))[1]
 
 
 def self_check(source: str, *words: str) -> None:

@@ -198,7 +198,7 @@ def _usage(program: Program) -> list[str]:
         lines.append((cut, "this rank's shard; unshard is the inverse"))
     else:
         call = f"out = attention(q, k, v{given}{sinks}, mesh=mesh)"
-        lines.append((call, f"{trained}global arrays, in layout order"))
+        lines.append((call, f"{trained}arrays in layout order"))
         lines.append(("q = jnp.concatenate([shard(whole, n) for n in range(RANKS)], 2)", ""))
     width = max(len(code) for code, said in lines if said)
     return [f"{code:<{width}}  # {said}" if said else code for code, said in lines]
@@ -215,7 +215,8 @@ def _limits(program: Program) -> Iterator[str]:
     if program.dynamic:
         length = "and any mask at these sequence lengths"
         length = "and any plan for these ranks and heads" if program.any_plan else length
-    yield f"Works for {sizes}, {length}."
+    yield f"Works for {sizes},"
+    yield f"{length}."
     run = f"torchrun --nproc-per-node {program.ranks}" if program.target == "torch" else "python"
     what = "output and gradients" if program.backward else "the output"
     size = f" on {program.checked} token{'s' * (program.checked > 1)}" * (not program.any_plan)

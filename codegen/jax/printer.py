@@ -214,7 +214,7 @@ class Printer(Operands):
         return self.exchanged(message, route, sent)
 
     def wait(self, op: Wait) -> str:
-        """The value that comes, or sums with it."""
+        """Returns the expression of a received value, or of sums with that value added."""
         register, route, into = op.into.register, op.message.route, self.names[op.into.register]
         other = into if op.partial and not register.accumulates else ""
         came = self.message(op.message, other) if op.starts else self.names[op.message.handle]

@@ -20,12 +20,12 @@ class Traced(Words):
         """(low <= x) & (x <= high)"""
         return f"({low} <= {x}) & ({x} <= {high})"
 
-    def cyclic(self, low: str, x: str, high: str, rises: bool | None) -> str:
+    def cyclic(self, low: str, x: str, high: str, ordered: bool | None) -> str:
         """Around the end of an axis."""
         inside, outside = self.chain(low, x, high), f"({x} >= {low}) | ({x} <= {high})"
-        if rises is None:
+        if ordered is None:
             return f"jnp.where({low} <= {high}, {inside}, {outside})"
-        return inside if rises else outside
+        return inside if ordered else outside
 
     def among(self, x: str, name: str) -> str:
         """True if x is in data."""

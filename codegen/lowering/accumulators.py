@@ -111,7 +111,7 @@ def _refuse_several(s: Delivery) -> None:
     if isinstance(s, Send) and len(s.parts) > 1:
         raise PlanError("a message carries partial sums for several values")
     if isinstance(s, Send) and s.into is None:
-        raise PlanError("a message brings partial sums for parts of several values")
+        raise PlanError("the partial sums of one message belong to parts of several values")
 
 
 def source(s: Delivery) -> Slice:
@@ -160,7 +160,7 @@ def _value(parts: Sequence[Part]) -> Part:
     """The part, or the value of which there are several."""
     values = {(part.value, part.lag, part.heads) for part in parts}
     if len(values) > 1:
-        raise PlanError("a rank attends at once to blocks of several messages")
+        raise PlanError("one attend reads blocks of several messages, which loops cannot express")
     value, lag, heads = values.pop()
     return parts[0] if len(parts) == 1 else Part(value, lag, None, heads)
 

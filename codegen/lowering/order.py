@@ -56,7 +56,7 @@ def sorts(rows: Expansion, exchange: Exchange) -> bool:
         return False  # tiles are cut wherever they lie
     if interleave(side):
         if any(s.kind in ("causal", "strict") for s in attends):
-            raise PlanError("tokens of ranks that are gathered interleave under a causal kernel")
+            raise PlanError("a causal kernel needs tokens in order, and those gathered interleave")
         return False
     chunks = _brought(rows, exchange)
     return bool((np.diff(chunks, axis=1) < 0).any())

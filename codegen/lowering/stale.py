@@ -27,7 +27,7 @@ def refuse_stale(rows: Expansion) -> None:
         for side, part, who in _reads(rows, t):
             born = rows.value(part, side, t).born
             if born is not None and (latest[side, part.value][who] != born).any():
-                raise PlanError(f"a rank reads a value of {part.value} after the next has come")
+                raise PlanError(f"a rank reads an old value of {part.value} after a new one came")
 
 
 def _refuse_several(rows: Expansion) -> None:

@@ -1,4 +1,4 @@
-"""Torch programs that run any plan by its tables, in the program or as an argument."""
+"""Torch programs that run any plan from tables, which are embedded or passed as an argument."""
 
 import json
 from typing import Any

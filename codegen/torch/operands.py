@@ -158,7 +158,7 @@ def settled(program: Program) -> set[Register]:
 def kept_along(program: Program) -> int:
     """The axis along which came what a forward pass leaves, queries first, for the backward pass.
 
-    Raises PlanError unless swaps brought it.
+    Raises PlanError unless all-to-alls delivered it.
     """
     axes = {
         op.message.route.axis

@@ -120,7 +120,10 @@ def _strips(q: Sequence[Ranges], kv: Sequence[Ranges], boxes: Ints) -> Iterator[
         for keys in map(merge, kv):
             at, to = range(row, row + len(queries)), range(column, column + len(keys))
             for rows, columns, band in strip_calls(queries, keys, boxes):
-                part, beside = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
-                yield Call(at[part], to[beside], band)
+                row_part, column_part = (
+                    slice(rows.start, rows.stop),
+                    slice(columns.start, columns.stop),
+                )
+                yield Call(at[row_part], to[column_part], band)
             column += len(keys)
         row += len(queries)

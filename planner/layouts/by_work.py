@@ -55,10 +55,10 @@ def even_work(work: Workload, ranks: int, grain: int) -> Sides:
         pieces = cut_tokens(work, side, FINE * ranks, grain)
         loads = pairs(work, side, pieces)[:, 0]
         done = np.cumsum([0.0, *(loads if loads.any() else map(len, pieces))])
-        shares = done[-1] * (np.arange(1, ranks) / ranks)
-        after = np.searchsorted(done, shares)
+        targets = done[-1] * (np.arange(1, ranks) / ranks)
+        after = np.searchsorted(done, targets)
         before = np.maximum(after - 1, 0)
-        ends = np.where(shares - done[before] <= done[after] - shares, before, after)
+        ends = np.where(targets - done[before] <= done[after] - targets, before, after)
         owners = np.searchsorted(ends, np.arange(len(pieces)), side="right")
         return gather_ranges(pieces, owners.tolist(), ranks)
 

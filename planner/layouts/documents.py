@@ -30,7 +30,7 @@ def parts(work: Workload) -> list[tuple[range, range]]:
 
 
 def per_document(work: Workload, ranks: int, grain: int) -> tuple[Chunks, Chunks]:
-    """Cuts each document head-tail (WLB-LLM); the remainders of 2 x ranks go to ranks in turn.
+    """Cuts each document head-tail (WLB-LLM); leftover tokens go to the ranks in turn.
 
     A rank's tokens ascend: from each document its piece from the front, then that from the back.
     """

@@ -81,7 +81,7 @@ class Values:
         if not self.placed:
             return
         if len(self.values) * self.room >= np.iinfo(np.int32).max:
-            raise PlanError(f"{len(self.values)} values of {len(self.side)} blocks")
+            raise PlanError(f"{len(self.values)} values of {len(self.side)} blocks are too many")
         table = value.table.reshape(self.ranks, -1)
         holder, slot = np.nonzero(table >= 0)
         self.code[holder, table[holder, slot]] = (len(self.values) - 1) * self.room + slot

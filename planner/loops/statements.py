@@ -103,8 +103,8 @@ class Clusters:
         ends = (False, True)[: 1 + bool(self.tensors)]  # guards on senders, or on receivers
         kinds = (True, False)[: 1 + any(i.kind == TILES for i in items)]  # tiles cover all kinds
         best = list[Statement]()
-        for apart, alike in product(kinds, (True, False)):
-            clusters = self.clusters(items, alike, apart) or []
+        for by_kind, alike in product(kinds, (True, False)):
+            clusters = self.clusters(items, alike, by_kind) or []
             if best and cost(best) <= len(clusters):
                 continue  # as each is a statement at least
             said = (self.say(clusters, receiver) for receiver in ends)
@@ -120,12 +120,12 @@ class Clusters:
         each = ((run, _during(self.items, run)) for run in runs([*{i.t for i in self.items}]))
         return [Cluster(run, items, parts, True) for run, items in each]
 
-    def clusters(self, items: list[Record], alike: bool, apart: bool) -> list[Cluster] | None:
-        """Returns a cluster per run of steps; `alike`: of equal slices, `apart`: by kind."""
+    def clusters(self, items: list[Record], alike: bool, by_kind: bool) -> list[Cluster] | None:
+        """Returns a cluster per run of steps; `alike`: of equal slices, `by_kind`: by kind."""
         groups = defaultdict[tuple[Slices, int], list[Record]](list)
         for item in items:
             slices = tuple(constant(cut) for cut in item.cuts) if alike else ()
-            groups[slices, item.kind if apart else TILES].append(item)
+            groups[slices, item.kind if by_kind else TILES].append(item)
         made = list[Cluster]()
         for group in groups.values() if len(groups) <= MOST else ():
             for run in runs([*{i.t for i in group}]):

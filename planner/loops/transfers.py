@@ -76,8 +76,8 @@ class Transfers:
         free = [x for x in self.known if (x.tensors, x.group) == (tensors, group) and x.last < t]
         costs = [x.cost(t, way, sources, self.mesh) for x in free]
         if not costs or min(costs) == NEVER:
-            again, letter = divmod(len(self.known), len(NAMES))  # A, B, ..., Z, A1, B1, ...
-            name = f"{NAMES[letter]}{again or ''}"
+            suffix, letter = divmod(len(self.known), len(NAMES))  # A, B, ..., Z, A1, B1, ...
+            name = f"{NAMES[letter]}{suffix or ''}"
             transfer = Transfer(name, tensors, group, way, t, sources)
             self.known.append(transfer)
         else:

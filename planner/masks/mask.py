@@ -146,7 +146,7 @@ class Mask(OneLine):
         raise PlanError(f"cumulative lengths cannot express {self}")
 
     def origins(self, side: SideName) -> tuple[Ints, Ints] | None:
-        """Returns the first position, and position 0, of each document on a side.
+        """Returns the first position of each document on a side, and where its count starts.
 
         Both are int64 [documents], in aligned queries or in keys; None for masks without documents.
         Raises PlanError if only some tokens belong to a document.

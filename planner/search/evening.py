@@ -61,7 +61,7 @@ class _State:
         return Owned(tuple(range(a, b) for a, b in pairs), self.rank)
 
     def done(self, at: Numbers) -> Floats:
-        """Returns the pairs of all queries before some, interpolated within tiles."""
+        """Returns the pairs of all queries before each position, interpolated within tiles."""
         tile = at // TILE
         pairs: Floats = self.slope[tile] * (at - self.grid[tile]) + self.before[tile]
         return pairs
@@ -91,10 +91,10 @@ class _State:
             fewer = np.where(moved > even, np.maximum(less // TILE, 1) * TILE, tokens)
             tokens = np.minimum(tokens, fewer).astype(np.int64)
             moved = self.moved(a, b, tokens)
-        cuts = [(tokens < size[side]) * self.new_part(size[side]) for side in (a, b)]
+        cut_costs = [(tokens < size[side]) * self.new_part(size[side]) for side in (a, b)]
         after = np.maximum(
-            ends[last] - (moved - cuts[0] - cuts[1]) / speeds[last],
-            ends[other] + (moved + cuts[0] + cuts[1]) / speeds[other],
+            ends[last] - (moved - cut_costs[0] - cut_costs[1]) / speeds[last],
+            ends[other] + (moved + cut_costs[0] + cut_costs[1]) / speeds[other],
         )
         best = int(after.argmin())
         if after[best] > ends[last] * (1 - WORTH):

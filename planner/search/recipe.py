@@ -109,7 +109,7 @@ class Recipe:
     def parse(cls, text: str) -> "Recipe":
         """Parses the text of a recipe; raises PlanError for an unknown name or parameter."""
         if not isinstance(text, str):
-            raise PlanError(f"a recipe must be a text such as 'usp:ulysses=4', not {brief(text)}")
+            raise PlanError(f"a recipe must be a string such as 'usp:ulysses=4', not {brief(text)}")
         rest = text.strip()
         by_rows = rest.endswith(ROWS)
         rest, _, said = rest.removesuffix(ROWS).partition(TRIM)

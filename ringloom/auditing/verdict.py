@@ -43,7 +43,7 @@ class Audit:
     @cached_property
     def placed(self) -> Case:
         """Returns the case with the given or detected positions."""
-        if self.case.known or self.report.layout is None:
+        if self.case.has_positions or self.report.layout is None:
             return self.case
         work, q = self.case.work, self.report.layout
         return replace(self.case, q=q, kv=q) if work.seq == work.kv_seq else self.case

@@ -181,7 +181,7 @@ scenario_options = grouped(
     click.option(
         "--placement",
         metavar="PLACES",
-        help="Place of each rank among the chips: 0,2,1,3, or 0,8,16,24 of 32.",
+        help="Chip of each rank, in rank order: 0,2,1,3, or 0,8,16,24 on 32 chips.",
     ),
     click.option(
         *("--recv-buffers", "buffers"),

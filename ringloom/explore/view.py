@@ -132,9 +132,11 @@ class View:
             self.facts = facts
             if facts.tiles:
                 self.stepper.show(facts.tiles)
-            table, cell = by_nodes(facts.traffic, 1)  # with many ranks, a cell covers several
+            table, ranks_per_cell = by_nodes(
+                facts.traffic, 1
+            )  # with many ranks, a cell covers several
             self.load.show(facts.work, over_average(facts.work).max())
-            self.links.show(table, cell, float(table.max()))
+            self.links.show(table, ranks_per_cell, float(table.max()))
         return facts
 
     def show_times(self, choices: Choices, every: bool = False) -> None:

@@ -92,8 +92,8 @@ def _statement(s: Statement, axes: tuple[str, ...]) -> str:
                 return f"{s.name} <- gather {what}{f', {heads},' * bool(heads)} {along}"
             return f"{s.name} <- all-to-all {what}, {heads} of receiver, {along}"
         case Return():
-            over = s.name + _age(s.lag)
-            return f"return {' '.join(s.tensors)} over {over} along {axes[s.axis]}"
+            exchanged = s.name + _age(s.lag)
+            return f"return {' '.join(s.tensors)} over {exchanged} along {axes[s.axis]}"
 
 
 def _sums(tensors: tuple[str, ...]) -> str:

@@ -108,9 +108,9 @@ def bars(rows: Sequence[Row], console: Console) -> list[Table]:
         return []
     table, names = plain_table("", "", ""), [in_lines(row.schedule) for row in rows]
     waits = [f"waits {seconds(row.exposed_comm_s)}" * (row.exposed_comm_s > 0) for row in rows]
-    most = _room(console, max(map(len, "\n".join(names).split("\n"))) + max(map(len, waits)))
+    bar_width = _room(console, max(map(len, "\n".join(names).split("\n"))) + max(map(len, waits)))
     for row, name, wait in zip(rows, names, waits, strict=True):
-        share = row.makespan_s / slowest * most
+        share = row.makespan_s / slowest * bar_width
         line = _bar(share * (1 - row.idle_fraction), BUSY) + _bar(share * row.idle_fraction, IDLE)
         table.add_row(name, line, Text(wait, WAITING))
     table.caption = Text.assemble(("█ busy ", BUSY), ("█ idle", IDLE), justify="left")
@@ -123,9 +123,9 @@ def load_bars(plan: Plan, console: Console) -> list[Table]:
     if not console.is_terminal or not total.any():
         return []
     table = plain_table("rank", "work", "", numbers=slice(1))
-    most = _room(console, len("rank") + len("1.00x the average"))
+    bar_width = _room(console, len("rank") + len("1.00x the average"))
     for rank, pairs in enumerate(total[:64].tolist()):
-        bar = _bar(pairs / total.max() * most, BUSY)
+        bar = _bar(pairs / total.max() * bar_width, BUSY)
         table.add_row(str(rank), bar, f"{times(pairs / total.mean())} the average")
     return [table]
 

@@ -81,13 +81,13 @@ class Case:
         object.__setattr__(self, "kv", kv)
 
     @property
-    def known(self) -> bool:
+    def has_positions(self) -> bool:
         """True if positions are given."""
         return self.q is not None
 
     def in_slots(self) -> "Case":
         """Returns the case with slot numbers as positions if positions are unknown."""
-        if self.known:
+        if self.has_positions:
             return self
         q, kv = (_even(n, self.ranks) for n in (self.work.seq, self.work.kv_seq))
         return replace(self, q=q, kv=kv)

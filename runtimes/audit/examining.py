@@ -62,7 +62,7 @@ def _examined(asker: Asks) -> Report:
 
     asking: levels.Ask = ask
     case, alike = asker.case, tuple[str, ...]()
-    if not (given := case.known):
+    if not (given := case.has_positions):
         detected = detect(case, ask, asker.change)
         case, alike = detected.case, detected.alike
         asker.change(case)

@@ -93,7 +93,7 @@ def rule_of(mask: Mask, positions: range, device: Any) -> Rule:
 
 
 def _ordered(table: Bools, device: Any) -> tuple[Tensor, Tensor]:
-    """Returns the number of blocks per row, and column numbers with those of blocks first.
+    """Returns the number of blocks in each row, and all columns, those that have blocks first.
 
     Shapes: [1, 1, rows] and [1, 1, rows, columns].
     """

@@ -116,10 +116,10 @@ class Kernels:
         moved = (heads * queries + shared * keys) / self._bandwidth
         work = heads * pairs * self.seconds_per_pair + self._exposed * moved
         if self._at_once:
-            each = heads * self._work.batch / np.maximum(calls, 1)
-            running = blocks * each
+            heads_per_call = heads * self._work.batch / np.maximum(calls, 1)
+            running = blocks * heads_per_call
             if self._flash:
-                tiles = pairs * each / (self.tile[0] * self.tile[1])
+                tiles = pairs * heads_per_call / (self.tile[0] * self.tile[1])
                 running = np.maximum(running, np.minimum(tiles, self._at_once))
             waves = running / self._at_once
             work = work * np.ceil(waves * EXACT) / np.where(waves > 0, waves, 1.0)

@@ -56,7 +56,7 @@ class Transfers:
         self._left, self._piece = dict[int, int](), dict[int, float]()
 
     def _set_order(self, traffic: Traffic, launches: int) -> None:
-        """Counts in `_blocked` the events that each message waits for; other tables list them."""
+        """Sets how many events each message waits for, and which messages each event releases."""
         count = len(self._pair)
         self._blocked = [launches + len(needs) for needs in self._rows.needs]
         self._feeds = [list[int]() for _ in range(count)]

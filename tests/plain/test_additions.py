@@ -68,7 +68,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     tree = tmp_path_factory.mktemp("tree")
     for package in PACKAGES:
         without = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / package, tree / package, ignore=without)
+        shutil.copytree(ROOT / package, tree / package, ignore=without, symlinks=True)
     for page, (file, place) in PLACES.items():
         assert f"`{place}`" in text(page) or f"`{Path(place).parent}/`" in text(page), page
         with (tree / place).open("a") as target:

@@ -86,9 +86,9 @@ BAD = [
     (["check", "."], ". is a folder"),
     (["run", "ring", "--ranks", "8", "--seq", "64k"], "the limit of run is 4 GiB"),
     (["formula", "zigzg"], "no formulas of 'zigzg': did you mean 'zigzag'? choose one of ring"),
-    (["plan", "allgather:keep=7", *SMALL], "allgather:keep is 0 or 1, not 7"),
-    (["plan", "pass-q:late=5", *SMALL], "pass-q:late is 0 or 1, not 5"),
-    (["plan", "head-chunks:ahead=2", *SMALL], "head-chunks:ahead is 0 or 1, not 2"),
+    (["plan", "allgather:keep=7", *SMALL], "allgather:keep must be 0 or 1, not 7"),
+    (["plan", "pass-q:late=5", *SMALL], "pass-q:late must be 0 or 1, not 5"),
+    (["plan", "head-chunks:ahead=2", *SMALL], "head-chunks:ahead must be 0 or 1, not 2"),
     (["plan", "ring", *SMALL, "-o", "-"], "cannot write '-': it is not a file name"),
     (["tables", "torch", "ring", *SMALL, "-o", "-"], "cannot write '-': it is not a file name"),
     (["report", *SMALL, "-o", "."], "File '.' is a directory"),
@@ -348,9 +348,10 @@ def test_a_plan_for_which_the_bound_does_not_hold_has_no_ratio_but_a_reason(
     assert f" {over(uneven['compute_bound_ratio'])}c\n" in printed
     words = " ".join(printed.split())
     assert (
-        "c: multiple of the bound of compute and memory alone; the lower bound does not " in words
+        "c: multiple of the bound of compute and memory alone; the lower bound does not apply "
+        in words
     )
-    assert "hold for usp:ulysses=2: a rank owns 126 tokens of the query side" in words
+    assert "to usp:ulysses=2: a rank owns 126 tokens of the query side" in words
 
 
 def test_messages_split_block_by_block_are_listed_where_that_saves_a_tenth(

@@ -209,7 +209,11 @@ def test_the_header_says_how_much_the_self_check_computes_and_why_there_are_no_l
         (WORK, "ring", "gradients with dense attention on 64 tokens."),
         (replace(WORK, seq=1), "pass-q", "dense attention on 1 token."),
         (fixed, "zigzag", "dense attention on 6000 tokens, which is slow on CPUs."),
-        (WORK, "tree", "(as tables, not loops: a rank reads a value of A after the next has come"),
+        (
+            WORK,
+            "tree",
+            "(as tables, not loops: a rank reads an old value of A after a new one came",
+        ),
     ):
         text = rl.emit(rl.plan(name, work, 4, pass_="both"), "torch")
         assert said in " ".join(text.split('"""')[1].split())

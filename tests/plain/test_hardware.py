@@ -38,7 +38,7 @@ BROKEN = {
     GOOD.replace("causal = { value = 1.042", "causal = { value = 0.9"): "causal = 0.9 is too small",
     GOOD.replace("value = 128", "value = 1.5"): "attention.tile_q = 1.5 is not a whole number",
     GOOD.replace("value = 80e9, source", "value = 80e9, origin"): "memory.capacity must be {",
-    GOOD.replace('name = "a100-nvlink"', "name = 3"): "the name must be a text, not 3",
+    GOOD.replace('name = "a100-nvlink"', "name = 3"): "the name must be a string, not 3",
 }
 
 

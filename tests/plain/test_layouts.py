@@ -186,7 +186,7 @@ def test_one_dispatch_balances_the_windows_and_the_full_layers_of_a_model() -> N
         (lambda work: rl.plan("ring:layout=heap:grain=k", work, 2), "grain takes a whole number"),
         (
             lambda work: rl.plan("ring:layout=whole-document:grain=4", work, 2),
-            "grain=4 is for striped, heap, snake, even-work",
+            "grain=4 needs one of striped, heap, snake, even-work",
         ),
     ],
 )

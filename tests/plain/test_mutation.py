@@ -381,7 +381,7 @@ WEAKER: dict[str, tuple[ModuleType, Callable[..., object], list[str]]] = {
     "_absent": (inputs, lambda *_: iter(()), ["retime attend", "redirect held"]),
     "_refuse_transfers": (partial_sums, no_check, ["duplicate move", "retime move"]),
     "_blame_twice": (verify, no_check, ["duplicate attend"]),
-    "twice": (partial_sums, lambda keys: False, ["duplicate move"]),
+    "has_duplicates": (partial_sums, lambda keys: False, ["duplicate move"]),
 }
 
 

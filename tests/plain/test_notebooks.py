@@ -42,6 +42,15 @@ def axes() -> Any:
     return Figure().subplots()
 
 
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
 TINY = rl.plan("ring", rl.Workload(seq=4, heads=1, head_dim=1), 2, pass_="both")
 ARE_PYTHON = (  # what their reprs say builds them anew; of many entries these are long
     *(rl.Window(9), rl.Full(), rl.Global(4), rl.Causal() & rl.Window(9)),
@@ -72,7 +81,7 @@ def test_every_result_prints_in_a_line(compared: rl.Comparison, predicted: rl.Pr
     one, planner = predicted.passes[0], rl.batch_planner(small, 2, "h100")
     results = [
         *(planner, planner((30, 34)), rl.Audit(Case(small, 2), Report(), "attend")),
-        rl.search(small, 2, "h100", budget=1),
+        *(rl.search(small, 2, "h100", budget=1), rl.advise(LLAMA, 8, "h100", 8192)),
         *(compared, compared.cases[0], compared.rows[0], compared.recommendation),
         *(predicted, one, one.timeline, one.memory, predicted.bound, recording),
         *(rl.hardware("h100"), rl.topology("torus:2x4", rl.hardware("h100"), 8)),

@@ -101,7 +101,7 @@ def test_blocks_that_do_not_tile_are_refused_with_the_numbers(
         (lambda: Block((range(2),), range(1), -1), "home must be a rank"),
         (lambda: chunks_of("spiral", 8, 2), "unknown layout 'spiral'.*zigzag"),
         (lambda: chunks_of("striped", 8, 2, -1), "grain -1 is less than 0"),
-        (lambda: chunks_of("zigzag", 8, 2, 4), "grain=4 is for striped"),
+        (lambda: chunks_of("zigzag", 8, 2, 4), "grain=4 needs one of striped"),
     ],
 )
 def test_blocks_and_layouts_that_mean_nothing_cannot_be_built(make, message: str) -> None:

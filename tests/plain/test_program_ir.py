@@ -119,7 +119,7 @@ def test_sums_must_not_change_while_they_are_sent() -> None:
     ("name", "mask", "reason"),
     [
         ("pass-q", "causal", "two arrivals of A meet"),
-        ("tree", "causal", "after the next has come"),
+        ("tree", "causal", "after a new one came"),
         ("halo", "causal & documents:20,100,8", "different numbers"),
     ],
 )

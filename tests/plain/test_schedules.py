@@ -183,7 +183,7 @@ def test_layouts_go_by_the_names_of_peers_too(elsewhere: str, here: str) -> None
         ("spiral", "unknown schedule 'spiral': choose one of ring"),
         ("USP", r"unknown schedule 'USP': did you mean 'usp'\? choose one of ring"),
         ("zigzg", r"unknown schedule 'zigzg': did you mean 'zigzag'\? choose one of ring"),
-        ("ring:grain=2", "grain=2 is for striped"),
+        ("ring:grain=2", "grain=2 needs one of striped"),
         ("striped:width=2", "striped has no parameter 'width'; its parameters: layout, grain"),
         ("striped:grain=wide", "striped:grain takes a whole number, not 'wide'"),
         ("burst:layout=3", "burst:layout takes a word, not 3"),
@@ -358,7 +358,9 @@ def test_schedules_of_too_many_blocks_are_refused_before_these_are_made(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ringloom.planner.partitions.Block.__post_init__", pytest.fail)
-    with pytest.raises(PlanError, match=r"2048 ranks x \d{6,} blocks is more than the 268435456"):
+    with pytest.raises(
+        PlanError, match=r"2048 ranks x \d{6,} blocks exceed the limit of 268435456"
+    ):
         rl.plan(name, rl.Workload(seq=2**20, heads=128), 2048)
 
 
@@ -366,7 +368,8 @@ def test_schedules_of_too_many_blocks_are_refused_before_these_are_made(
 def test_more_ranks_than_tables_have_room_for_are_refused_before_anything_is_built(
     ranks: int,
 ) -> None:
-    with pytest.raises(PlanError, match=f"{ranks} ranks x .* more than the {2**28} .* 16384 ranks"):
+    told = f"{ranks} ranks need tables of more than {2**28} entries .* at most 16384 ranks"
+    with pytest.raises(PlanError, match=told):
         rl.plan("ring", rl.Workload(seq=2**20), ranks)
 
 

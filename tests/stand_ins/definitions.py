@@ -7,7 +7,7 @@ from collections.abc import Iterator, Set
 from functools import cache
 from typing import Any
 
-FRAMEWORKS = {"torch", "jax", "codegen"}
+FRAMEWORKS = {"torch", "jax", "ringloom"}
 PASSES = {"forward", "backward", "forward_with_sinks", "backward_with_sinks"}
 POSITIONS = {"positions", "kv_positions"}
 

@@ -61,7 +61,7 @@ def attend_backward_cpu(causal, q, dout, out, lse, k, v):
 
 
 def spans(x, causal):
-    """Return at most 8 slices of at least 512 tokens, or 256 if causal, to skip hidden blocks."""
+    """Return at most 8 slices of at least 512 tokens, or 256 if causal, to skip masked blocks."""
     size = max(256 if causal else 512, -(-len(x) // 8))
     return [slice(at, min(at + size, len(x))) for at in range(0, len(x), size)]
 

@@ -46,7 +46,8 @@ def recorded(path: str | Path) -> Recorded:
         raise RingloomError(f"{path} is not a trace of a run: not a JSON object")
     about, events = document.get("otherData"), document.get("traceEvents")
     if not isinstance(about, dict) or not isinstance(events, list):
-        raise RingloomError(f"{path} is not a trace of a run: no traceEvents and otherData")
+        lack = "it needs traceEvents, a list, and otherData, an object"
+        raise RingloomError(f"{path} is not a trace of a run: {lack}")
     scale = number(f"{path}: time_scale", about.get("time_scale", 1.0), 1e-9, 1e9)
     if not about.get("digest"):
         raise RingloomError(f"{path} has no digest of its plans: an old format, record it again")

@@ -82,8 +82,8 @@ def count(weights: Array, tolerance: float) -> Counts:
     seen = weights > NOTHING / weights.shape[1]
     least = np.where(seen, weights, np.inf).min(axis=1, keepdims=True, initial=np.inf)
     lowest = seen & (weights <= CLUSTER * least)
-    number = lowest.sum(axis=1, keepdims=True)
-    unit = np.where(lowest, weights, 0).sum(axis=1, keepdims=True) / np.maximum(number, 1)
+    lowest_count = lowest.sum(axis=1, keepdims=True)
+    unit = np.where(lowest, weights, 0).sum(axis=1, keepdims=True) / np.maximum(lowest_count, 1)
     ratio = np.divide(weights, unit, out=np.zeros_like(weights), where=seen)
     times = np.rint(np.minimum(ratio, 2**30)).astype(np.int32)
     off = np.abs(ratio - times) > tolerance * np.maximum(times, 1)

@@ -117,7 +117,7 @@ def begin(arrays, sizes, rank, held):
         if name in absent:
             sums = zip(shapes, absent[name], strict=True)
             state[name] = [
-                jnp.full(shape, nothing, accum_dtype(shards[0])) for shape, nothing in sums
+                jnp.full(shape, identity, accum_dtype(shards[0])) for shape, identity in sums
             ]
         else:
             copies = zip(shapes, blocks, strict=True)

@@ -1,1 +1,1 @@
-"""The functions that printed torch passes call, one for each op of the program IR."""
+"""The functions called by emitted torch passes, one for each op of the program IR."""
