@@ -1,10 +1,10 @@
-"""check(program, rows)   runs the ops on all ranks: each live pair counts once, at its owner.
+"""check(program, rows)   runs a program on all ranks, and tests that it adds each live pair once.
 
 Inputs are tables of block numbers. Sums are weights: each attended pair of a query block and a key
 block adds the product of two random numbers, modulo 2^64, to the sums of the tokens that the op
-names. Final sums are right only if each live pair was added exactly once, to the right tokens;
-otherwise 64 random bits would have to agree. The check scales like the program itself, works for
-any number of ranks and is independent of the target.
+names. Unless 64 random bits agree by chance, final sums are right only if each live pair was added
+exactly once, to the right tokens. The cost of the check grows like the program. It works for any
+number of ranks and does not depend on the target.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from ringloom.codegen.checking.machine import Held, ProgramError, Registers
 from ringloom.codegen.checking.messages import arrivals
 from ringloom.codegen.conditions import Flags, holds
 from ringloom.codegen.ir import Place, Program, Register, Slice
-from ringloom.codegen.lowering.order import interleave, scattered
+from ringloom.codegen.lowering.order import is_interleaved, is_scattered
 from ringloom.planner.analysis.kinds import KINDS, Kinds
 from ringloom.planner.analysis.tiles import tiles
 from ringloom.planner.ir import ACCUMULATORS, QUERY_SIDE
@@ -41,7 +41,7 @@ def check(
 ) -> dict[Register, Ints]:
     """Runs a program; raises ProgramError with op, rank and step unless it computes its plan.
 
-    Returns the blocks that the forward pass leaves on each rank, `held` for the backward pass.
+    Returns the blocks that the forward pass leaves on each rank: `held` of the backward pass.
     """
     machine = Machine(program, rows)
     try:
@@ -55,15 +55,15 @@ def check(
 
 
 class Machine(Registers):
-    """All ranks running a program."""
+    """The state of all ranks while they run a program."""
 
     def __init__(self, program: Program, rows: Expansion) -> None:
         sides = {side: rows.plan.partition.side(side) for side in SIDES}
         super().__init__(rows.coordinates, program.mesh, sides)
         self.program, self.plan, self.kinds = program, rows.plan, Kinds(rows.plan)
         self.tiles, self.sums = tiles(rows.plan), ACCUMULATORS[rows.plan.pass_]
-        self.tensors = dict[Register, set[str]]()  # that inputs are of
-        self.under_way = dict[str, tuple[ir.Message, Flags, Held]]()
+        self.tensors = dict[Register, set[str]]()  # of each register of inputs
+        self.pending = dict[str, tuple[ir.Message, Flags, Held]]()
         random = np.random.default_rng(SEED)
         self.factors = {
             s: random.integers(1 << 64, size=len(x), dtype=np.uint64) for s, x in sides.items()
@@ -73,15 +73,15 @@ class Machine(Registers):
         """Gives ranks their own blocks, and those that the forward pass left."""
         pass_, named = self.program.pass_, {side: rows.values[side].named for side in SIDES}
         if (self.program.mesh, pass_) != (rows.loops.mesh, rows.plan.pass_):
-            self.fail("the program is of another pass, or of other ranks")
+            self.fail("the program is for another pass or other ranks than the loops")
         kept = [Register(r.of, HELD) for r in self.program.kept if pass_ == "backward"]
-        due = {Register(side, HELD) for side in SIDES if (HELD, None) in named[side]}
-        if [*held] != kept or {*kept} != due:
-            self.fail("the forward pass leaves inputs of other kinds")
+        required = {Register(side, HELD) for side in SIDES if (HELD, None) in named[side]}
+        if [*held] != kept or {*kept} != required:
+            self.fail("the forward pass does not leave the inputs that the backward pass needs")
         for register, blocks in held.items():
-            wanted = named[register.side][HELD, None].table
-            if not same(*(x.reshape(len(x), -1) for x in (blocks, wanted))):
-                self.fail(f"the forward pass leaves other blocks than {register}")
+            expected = named[register.side][HELD, None].table
+            if not same(*(x.reshape(len(x), -1) for x in (blocks, expected))):
+                self.fail(f"the forward pass leaves the wrong blocks for {register}")
         own = {Register(side, OWN): named[side][OWN, None].table for side in SIDES}
         self.tables |= {**own, **held}
         for register in self.tables:
@@ -92,18 +92,18 @@ class Machine(Registers):
     # ---- ops
 
     def run(self, ops: Iterable[ir.Op], t: int, on: Flags) -> None:
-        """Runs ops in step t, on some ranks."""
+        """Runs ops in step t on the marked ranks."""
         for op in ops:
             self.op, self.step = op, t
             for register in ir.reads(op) if not [*ir.inner(op)] else ():
                 self.table(register)
             match op:
                 case ir.Let(into, source):
-                    self.name(into, source.register, self.tensors[source.register], on)
+                    self.set_tensors(into, source.register, self.tensors[source.register], on)
                     self.bind(into, on, self.read(source, t, on))
                 case ir.Zero(sums, like):
                     if not sums.accumulates or like.of != sums.side:
-                        self.fail(f"{sums} are no sums in the shape of {like}")
+                        self.fail(f"{sums} cannot be sums in the shape of {like}")
                     self.bind(sums, on, np.zeros(self.table(like).shape, np.uint64))
                 case ir.Clear(sums):
                     self.change(sums, t, on)
@@ -128,48 +128,48 @@ class Machine(Registers):
                 case _:
                     assert_never(op)
 
-    def name(self, into: Register, source: Register, tensors: set[str], on: Flags) -> None:
-        """Records the tensors of a register that receives another one's value."""
+    def set_tensors(self, into: Register, source: Register, tensors: set[str], on: Flags) -> None:
+        """Records the tensors of a register that receives the value of another register."""
         if into.of != source.of or (into.value in (OWN, HELD) and not into.accumulates):
-            self.fail(f"{into} is given what is of {source}")
+            self.fail(f"{into} cannot receive the value of {source}")
         if not on.all() and self.tensors.get(into, tensors) != tensors:
-            self.fail(f"{into} is of other tensors on different ranks")
+            self.fail(f"{into} has different tensors on different ranks")
         self.tensors[into] = tensors
 
     def post(self, message: ir.Message, t: int) -> None:
         """Starts a message; its sums must not change until they have left."""
-        if message.handle in self.under_way:
-            self.fail("a message starts again before anybody has waited for it")
-        self.under_way[message.handle] = message, *arrivals(self, message, t)
+        if message.handle in self.pending:
+            self.fail("a message starts again before a rank has waited for it")
+        self.pending[message.handle] = message, *arrivals(self, message, t)
         source = message.source.register
         if not {*message.tensors} <= ({source.of} if source.accumulates else self.tensors[source]):
-            self.fail(f"{source} are of other tensors")
+            self.fail(f"{source} does not contain {' and '.join(message.tensors)}")
 
     def wait(self, op: ir.Wait, t: int, on: Flags) -> None:
-        """Binds or adds what a message brought."""
+        """Binds or adds the contents of a message."""
         if op.starts:
             self.post(op.message, t)
-        message, comes, what = self.under_way.pop(op.message.handle)
+        message, receives, contents = self.pending.pop(op.message.handle)
         if message != op.message:
-            self.fail("nobody has started this message")
+            self.fail("no rank has started this message")
         self.leaving.pop(message.handle, None)
-        register, here = op.into.register, comes & on
+        register, here = op.into.register, receives & on
         merged = isinstance(message.route, ir.Reduce) and register.of == "OUT"
         by_heads = op.into.heads is not None and message.complete and not op.replaces
         if by_heads and self.read(op.into, t, here).any():
-            self.fail("sums that are complete come where others were added")
+            self.fail("complete sums arrive where others were added")
         if (message.complete != op.replaces and not by_heads) or (merged and op.replaces):
-            self.fail("sums that are complete replace others, and only those")
+            self.fail("complete sums must replace others, and only complete sums may")
         if not op.partial:
-            self.fail_where(~here, "nothing comes to a rank")
+            self.fail_where(~here, "a rank receives nothing")
         if not op.adds and (op.into != Slice(register) or (op.partial and op.replaces)):
-            self.fail("a register is replaced in part")
+            self.fail("only a part of a register is replaced")
         if here.any():
-            self.name(register, message.source.register, {*message.tensors}, here)
+            self.set_tensors(register, message.source.register, {*message.tensors}, here)
             if op.adds:
-                self.change(op.into, t, here, what)
+                self.change(op.into, t, here, contents)
             else:
-                self.bind(register, here, what)
+                self.bind(register, here, contents)
 
     # ---- attends
 
@@ -179,28 +179,29 @@ class Machine(Registers):
             *SIDES,
             *self.sums,
         ):
-            self.fail("an attend reads or adds to registers of another kind")
+            self.fail("an attend reads or adds to registers of the wrong kind")
         left = {"Q", "STATS"} if Register("q", HELD) in self.tables else set[str]()
         if not {*QUERY_SIDE[self.program.pass_]} - left <= self.tensors[op.q.register]:
-            self.fail(f"{op.q.register} has not all that an attend reads")
+            self.fail(f"{op.q.register} lacks tensors that an attend reads")
         tables: Tables = {"q": self.read(op.q, t, on), "kv": self.read(op.kv, t, on)}
         for side, table in tables.items():
             empty = on & (table < 0).all(axis=(1, 2))
-            self.fail_where(empty, f"an attend reads {side} that have not come")
+            self.fail_where(empty, f"an attend reads {side} before it arrives")
         self.check_heads(on, tables)
         if op.kind == "tiles":
             self.check_places(op, t, on)
         else:
             self.check_kind(op, on, tables)
-        shares = self.met({side: x[on].reshape(on.sum(), -1) for side, x in tables.items()})
+        blocks = {side: x[on].reshape(on.sum(), -1) for side, x in tables.items()}
+        shares = self.pair_weights(blocks)
         for target in op.sums:
             side = target.register.side
             share = np.zeros(tables[side].shape, np.uint64)
             share[on] = shares[side].reshape(-1, *share.shape[1:])
             self.change(target, t, on, share)
 
-    def met(self, blocks: Tables) -> dict[SideName, Held]:
-        """Returns the weights that pairs of blocks [n, a] and [n, b] add to either side."""
+    def pair_weights(self, blocks: Tables) -> dict[SideName, Held]:
+        """Returns the weights that pairs of blocks [n, a] and [n, b] add to each side."""
         q, kv = blocks["q"], blocks["kv"]
         rows, cols = (np.zeros(x.shape, np.uint64) for x in (q, kv))
         height = max(1, CELLS // (q.shape[1] * kv.shape[1]))
@@ -213,17 +214,17 @@ class Machine(Registers):
         return {"q": rows, "kv": cols}
 
     def check_heads(self, on: Flags, tables: Tables) -> None:
-        """Fails unless a kernel, which maps KV heads evenly, gets the KV heads of its queries."""
+        """Fails unless each kernel gets the KV heads that its query heads need."""
         ends = list[Ints]()
         for side, table in tables.items():
             first, last = np.array([(s[0], s[-1] + 1) for s in self.sides[side].slices]).T
-            slice_of, here = self.sides[side].slice[table], table >= 0
-            ends.append(np.where(here, first[slice_of], 1 << 30).min(axis=(1, 2)))
-            ends.append(np.where(here, last[slice_of], 0).max(axis=(1, 2)))
+            slice_of, present = self.sides[side].slice[table], table >= 0
+            ends.append(np.where(present, first[slice_of], 1 << 30).min(axis=(1, 2)))
+            ends.append(np.where(present, last[slice_of], 0).max(axis=(1, 2)))
         (a, b, c, d), group = ends, self.plan.workload.group
         within = (d - c == 1) & (c * group <= a) & (b <= d * group)
         wrong = ~within & ((a != c * group) | (b != d * group))
-        self.fail_where(on & wrong, "an attend reads other heads of keys than of queries")
+        self.fail_where(on & wrong, "an attend reads KV heads other than those of its queries")
 
     def check_kind(self, op: ir.Attend, on: Flags, tables: Tables) -> None:
         """Fails unless the kernel call of each rectangle computes exactly its allowed pairs."""
@@ -231,30 +232,30 @@ class Machine(Registers):
         wrong = np.zeros(len(on), np.bool_)
         kinds = self.kinds.of(Rectangle(np.flatnonzero(on), q, kv))
         wrong[on] = kinds != KINDS.index(op.kind)
-        self.fail_where(wrong, f"the mask makes a rectangle other than {op.kind}")
+        self.fail_where(wrong, f"a rectangle is not {op.kind} under the mask")
         if op.kind == "strict" and (op.q.pieces or op.kv.pieces):
-            self.fail("a strict rectangle is of some pieces of a shard")
+            self.fail("a strict rectangle has only some pieces of a shard")
         for side in SIDES if op.kind != "full" else ():
             chunks = self.chunks(side, tables[side])
-            apart = (chunks != ordered(chunks)).any(axis=1)
-            if interleave(self.sides[side]) or scattered(self.sides[side]):
-                apart |= (chunks >= 0).sum(axis=1) > 1
-            self.fail_where(on & apart, f"{side} is not in order")
+            unsorted = (chunks != sort_chunks(chunks)).any(axis=1)
+            if is_interleaved(self.sides[side]) or is_scattered(self.sides[side]):
+                unsorted |= (chunks >= 0).sum(axis=1) > 1
+            self.fail_where(on & unsorted, f"{side} is not in sequence order")
 
     def check_places(self, op: ir.Attend, t: int, on: Flags) -> None:
         """Fails unless tiles are cut from the tokens at their places, in order."""
         if op.places is None:
-            self.fail("tiles are cut of tokens at no place")
+            self.fail("the op does not name the places of the tokens of its tiles")
         for side, part, place in zip(SIDES, (op.q, op.kv), op.places, strict=True):
-            said = self.tokens(side, place, t, on)
-            true = self.chunks(side, self.read(Slice(part.register), t, on))
-            width = max(said.shape[1], true.shape[1])
-            said, true = (
+            named = self.tokens(side, place, t, on)
+            actual = self.chunks(side, self.read(Slice(part.register), t, on))
+            width = max(named.shape[1], actual.shape[1])
+            named, actual = (
                 np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=-1)
-                for x in (said, true)
+                for x in (named, actual)
             )
-            wrong = on & (said != true).any(axis=1)
-            self.fail_where(wrong, f"{side} is not of the tokens at {place}")
+            wrong = on & (named != actual).any(axis=1)
+            self.fail_where(wrong, f"{side} does not have the tokens at {place}")
 
     def tokens(self, side: SideName, place: Place, t: int, on: Flags) -> Ints:
         """Returns the sets of positions at a place, in the order of its tokens."""
@@ -266,7 +267,7 @@ class Machine(Registers):
             owners = (owners[:, :, None] * size + along[:, None, :]).reshape(len(on), -1)
         own = self.read(Slice(Register(side, OWN), place.pieces), t, on)
         chunks = self.chunks(side, own)[owners].reshape(len(on), -1)
-        return ordered(chunks) if place.sort else chunks
+        return sort_chunks(chunks) if place.sort else chunks
 
     def chunks(self, side: SideName, table: Ints) -> Ints:
         """Returns sets of positions of blocks [ranks, pieces, heads]: [ranks, pieces], then -1."""
@@ -279,28 +280,29 @@ class Machine(Registers):
     def finish(self) -> dict[Register, Ints]:
         """Fails unless ranks have the sums of their blocks; returns what the forward pass keeps."""
         self.op, program = None, self.program
-        if self.under_way:
-            self.fail(f"nobody has waited for {', '.join(self.under_way)}")
+        if self.pending:
+            self.fail(f"no rank has waited for {', '.join(self.pending)}")
         pieces = dict(program.pieces)
         for register, table in self.tables.items():
-            if not register.accumulates and pieces.get(register) != table.shape[1]:
-                self.fail(f"{register} has {table.shape[1]} pieces")
-        due = self.due()
+            count = pieces.get(register)
+            if not register.accumulates and count != table.shape[1]:
+                self.fail(f"{register} has {table.shape[1]} pieces, not {count}")
+        weights = self.final_weights()
         for tensor in self.sums:
             register = Register(tensor, OWN)
             own = self.table(Register(register.side, OWN))
-            wanted = np.where(own < 0, np.uint64(0), due[register.side][own])
-            got = self.table(register)
-            if got.shape != wanted.shape:
-                self.fail(f"{tensor} is of {got.shape[1:]}, not of {wanted.shape[1:]}")
-            for rank, piece, head in np.argwhere(got != wanted)[:1].tolist():
+            expected = np.where(own < 0, np.uint64(0), weights[register.side][own])
+            sums = self.table(register)
+            if sums.shape != expected.shape:
+                self.fail(f"{tensor} has shape {sums.shape[1:]}, not {expected.shape[1:]}")
+            for rank, piece, head in np.argwhere(sums != expected)[:1].tolist():
                 block = int(own[rank, piece, head])
                 self.fail(f"{tensor} of block {block} is not the sum over all its pairs", rank)
         forward = program.pass_ == "forward"
         return {Register(r.of, HELD): self.table(r) for r in program.kept if forward}
 
-    def due(self) -> dict[SideName, Held]:
-        """Returns the final weights of all blocks."""
+    def final_weights(self) -> dict[SideName, Held]:
+        """Returns the weights of all blocks after the last step."""
         total: dict[SideName, Held] = {
             side: np.zeros(len(x), np.uint64) for side, x in self.sides.items()
         }
@@ -309,13 +311,13 @@ class Machine(Registers):
             q, kv = np.flatnonzero(q_slice == a), np.flatnonzero(kv_slice == b)
             height = max(1, CELLS // len(kv))
             for part in (q[at : at + height] for at in range(0, len(q), height)):
-                shares = self.met({"q": part[None], "kv": kv[None]})
+                shares = self.pair_weights({"q": part[None], "kv": kv[None]})
                 total["q"][part] += shares["q"][0]
                 total["kv"][kv] += shares["kv"][0]
         return total
 
 
-def ordered(chunks: Ints) -> Ints:
-    """Sorts sets of positions [n, w] in the order of the sequence, -1 last."""
+def sort_chunks(chunks: Ints) -> Ints:
+    """Sorts sets of positions [n, w] by position, with -1 last."""
     key = np.where(chunks < 0, np.iinfo(np.int32).max, chunks)
     return np.take_along_axis(chunks, np.argsort(key, axis=1, kind="stable"), axis=1)

@@ -1,7 +1,7 @@
 """Conditions of the program IR: conjunctions of tests of the step and the rank.
 
-They are data. `holds` evaluates them for any steps and ranks, `simplified` drops tests that are
-implied by what is known, and a target prints the others.
+Conditions are data. `holds` evaluates them for any steps and ranks, `simplify` drops tests that
+are already known to hold, and targets print the remaining ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,8 +25,8 @@ class Steps:
 
     def holds(self, t: int, coordinates: Ints) -> Flags:
         """Evaluates the test in step t, on ranks with these coordinates [n, axes + 1]: [n]."""
-        late = self.first is None or t >= self.first
-        return np.full(len(coordinates), late and (self.last is None or t <= self.last))
+        started = self.first is None or t >= self.first
+        return np.full(len(coordinates), started and (self.last is None or t <= self.last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Every:
     width: int
 
     def holds(self, t: int, coordinates: Ints) -> Flags:
-        """As of `Steps`."""
+        """Evaluates the test as `Steps.holds` does."""
         return np.full(len(coordinates), (t - self.first) % self.every < self.width)
 
 
@@ -54,37 +54,30 @@ class Bound:
     high: Expr | None
 
     def holds(self, t: int, coordinates: Ints) -> Flags:
-        """As of `Steps`."""
-        x = coordinates[:, -1] if self.axis == RANK else coordinates[:, :-1][:, self.axis]
-        every = np.ones(len(coordinates), np.bool_)
-        above = x >= self.low.at(t, coordinates) if self.low else every
-        below = x <= self.high.at(t, coordinates) if self.high else every
-        if self.low is None or self.high is None:
-            return above & below
-        rises = self.low.at(t, coordinates) <= self.high.at(t, coordinates)
-        return np.where(rises, above & below, above | below)
+        """Evaluates the test as `Steps.holds` does."""
+        return Guard(bounds=((self.axis, self.low, self.high),)).at(t, coordinates)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From the first to the last step of each rank; never where first > last."""
+    """first[rank] <= step <= last[rank]; never holds on ranks with first[rank] > last[rank]."""
 
     first: tuple[int, ...]
     last: tuple[int, ...]
 
     def holds(self, t: int, coordinates: Ints) -> Flags:
-        """As of `Steps`."""
+        """Evaluates the test as `Steps.holds` does."""
         return Guard(spans=tuple(zip(self.first, self.last, strict=True))).at(t, coordinates)
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The ranks of a list."""
+    """rank in ranks."""
 
     ranks: tuple[int, ...]
 
     def holds(self, t: int, coordinates: Ints) -> Flags:
-        """As of `Steps`."""
+        """Evaluates the test as `Steps.holds` does."""
         return Guard(ranks=self.ranks).at(t, coordinates)
 
 
@@ -95,15 +88,15 @@ Condition = tuple[Test, ...]
 def condition(when: When) -> Condition:
     """Returns the steps and ranks of a statement as a condition."""
     guard = when.guard
-    pause = [Every(when.first, when.every, when.width)] if when.every > 1 else []
+    pauses = [Every(when.first, when.every, when.width)] if when.every > 1 else []
     bounds = (Bound(*bound) for bound in guard.bounds)
-    span = [Span(*map(tuple, zip(*guard.spans, strict=True)))] if guard.spans else []
-    listed = [Listed(guard.ranks)] if guard.ranks else []
-    return (Steps(when.first, None), Steps(None, when.last), *pause, *bounds, *span, *listed)
+    spans = [Span(*map(tuple, zip(*guard.spans, strict=True)))] if guard.spans else []
+    lists = [Listed(guard.ranks)] if guard.ranks else []
+    return (Steps(when.first, None), Steps(None, when.last), *pauses, *bounds, *spans, *lists)
 
 
 def steps_of(on: Condition) -> Condition:
-    """Returns the tests that are the same on all ranks."""
+    """Returns the tests that depend on the step alone."""
     return tuple(test for test in on if isinstance(test, Steps | Every))
 
 
@@ -123,21 +116,19 @@ def holds(tests: Condition, steps: Iterable[int], coordinates: Ints) -> Flags:
     return np.array(rows)
 
 
-def simplified(
-    tests: Condition, steps: Sequence[int], coordinates: Ints, known: Flags
-) -> Condition:
+def simplify(tests: Condition, steps: Sequence[int], coordinates: Ints, known: Flags) -> Condition:
     """Returns the tests that are not implied by `known` [steps, ranks]."""
-    each = [holds((test,), steps, coordinates) for test in tests]
+    flags = [holds((test,), steps, coordinates) for test in tests]
     kept = list(range(len(tests)))
-    goal = np.logical_and.reduce([known, *each])
+    goal = np.logical_and.reduce([known, *flags])
     for n in range(len(tests)):
-        rest = [each[i] for i in kept if i != n]
-        if np.array_equal(np.logical_and.reduce([known, *rest]), goal):
+        others = [flags[i] for i in kept if i != n]
+        if np.array_equal(np.logical_and.reduce([known, *others]), goal):
             kept.remove(n)
-    return joined(tuple(tests[i] for i in kept))
+    return _merge_steps(tuple(tests[i] for i in kept))
 
 
-def joined(tests: Condition) -> Condition:
+def _merge_steps(tests: Condition) -> Condition:
     """first <= step, step <= last  -->  first <= step <= last"""
     match tests:
         case (Steps(first, None), Steps(None, last), *rest):

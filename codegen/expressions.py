@@ -1,8 +1,8 @@
-"""Expressions   the calls of printed passes and their arguments, as far as targets share them.
+"""Expressions   prints the calls of a pass and their arguments, as far as targets share them.
 
-Each op is one call of the vocabulary, which all targets share. Arguments are built here from the
-names of registers, pieces, heads and places. A target adds messages between pairs of ranks, token
-orders, and the names of a pass's arguments.
+Each op is one call of the vocabulary, which all targets share. This module builds arguments from
+the names of registers, pieces, heads and places. A target adds messages between pairs of ranks,
+token orders, and the names of the arguments of a pass.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from ringloom.codegen.ir import (
     Wait,
     walk,
 )
-from ringloom.codegen.names import Names, named
+from ringloom.codegen.names import Names, assign_names
 from ringloom.codegen.programs import Program as Printed
 from ringloom.codegen.words import AXES, SIZES, Data, Words
 from ringloom.planner.errors import PlanError
@@ -49,9 +49,10 @@ class Form:
     """Properties of a program that printing depends on.
 
     `free`: it accepts any length. `apart`: keys have their own layout. `slices`: number of head
-    slices per side, 0 if sizes differ. `unequal`: pieces of queries and keys differ in length.
-    `stats`: log-sum-exp and delta travel with queries instead of their output. `runs`: pieces of
-    queries are contiguous and of equal length. `data` collects named numbers, `constants` others.
+    slices per side, 0 if their sizes differ. `unequal`: pieces of queries and keys differ in
+    length. `stats`: the log-sum-exp and delta are sent with queries instead of the output. `runs`:
+    pieces of queries are contiguous and equally long. `data` collects named numbers, `constants`
+    other named values.
     """
 
     free: bool
@@ -70,24 +71,25 @@ def form_of(program: Printed) -> Form:
     sides: tuple[SideName, ...] = ("q", "kv")
     parts = {side: program.forward.partition.side(side).slices for side in sides}
     slices = {side: len(x) * (len({*map(len, x)}) == 1) for side, x in parts.items()}
-    forms = {tuple((x.step, len(x)) for x in runs) for runs in program.forward.partition.q.chunks}
-    runs = len(forms) == 1 and [step for step, _ in forms.pop()] == [1]
+    chunks = program.forward.partition.q.chunks
+    shapes = {tuple((run.step, len(run)) for run in chunk) for chunk in chunks}
+    runs = len(shapes) == 1 and [step for step, _ in shapes.pop()] == [1]
     stats, apart = program.choices["STATS"], program.choices["APART"]
     unequal, sinks = program.keys_cut_apart, program.work.sinks
     return Form(program.free, apart, slices, unequal, sinks, stats, runs)
 
 
 class Expressions:
-    """The expressions of one pass, by the names of its registers."""
+    """The expressions of one pass, built from the names of its registers."""
 
     kind: ClassVar[type[Words]] = Words
-    cast = "to"  # the method that gives an array another dtype
+    cast = "to"  # the method that converts an array to another dtype
     causal: ClassVar[Mapping[str, str]] = {"full": "False", "causal": "True", "strict": "True"}
 
     def __init__(self, program: Program, form: Form) -> None:
         self.program, self.form, self.mesh = program, form, program.mesh
         self.axes, self.sizes = AXES[len(self.mesh)], SIZES[len(self.mesh)]
-        self.names: Names = named(program)
+        self.names: Names = assign_names(program)
         self.used = set[str]()
         self.words = self.frame(range(1), False)
         self.backward = program.pass_ == "backward"
@@ -101,11 +103,11 @@ class Expressions:
         raise NotImplementedError
 
     def whole(self, register: Register, tensors: Sequence[str] = STATS) -> str:
-        """Prints a whole register; for a rank's own queries, these tensors."""
+        """Prints a whole register; `tensors`: those of a rank's own queries."""
         raise NotImplementedError
 
     def queries(self, q: Slice) -> str:
-        """Prints the queries that attends read; in a backward pass with their output."""
+        """Prints the queries that attends read, with their output in a backward pass."""
         raise NotImplementedError
 
     def positions(self, place: Place, side: SideName) -> str:
@@ -137,7 +139,7 @@ class Expressions:
         return self.kind(self.mesh, steps, loop, self.axes, "rank", self.form.data, self.used)
 
     def ends(self, steps: range, zero: str = "") -> str:
-        """Prints the first step (`zero` if it is 0) and the one after the last."""
+        """Prints the first step (`zero` if it is 0) and the end of a range of steps."""
         ranks = prod(self.mesh)
         names = {ranks: "RANKS", ranks - 1: "RANKS - 1"} if ranks > 3 else {}
         stop = names.get(steps.stop, str(steps.stop))
@@ -146,15 +148,16 @@ class Expressions:
     def branches(self, cases: Sequence[tuple[Condition, Op]], words: Words) -> Lines:
         """Prints if ...: elif ...: else: ..."""
         lines = Lines()
-        for n, (case, alike) in enumerate(groupby(cases, itemgetter(1))):
-            each = [tests for tests, _ in alike]
-            asked = [words.condition(tests) for tests in each]
-            if len(each) > 1:
-                asked = [f"({x})" if len(y) > 1 else x for x, y in zip(asked, each, strict=True)]
-            made, head = self.lines([case]), f"{'el' * (n > 0)}if {' or '.join(asked)}:"
-            if not all(asked) and not n:
-                return made
-            lines += [head if all(asked) else "else:", *indented(made)]
+        for n, (case, group) in enumerate(groupby(cases, itemgetter(1))):
+            conditions = [tests for tests, _ in group]
+            texts = [words.condition(tests) for tests in conditions]
+            if len(texts) > 1:
+                pairs = zip(texts, conditions, strict=True)
+                texts = [f"({text})" if len(tests) > 1 else text for text, tests in pairs]
+            body, head = self.lines([case]), f"{'el' * (n > 0)}if {' or '.join(texts)}:"
+            if not all(texts) and not n:
+                return body
+            lines += [head if all(texts) else "else:", *indented(body)]
         return lines
 
     # ---- ranks
@@ -174,11 +177,11 @@ class Expressions:
         return text if text == name else f"({text}) % {self.sizes[axis]}"
 
     def far(self, words: Words, by: Sequence[Expr], sign: int) -> tuple[str, ...]:
-        """Prints the coordinates of the rank this far ahead (sign 1) or behind (-1)."""
+        """Prints the coordinates of the rank at a distance ahead (sign 1) or behind (-1)."""
         texts = list[str]()
         for axis, (e, name, size) in enumerate(zip(by, words.axes, self.sizes, strict=True)):
             if any(e.axes) or e.table:
-                raise PlanError("how far a message goes depends on the rank")
+                raise PlanError("the distance of a message depends on the rank")
             unit = tuple(int(n == axis) for n in range(len(by)))
             end = Expr(sign * e.constant, sign * e.step, unit, 0, (), e.period, e.phase)
             number = words.number(end)
@@ -190,11 +193,11 @@ class Expressions:
     def part(self, part: Slice, tensors: Sequence[str] = STATS, sent: bool = False) -> str:
         """Prints some pieces and heads of a register; `sent`: as copies."""
         text = self.of_heads(part, self.whole(part.register, tensors), sent)
-        where = self.tokens(part)
-        return f"tokens({text}, {where})" if where else text
+        tokens = self.tokens(part)
+        return f"tokens({text}, {tokens})" if tokens else text
 
     def of_heads(self, part: Slice, text: str, sent: bool = False) -> str:
-        """Prints the selection of a slice's heads from some arrays."""
+        """Prints the selection of the heads of a slice from arrays."""
         if not part.heads:
             return text
         return f"{'some_' * several(part)}heads({text}, {self.slice_of_heads(part)})"
@@ -204,11 +207,11 @@ class Expressions:
         assert part.heads
         count, (low, high) = self.form.slices[part.register.side], part.heads
         if not count:
-            raise PlanError("slices of heads of several sizes travel, or are attended")
+            raise PlanError("slices of heads that are sent or attended differ in size")
         if not several(part):
             return f"{count}, {self.words.number(low)}"
         if high.modulo or high.table:
-            raise PlanError("slices of heads that travel go around the ranks")
+            raise PlanError("slices of heads that are sent wrap around the ranks")
         ends = (self.words.number(e) for e in (low, replace(high, constant=high.constant + 1)))
         by = f", {part.by}" * (part.by > 1)
         return f"{count}, slice({', '.join(ends)}{by})"
@@ -219,14 +222,14 @@ class Expressions:
             return ""
         low, high = part.pieces
         if any(e.modulo or e.period > 1 for e in part.pieces):
-            raise PlanError("the pieces that a rank attends to go around the ranks")
+            raise PlanError("the pieces that a rank attends to wrap around the ranks")
         side, count = part.register.side, self.program.pieces_of(part.register)
-        past = Expr(high.constant + 1, high.step, high.axes, 0, high.table)
+        stop = Expr(high.constant + 1, high.step, high.axes, 0, high.table)
         begin = "" if low == Expr() else f"{self.in_tokens(low, side)}, "
         if high.table:
             end = f"({self.words.number(high)} + 1) * {self.size(side)}"
         else:
-            end = "None" if past == Expr(count) else self.in_tokens(past, side)
+            end = "None" if stop == Expr(count) else self.in_tokens(stop, side)
         return f"slice({begin}{end})"
 
     def in_tokens(self, e: Expr, side: SideName) -> str:
@@ -236,7 +239,7 @@ class Expressions:
             axes = tuple(a // unit for a in e.axes)
             scaled = Expr(e.constant // unit, e.step // unit, axes)
         elif unit > 1:
-            raise PlanError("pieces are listed that are not cut alike")
+            raise PlanError("listed pieces cannot be counted in larger units")
         number, size = self.words.number(scaled), self.size(side)
         if scaled == Expr(1):
             return size
@@ -259,7 +262,7 @@ class Expressions:
         }
 
     def narrowed(self, sums: Register) -> str:
-        """Prints the rounding of complete sums to the input dtype; log-sum-exps stay."""
+        """Prints the rounding of complete sums to the input dtype, without log-sum-exps."""
         name = self.names[sums]
         if sums.of == "OUT":
             return f"[{name}[0].{self.cast}({self.like}.dtype), {name}[1]]"
@@ -274,7 +277,7 @@ class Expressions:
         return self.part(message.source, message.tensors, sent=True)
 
     def exchanged(self, message: Message, route: Root | Exchange, sent: str) -> str:
-        """Prints the call that starts a message of all ranks along an axis."""
+        """Prints the call that starts a message among all ranks along an axis."""
         group, register = self.group(route.axis), message.source.register
         match route:
             case Root(_, root):
@@ -315,7 +318,7 @@ class Expressions:
         name = "order" if len(self.mesh) == 1 else f"order_{route.axis}"
         name = f"{'kv_' * (self.form.apart and of.side == 'kv')}{name}"
         if self.orders.setdefault(name, text) != text:
-            raise PlanError("tokens are exchanged in two orders along an axis")
+            raise PlanError("exchanges along one axis bring tokens in two different orders")
         self.used.add(name)
         return name
 
@@ -326,7 +329,7 @@ class Expressions:
                 route, of = op.message.route, op.message.exchanged
                 if isinstance(route, Gather | Swap) and of and of.value == OWN:
                     return route.axis
-        raise PlanError("tokens are exchanged that came in several exchanges")
+        raise PlanError("an exchange sends tokens that several exchanges brought")
 
     # ---- attends
 
@@ -334,21 +337,21 @@ class Expressions:
         """Returns a call and its arguments: sums, queries, keys, causality or positions, tokens."""
         call = CALLS[self.program.pass_][op.kind == "tiles"]
         *sums, kv = (self.part(Slice(s.register, None, s.heads)) for s in (*op.sums, op.kv))
-        cut = [("rows", self.tokens(op.q)), ("cols", self.tokens(op.kv))]
+        tokens = [("rows", self.tokens(op.q)), ("cols", self.tokens(op.kv))]
         if op.kind == "strict":
-            cut = [("rows", "slice(1, None)"), ("cols", "slice(-1)")]
+            tokens = [("rows", "slice(1, None)"), ("cols", "slice(-1)")]
         if op.kind == "tiles":
             assert op.places
             q_place, kv_place = op.places
-            meet = [self.positions(q_place, "q"), self.positions(kv_place, "kv")]
+            mask = [self.positions(q_place, "q"), self.positions(kv_place, "kv")]
         else:
-            meet = [self.causal[op.kind]] if self.causal[op.kind] else []
-        given = [*sums, self.queries(op.q), kv, *meet]
-        return [call, *given, *(f"{name}={where}" for name, where in cut if where)]
+            mask = [self.causal[op.kind]] if self.causal[op.kind] else []
+        arguments = [*sums, self.queries(op.q), kv, *mask]
+        return [call, *arguments, *(f"{name}={text}" for name, text in tokens if text)]
 
 
 def several(part: Slice) -> bool:
-    """Returns True if a part has several head slices."""
+    """Returns True if a slice has several head slices."""
     return part.heads is not None and part.heads[0] != part.heads[1]
 
 

@@ -9,24 +9,25 @@ op        ::= Let(into, source)                   another name for a slice of in
             | Attend(q, kv, kind, sums)           slices x slices, added to sums
             | Choose((condition, op) ...)         the first case whose condition holds, if any
             | For(steps, op ...)                  the ops once per step
-            | At(step, op ...)                    the ops of one step
+            | At(step, op ...)                    the ops in one step
 message   ::= Message(handle, tensors, source, route, on)      which ranks send it, and when
-route     ::= Hop(by)                             as far along each axis, cyclically
-            | Root(axis, root)                    from one coordinate to all others; sums to it
-            | Gather(axis) | Reduce(axis)         tokens of all ranks of an axis; sums back
-            | Swap(axis) | SwapBack(axis)         tokens of all for some heads; sums back
+route     ::= Hop(by)                             the same distance for all ranks, cyclically
+            | Root(axis, root)                    one rank to all along an axis; sums, all to one
+            | Gather(axis) | Reduce(axis)         gathers tokens along an axis; returns their sums
+            | Swap(axis) | SwapBack(axis)         the same, but each rank gets some of the heads
 register  ::= (q | kv, value) for inputs, (OUT | DQ | DKV, value) for sums
 slice     ::= register [pieces lo..hi] [heads lo..hi by ...]
 kind      ::= full | causal | strict              one kernel call
-            | tiles                               what the mask leaves of tokens at two places
-place     ::= the tokens of the ranks at given coordinates, one rank after the other, or sorted
+            | tiles                               the allowed pairs of the tokens at two places
+place     ::= the tokens of the ranks at given coordinates, in rank order or sorted by position
 condition ::= test & ...                          empty: always
 test      ::= Steps(first, last) | Bound(axis, low, high) | Span(first, last) | Listed(ranks)
 
 Numbers are expressions of the loop form, and conditions are data: both can be evaluated for any
 step and rank, and printed. A register has the same number of pieces and head slices on every rank.
-In a step, messages start, sums that were sent are reset, attends add, then ranks wait: for sums
-first, because they are added while inputs are unchanged. Every op states what it reads and writes.
+In a step, messages start, sums that were sent are reset, attends add, then ranks wait. They wait
+for sums first, because sums are added while inputs are unchanged. `reads` and `writes` give the
+registers of every op.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,7 +44,7 @@ AttendKind = Literal["full", "causal", "strict", "tiles"]
 
 
 class Register(NamedTuple):
-    """One value of one kind: inputs of a side, or the sums of a tensor for a value's blocks."""
+    """A value of a program: inputs of one side, or the sums of one tensor for such inputs."""
 
     of: str
     value: str
@@ -55,7 +56,7 @@ class Register(NamedTuple):
 
     @property
     def side(self) -> SideName:
-        """The side whose blocks it is of."""
+        """The side of its blocks."""
         return TENSORS[self.of].side if self.of in TENSORS else "q" if self.of == "q" else "kv"
 
 
@@ -64,14 +65,14 @@ class Register(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """Sends from each rank to the rank this far along each axis, cyclically."""
+    """A message from each rank to the rank at this distance along each axis, cyclically."""
 
     by: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Gathers tokens of all ranks along an axis, in rank order; `sort`: then by position."""
+    """An all-gather of tokens along an axis, in rank order or (`sort`) by position."""
 
     axis: int
     sort: bool = False
@@ -79,7 +80,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Returns sums for gathered tokens to the ranks that own them."""
+    """A reduce-scatter of sums for gathered tokens, to the ranks that own them."""
 
     axis: int
     sort: bool = False
@@ -87,9 +88,9 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Gathers tokens of all ranks along an axis, but each rank gets a part of the heads.
+    """An all-to-all that brings each rank the tokens of an axis for some of the heads.
 
-    Each head is repeated `copies` times, for fewer heads than ranks.
+    Each head is repeated `copies` times, if there are fewer heads than ranks.
     """
 
     axis: int
@@ -99,7 +100,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class SwapBack:
-    """Returns sums for swapped tokens to the ranks that own them; copies are added."""
+    """An all-to-all that returns sums for swapped tokens to their owners, and adds copies."""
 
     axis: int
     sort: bool = False
@@ -125,11 +126,11 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Data that ranks send at the same time over a route, each at most once.
+    """Data that ranks send over a route in the same step; each rank sends at most once.
 
     `on` says which ranks send and when, or with `of_receiver` which ranks receive. `complete` sums
-    are final, so they may travel in the dtype of the inputs. `exchanged` are the inputs that a
-    gather or swap brings, or brought if sums go back.
+    are final, so they may be sent in the dtype of the inputs. `exchanged` are the inputs of a
+    gather or swap, also if the message returns their sums.
     """
 
     handle: str
@@ -147,7 +148,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """Name a slice of inputs."""
+    """Binds a register to a slice of inputs."""
 
     into: Register
     source: Slice
@@ -155,7 +156,7 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Zero:
-    """Create zero accumulators in the shape of a register of inputs."""
+    """Creates zero accumulators in the shape of a register of inputs."""
 
     sums: Register
     like: Register
@@ -163,24 +164,24 @@ class Zero:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Zero some pieces of accumulators in place."""
+    """Zeroes some pieces of accumulators in place."""
 
     sums: Slice
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Start a message."""
+    """Starts a message."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait for a message; bind inputs, or add to sums.
+    """Waits for a message, then binds inputs or adds to sums.
 
-    `partial`: some ranks receive nothing in some steps. `replaces`: the received sums replace all
-    others. `starts`: the message also starts here.
+    `partial`: some ranks receive nothing in some steps. `replaces`: the received sums replace the
+    register. `starts`: the op also starts the message.
     """
 
     message: Message
@@ -191,7 +192,7 @@ class Wait:
 
     @property
     def adds(self) -> bool:
-        """True if it changes sums that exist."""
+        """True if it adds to existing sums."""
         return self.into.register.accumulates and not self.replaces
 
 
@@ -210,7 +211,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """Attend queries to keys, and add to sums; `places`: the tokens that `tiles` are cut from."""
+    """Attends queries to keys and adds to sums; `places`: the tokens that `tiles` are cut from."""
 
     q: Slice
     kv: Slice
@@ -221,14 +222,14 @@ class Attend:
 
 @dataclass(frozen=True, slots=True)
 class Choose:
-    """Run the first case whose condition holds."""
+    """Runs the first case whose condition holds."""
 
     cases: tuple[tuple[Condition, "Op"], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """Run ops once per step."""
+    """Runs ops once per step."""
 
     steps: range
     body: tuple["Op", ...]
@@ -236,7 +237,7 @@ class For:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Run ops in one step."""
+    """Runs ops in one step."""
 
     step: int
     body: tuple["Op", ...]
@@ -265,7 +266,7 @@ class Program:
 
     @property
     def unit(self) -> int:
-        """The largest number of pieces of which all slices are multiples."""
+        """The greatest common divisor of the ends of all slices, in pieces."""
         numbers = [0]
         for register, (low, high) in (cut for op in walk(self.ops) for cut in cuts(op)):
             numbers += [low.constant, high.constant + 1, low.step, high.step]
@@ -277,7 +278,7 @@ class Program:
 
 
 def inner(op: Op) -> Iterator[Op]:
-    """Yields the ops directly inside another one."""
+    """Yields the ops directly inside an op."""
     match op:
         case Choose():
             yield from (case for _, case in op.cases)
@@ -288,7 +289,7 @@ def inner(op: Op) -> Iterator[Op]:
 
 
 def walk(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yields all ops, each followed by those inside of it."""
+    """Yields all ops, each followed by the ops inside it."""
     for op in ops:
         yield op
         yield from walk(inner(op))
@@ -313,12 +314,12 @@ def slices(op: Op) -> tuple[Slice, ...]:
 
 def cuts(op: Op) -> tuple[tuple[Register, Ends], ...]:
     """Returns the pieces that an op selects from registers, and from shards at places."""
-    named = [(part.register, part.pieces) for part in slices(op) if part.pieces]
+    selected = [(part.register, part.pieces) for part in slices(op) if part.pieces]
     if isinstance(op, Attend) and op.places:
         sides: tuple[SideName, SideName] = ("q", "kv")
         for side, place in zip(sides, op.places, strict=True):
-            named += [(Register(side, OWN), place.pieces)] if place.pieces else []
-    return tuple(named)
+            selected += [(Register(side, OWN), place.pieces)] if place.pieces else []
+    return tuple(selected)
 
 
 def reads(op: Op) -> tuple[Register, ...]:
@@ -361,11 +362,11 @@ def writes(op: Op) -> tuple[Register, ...]:
 
 
 def with_body(op: Op, ops: Sequence[Op]) -> Op:
-    """Returns the op with other ops directly inside."""
+    """Returns the op with the ops directly inside it replaced."""
     match op:
         case Choose():
             pairs = zip(op.cases, ops, strict=True)
-            return replace(op, cases=tuple((asked, x) for (asked, _), x in pairs))
+            return replace(op, cases=tuple((condition, x) for (condition, _), x in pairs))
         case For() | At():
             return replace(op, body=tuple(ops))
         case Let() | Zero() | Clear() | Post() | Wait() | Attend():

@@ -1,8 +1,8 @@
-"""The passes over a program, in their order; all of them are functions of ops, none of text.
+"""Passes that simplify a program. They change ops, never text.
 
-exclusive    ops under conditions that exclude each other   -->  cases of one choice
-asked        conditions                                     -->  without tests that always hold
-fused, late  Post ... Wait with nothing computed between    -->  a Wait that starts its message
+merge_choices, merge_equal_sums   ops whose conditions exclude each other  -->  one choice
+drop_true_tests                   conditions  -->  conditions without tests that always hold
+fuse_messages, start_late         Post ... Wait  -->  a Wait that starts its message
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from ringloom.codegen.conditions import Condition, Flags, holds, simplified
+from ringloom.codegen.conditions import Condition, Flags, holds, simplify
 from ringloom.codegen.ir import (
     At,
     Attend,
@@ -32,100 +32,102 @@ from ringloom.planner.loops.form import Ints, Loops
 Pass = Callable[[Program], Program]
 
 
-def optimized(program: Program, passes: Sequence[Pass] | None = None) -> Program:
-    """The program after all passes, those of torch unless others are given."""
+def optimize(program: Program, passes: Sequence[Pass] | None = None) -> Program:
+    """Runs passes on a program, by default those of torch."""
     for run in PASSES if passes is None else passes:
         program = run(program)
     return program
 
 
 def coordinates_of(program: Program) -> Ints:
-    """The coordinates of each rank of its mesh, then the rank: [ranks, axes + 1]."""
+    """Returns the coordinates of each rank in the mesh, then the rank: [ranks, axes + 1]."""
     return Loops(program.mesh, 0, ()).coordinates()
 
 
-def in_frames(program: Program, change: Callable[[Sequence[Op], range, Ints], list[Op]]) -> Program:
-    """The program with the ops of each run of steps changed."""
-    where, made = coordinates_of(program), list[Op]()
+def map_runs(program: Program, change: Callable[[Sequence[Op], range, Ints], list[Op]]) -> Program:
+    """Changes the ops of each run of steps, given their steps and the coordinates of all ranks."""
+    coordinates, ops = coordinates_of(program), list[Op]()
     for op in program.ops:
         match op:
             case For() | At():
                 steps = op.steps if isinstance(op, For) else range(op.step, op.step + 1)
-                made.append(replace(op, body=tuple(change(op.body, steps, where))))
+                ops.append(replace(op, body=tuple(change(op.body, steps, coordinates))))
             case _:
-                made.append(op)
-    return replace(program, ops=tuple(made))
+                ops.append(op)
+    return replace(program, ops=tuple(ops))
 
 
 # ---- choices
 
 
-def exclusive(program: Program) -> Program:
-    """Choose(a: X), Choose(b: Y)  -->  Choose(a: X, b: Y)      where a and b never both hold."""
-    return in_frames(program, _exclusive)
+def merge_choices(program: Program) -> Program:
+    """Choose(a: X), Choose(b: Y)  -->  Choose(a: X, b: Y)      if a and b never both hold."""
+    return map_runs(program, _merge_choices)
 
 
-def alike(program: Program) -> Program:
-    """The same for cases that add to the same sums."""
-    return in_frames(program, partial(_exclusive, same=True))
+def merge_equal_sums(program: Program) -> Program:
+    """Merges choices as `merge_choices` does, but only if their cases add to the same sums."""
+    return map_runs(program, partial(_merge_choices, same_sums=True))
 
 
-def _exclusive(ops: Sequence[Op], steps: range, where: Ints, same: bool = False) -> list[Op]:
-    made, taken = list[Op](), np.zeros((len(steps), len(where)), np.bool_)
+def _merge_choices(
+    ops: Sequence[Op], steps: range, coordinates: Ints, same_sums: bool = False
+) -> list[Op]:
+    merged, covered = list[Op](), np.zeros((len(steps), len(coordinates)), np.bool_)
     for op in ops:
-        last = made[-1] if made else None
+        last = merged[-1] if merged else None
         if not isinstance(op, Choose):
-            made.append(op)
+            merged.append(op)
             continue
-        on = np.logical_or.reduce([holds(tests, steps, where) for tests, _ in op.cases])
-        fits = isinstance(last, Choose) and _attends(last) and _attends(op)
-        if same and last:
+        on = np.logical_or.reduce([holds(tests, steps, coordinates) for tests, _ in op.cases])
+        fits = isinstance(last, Choose) and _only_attends(last) and _only_attends(op)
+        if same_sums and last:
             fits = fits and writes(last) == writes(op)
-        if isinstance(last, Choose) and fits and not (on & taken).any():
-            made[-1] = Choose((*last.cases, *op.cases))
-            taken |= on
+        if isinstance(last, Choose) and fits and not (on & covered).any():
+            merged[-1] = Choose((*last.cases, *op.cases))
+            covered |= on
         else:
-            made.append(op)
-            taken = on
-    return made
+            merged.append(op)
+            covered = on
+    return merged
 
 
-def _attends(op: Choose) -> bool:
+def _only_attends(op: Choose) -> bool:
     return all(isinstance(case, Attend) for case in inner(op))
 
 
-def asked(program: Program) -> Program:
-    """Leave out the tests that always hold where they are asked, and choices that are none."""
-    return in_frames(program, asked_in)
+def drop_true_tests(program: Program) -> Program:
+    """Removes tests that always hold, and choices that always take the same case."""
+    return map_runs(program, simplify_ops)
 
 
-def asked_in(ops: Sequence[Op], steps: range, where: Ints) -> list[Op]:
-    """The same for the ops of some steps."""
-    made, everywhere = list[Op](), np.ones((len(steps), len(where)), np.bool_)
+def simplify_ops(ops: Sequence[Op], steps: range, coordinates: Ints) -> list[Op]:
+    """Simplifies the conditions of ops that run in some steps."""
+    kept, always = list[Op](), np.ones((len(steps), len(coordinates)), np.bool_)
 
-    def short(message: Message) -> Message:
-        return replace(message, on=simplified(message.on, steps, where, everywhere))
+    def shorten(message: Message) -> Message:
+        return replace(message, on=simplify(message.on, steps, coordinates, always))
 
     for op in ops:
         match op:
             case Post():
-                made.append(Post(short(op.message)))
+                kept.append(Post(shorten(op.message)))
             case Wait():
-                made.append(replace(op, message=short(op.message)))
+                kept.append(replace(op, message=shorten(op.message)))
             case Choose():
-                made += chosen(op, steps, where, everywhere)
+                kept += simplify_choice(op, steps, coordinates, always)
             case _:
-                made.append(op)
-    return made
+                kept.append(op)
+    return kept
 
 
-def chosen(op: Choose, steps: Sequence[int], where: Ints, known: Flags) -> list[Op]:
-    """The cases that are ever taken, each asked only for what those before it leave open."""
+def simplify_choice(op: Choose, steps: Sequence[int], coordinates: Ints, known: Flags) -> list[Op]:
+    """Drops cases that no rank takes, and tests that earlier cases or `known` imply."""
     cases, left = list[tuple[Condition, Op]](), known
     for tests, case in op.cases:
-        on = holds(tests, steps, where) & left
+        on = holds(tests, steps, coordinates) & left
         if on.any():
-            cases.append((simplified(tests, steps, where, left), case))
+            cases.append((simplify(tests, steps, coordinates, left), case))
         left = left & ~on
     if len(cases) == 1 and not cases[0][0]:
         return [cases[0][1]]
@@ -135,32 +137,34 @@ def chosen(op: Choose, steps: Sequence[int], where: Ints, known: Flags) -> list[
 # ---- messages
 
 
-def fused(program: Program) -> Program:
-    """Post(m), Wait(m)  -->  Wait(m, starts)      where nothing is computed or changed between."""
-    return replace(program, ops=tuple(_fused(program.ops, idle=True)))
+def fuse_messages(program: Program) -> Program:
+    """Post(m), Wait(m)  -->  Wait(m, starts)      if no attend or change of m is between them."""
+    return replace(program, ops=tuple(_fuse(program.ops, across_attends=False)))
 
 
-def late(program: Program) -> Program:
-    """The same where something is computed between, for compilers that start messages early."""
-    return replace(program, ops=tuple(_fused(program.ops, idle=False)))
+def start_late(program: Program) -> Program:
+    """Fuses messages across attends too, for compilers that start messages early by themselves."""
+    return replace(program, ops=tuple(_fuse(program.ops, across_attends=True)))
 
 
-def _fused(ops: Iterable[Op], idle: bool) -> list[Op]:
-    made = [
-        with_body(op, _fused(inner(op), idle)) if isinstance(op, For | At) else op for op in ops
+def _fuse(ops: Iterable[Op], across_attends: bool) -> list[Op]:
+    fused = [
+        with_body(op, _fuse(inner(op), across_attends)) if isinstance(op, For | At) else op
+        for op in ops
     ]
-    for post in [op for op in made if isinstance(op, Post)]:
-        first, source = made.index(post), post.message.source.register
-        waits = (n for n, x in enumerate(made) if isinstance(x, Wait) and x.message == post.message)
-        if (last := next(waits, None)) is None:
+    for post in [op for op in fused if isinstance(op, Post)]:
+        first, source = fused.index(post), post.message.source.register
+        waits = ((n, x) for n, x in enumerate(fused) if isinstance(x, Wait))
+        last, wait = next(((n, x) for n, x in waits if x.message == post.message), (0, None))
+        if wait is None:
             continue
-        wait, between = made[last], made[first + 1 : last]
-        assert isinstance(wait, Wait)
-        changed = any(source in writes(op) for op in between)
-        if not changed and not (idle and any(isinstance(op, Attend) for op in walk(between))):
-            made[last] = replace(wait, starts=True)
-            del made[first]
-    return made
+        between = fused[first + 1 : last]
+        changes = any(source in writes(op) for op in between)
+        attends = any(isinstance(op, Attend) for op in walk(between))
+        if not changes and (across_attends or not attends):
+            fused[last] = replace(wait, starts=True)
+            del fused[first]
+    return fused
 
 
-PASSES: tuple[Pass, ...] = (exclusive, asked, fused)
+PASSES: tuple[Pass, ...] = (merge_choices, drop_true_tests, fuse_messages)

@@ -1,7 +1,7 @@
-"""Program   what a writer prints: verified plans, their loops or why there are none, the layout.
+"""Program   the input of a writer: verified plans with their loops, if they have any, and layout.
 
-A writer, `ringloom.codegen.torch.write` or `ringloom.codegen.jax.write`, takes one and returns the
-text of a file.
+A writer, `ringloom.codegen.torch.write` or `ringloom.codegen.jax.write`, takes a Program and
+returns the text of a file.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from ringloom.codegen.check import ProgramError, check
 from ringloom.codegen.frame.layout import Layout, layout_of
 from ringloom.codegen.frame.masks import boxes
 from ringloom.codegen.lower import lower
-from ringloom.codegen.lowering.keeping import kept
-from ringloom.codegen.passes import optimized
-from ringloom.codegen.tracing import traced
+from ringloom.codegen.lowering.keeping import kept_exchanges
+from ringloom.codegen.passes import optimize
+from ringloom.codegen.tracing import prepare_for_tracing
 from ringloom.planner.errors import PlanError, unknown
 from ringloom.planner.ir import Plan
 from ringloom.planner.loops import recover_expansion
@@ -27,19 +27,17 @@ from ringloom.planner.workload import Workload
 Target = Literal["torch", "jax"]
 TARGETS: tuple[Target, ...] = ("torch", "jax")
 PLATFORMS = ("all", "tpu", "gpu", "cpu")
+CHECKED = 128  # queries per rank in the self-check of a program that accepts any length
 Choice = TypeVar("Choice", bound=str)
 
 
-CHECKED = 128  # queries per rank that a self-check has where any length goes
-
-
 class Options(TypedDict, total=False):
-    """The form of a program, beside its plans and its target.
+    """The options of a program.
 
-    dynamic     its tables are an argument, for masks that change with every batch
-    platform    the only kernels of a JAX program: all, tpu, gpu or cpu
-    max_calls   bounds the tiles of a step of a JAX program with dynamic tables
-    command     what makes the file again, for the header; "" for plans from Python or from a file
+    dynamic     the program takes tables as an argument, for masks that change with every batch
+    platform    the kernels of a JAX program: all, tpu, gpu or cpu
+    max_calls   the maximum number of tiles per step of a dynamic JAX program
+    command     the command that generates the file, for the header; "" if there is none
     """
 
     dynamic: bool
@@ -50,10 +48,10 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Program:
-    """One program to be written.
+    """A program to be written.
 
-    `passes` has the loops of each pass and `lowered` what they are lowered to, checked. Both are
-    None for a table program; then `irregular` says why. The other fields are those of `Options`.
+    `passes` are the loops of each pass, and `lowered` their checked programs. Both are None for a
+    table program; `irregular` then gives the reason. The other fields are those of `Options`.
     """
 
     target: Target
@@ -85,82 +83,81 @@ class Program:
 
     @property
     def ranks(self) -> int:
-        """The number of ranks that run it."""
+        """The number of ranks that run the program."""
         return self.forward.ranks
 
     @property
     def free(self) -> bool:
-        """True if the program takes any length that `layout.multiple` divides."""
+        """True if the program accepts any length divisible by `layout.multiple`."""
         return self.loops is not None and self.layout.multiple > 0
 
     @property
     def least(self) -> int:
-        """The shortest length where any goes.
+        """The shortest length of a program that accepts any length.
 
-        A rank has two tokens at least where a rectangle leaves out the diagonal: of one token
-        nothing would be left.
+        If a rectangle excludes the diagonal, each rank needs two tokens, as one would have no pair.
         """
-        ops = [op for one in self.lowered or () for op in ir.walk(one.ops)]
+        ops = [op for program in self.lowered or () for op in ir.walk(program.ops)]
         strict = any(isinstance(op, ir.Attend) and op.kind == "strict" for op in ops)
         return max(self.layout.multiple, self.ranks * (1 + strict))
 
     @property
     def step(self) -> int:
-        """The distance between the tokens of a piece; PlanError unless it is the same in all."""
+        """The distance between the tokens of a piece; raises PlanError if pieces differ."""
         sides = self.forward.partition
         runs = [run for side in (sides.q, sides.kv) for chunk in side.chunks for run in chunk]
         step, *others = {run.step for run in runs if len(run) > 1} or {1}
         if others:
-            raise PlanError("tokens of different pieces lie at different distances")
+            raise PlanError("the distance between tokens differs from piece to piece")
         return step
 
     @property
     def checked(self) -> int:
-        """The number of queries of the self-check: few where any length goes."""
+        """The number of queries in the self-check, reduced if the program accepts any length."""
         if self.any_plan:
             return CHECKED // 2 * self.ranks
-        many, few = self.layout.multiple, min(self.work.seq, CHECKED * self.ranks)
-        return few // many * many if self.free else self.work.seq
+        multiple, most = self.layout.multiple, min(self.work.seq, CHECKED * self.ranks)
+        return most // multiple * multiple if self.free else self.work.seq
 
     @property
     def any_heads(self) -> bool:
-        """True if any number of heads goes, as no head is sharded."""
+        """True if the program accepts any number of heads, because heads are not sharded."""
         sides = (self.forward.partition.q, self.forward.partition.kv)
         return all(len(side.slices) == 1 for side in sides)
 
     @property
     def any_plan(self) -> bool:
-        """True if it takes any plan of its ranks and heads, as tables."""
+        """True if the program takes any plan for its ranks and heads, as tables."""
         return self.dynamic and self.target == "torch"
 
     @property
     def signed(self) -> bool:
-        """True if kernels take the scale's size alone: a mask scaled by 0 or less hides nothing."""
+        """True if kernels get only the size of the scale, as a scale <= 0 would undo the mask."""
         return self.target == "torch" and self.work.softmax_scale <= 0
 
     @property
     def keys_cut_apart(self) -> bool:
-        """True if pieces of keys have other numbers of tokens than pieces of queries."""
+        """True if pieces of keys and pieces of queries have different numbers of tokens."""
         sides = self.forward.partition
         return int(sides.q.sizes.max()) != int(sides.kv.sizes.max())
 
     @property
     def unequal(self) -> bool:
-        """True if values have another dimension than keys."""
+        """True if values and keys have different head dimensions."""
         return self.work.v_head_dim != self.work.head_dim
 
     @property
     def interface(self) -> list[str]:
-        """The names that it is used by."""
+        """The public names of the program."""
         names = ["PLAN", "positions", "shard", "unshard", "attention", "main"]
         names += ["kv_positions"] * (self.any_plan or self.layout.apart)
         return names + ["load", "example" if self.any_plan else "make_tables"] * self.dynamic
 
     @property
     def choices(self) -> dict[str, bool]:
-        """The choices that it makes in parts, by their capital names."""
+        """The branches that the program takes in parts, by their capital names."""
         work, backward = self.work, self.backward
-        reach = work.kv_seq - min(0, work.offset)  # no two positions are further apart
+        reach = work.kv_seq - min(0, work.offset)  # the largest distance between two positions
         sent = {t for _, move in backward.moves() for t in move.tensors} if backward else set()
         by_tables = self.dynamic or (self.loops is None and self.target == "jax")
         return {
@@ -183,81 +180,85 @@ class Program:
         }
 
     def as_tables(self, reason: str) -> "Program":
-        """The same as a table program, because its loops cannot be printed."""
+        """Returns this program as a table program; `reason`: why its loops cannot be printed."""
         return replace(self, passes=None, lowered=None, irregular=reason)
 
 
-def lowered(
+def lower_passes(
     passes: Sequence[Expansion], target: Target = "torch", padded: bool = False
 ) -> tuple[ir.Program, ...]:
-    """The programs that the loops of each pass are lowered to, checked; `padded` as in `lower`.
+    """Lowers the loops of each pass to a checked program; `padded` as in `lower`.
 
-    Raises PlanError where there is no op for them, and ProgramError for a defect of the lowering.
+    Raises PlanError for loops that no ops can express, and ProgramError for a defect in lowering.
     """
     if len({rows.loops.mesh for rows in passes if len(rows.loops.mesh) > 1}) > 1:
         raise PlanError("the two passes arrange the ranks in different meshes")
-    keeping, held, made = kept(passes), dict[ir.Register, Ints](), list[ir.Program]()
+    kept, held, programs = kept_exchanges(passes), dict[ir.Register, Ints](), list[ir.Program]()
     for rows in passes:
-        program = lower(rows, keeping, padded)
-        program = traced(program, rows, held) if target == "jax" else optimized(program)
-        made.append(program)
+        program = lower(rows, kept, padded)
+        traces = target == "jax"
+        program = prepare_for_tracing(program, rows, held) if traces else optimize(program)
+        programs.append(program)
         held = check(program, rows, held)
-    return tuple(made)
+    return tuple(programs)
 
 
 def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Program:
-    """The program of verified plans, as loops where all passes are regular.
+    """Returns the program of verified plans, with loops if all passes are regular.
 
-    Raises PlanError for an unknown target or platform, for a lone backward plan, and for options
-    that change nothing beside the others; ProgramError where loops are lowered to something else
-    than their plan.
+    Raises PlanError for an unknown target or platform, a lone backward plan, and options that do
+    not apply; raises ProgramError if the lowered loops do not compute their plan.
     """
     plans, target = Plans.of(given), _one_of(target, "target", TARGETS)
     dynamic = options.get("dynamic")
-    _refuse_idle(target, options)
+    _refuse_unused_options(target, options)
     if dynamic:
-        _refuse_unprinted(plans.workload, f"{target} programs that are given tables")
+        _refuse_unsupported(plans.workload, f"{target} programs that take tables")
     forward, backward = plans.forward, plans.backward
     if forward is None:
         raise PlanError("a program needs a forward plan, or a (forward, backward) pair of plans")
     layout = layout_of(forward)
-    passes, ops, reason = None, None, "its tables are an argument"
+    passes, programs, reason = None, None, "its tables are an argument"
     try:
         if not dynamic:
             passes = tuple(recover_expansion(plan) for plan in plans)
-            ops = lowered(passes, target, target == "jax" and layout.pads_pieces(forward))
+            padded = target == "jax" and layout.pads_pieces(forward)
+            programs = lower_passes(passes, target, padded)
     except ProgramError:
         raise
     except PlanError as error:
         passes = None
         reason = str(error)
-    return Program(target, forward, backward, layout, passes, ops, reason, **options)
+    return Program(target, forward, backward, layout, passes, programs, reason, **options)
 
 
-def _refuse_idle(target: Target, options: Options) -> None:
-    """Raises PlanError for options that a program of this kind has no use for."""
+def _refuse_unused_options(target: Target, options: Options) -> None:
+    """Raises PlanError for options that do not apply to a program of this kind."""
     platform = _one_of(options.get("platform", "all"), "platform", PLATFORMS)
     dynamic = options.get("dynamic")
     if options.get("max_calls") is not None and not (dynamic and target == "jax"):
-        raise PlanError("max_calls bounds a step of dynamic JAX programs: this is none")
+        raise PlanError("max_calls is only available for dynamic JAX programs")
     if platform != "all" and (dynamic or target != "jax"):
         raise PlanError(
-            f"platform={platform} leaves kernels out of JAX programs: torch programs and dynamic"
-            " programs have none to leave out"
+            f"platform={platform} is only available for JAX programs that are not dynamic"
         )
 
 
 def _one_of(given: str, kind: str, choices: Sequence[Choice]) -> Choice:
-    """The choice that was given; PlanError where it is none."""
+    """Returns the choice with a given name; raises PlanError if there is none."""
     for choice in choices:
         if choice == given:
             return choice
     raise PlanError(unknown(kind, given, choices))
 
 
-def _refuse_unprinted(work: Workload, kind: str) -> None:
+def _refuse_unsupported(work: Workload, kind: str) -> None:
     """Raises PlanError for a workload that programs of this kind do not support yet."""
-    dims = f"values of {work.v_head_dim} beside keys of {work.head_dim} elements"
-    wide = work.v_head_dim != work.head_dim
-    if lacking := [what for what, asked in ((dims, wide), ("sinks", work.sinks)) if asked]:
-        raise PlanError(f"{kind} do not have {' and '.join(lacking)} yet: ordinary programs do")
+    features = {
+        f"v_head_dim {work.v_head_dim} with head_dim {work.head_dim}": (
+            work.v_head_dim != work.head_dim
+        ),
+        "sinks": work.sinks,
+    }
+    if missing := [feature for feature, wanted in features.items() if wanted]:
+        raise PlanError(f"{kind} do not support {' and '.join(missing)} yet; ordinary programs do")

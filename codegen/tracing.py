@@ -1,29 +1,36 @@
-"""traced(program, ...)   a program as targets want it that trace it once for all ranks."""
+"""prepare_for_tracing(program, ...)   for targets that trace a program once for all ranks."""
 
 from contextlib import suppress
 
 from ringloom.codegen.check import ProgramError, check
 from ringloom.codegen.ir import Program, Register
-from ringloom.codegen.liveness import unread
-from ringloom.codegen.passes import Pass, alike, asked, late, optimized
-from ringloom.codegen.rolling import everyone, rolled, unrolled
-from ringloom.codegen.static import static
+from ringloom.codegen.liveness import drop_unread
+from ringloom.codegen.passes import Pass, drop_true_tests, merge_equal_sums, optimize, start_late
+from ringloom.codegen.rolling import count_unrolled, send_from_all_ranks, split_loops
+from ringloom.codegen.static import fix_slices
 from ringloom.planner.loops.expand import Expansion
 from ringloom.planner.loops.form import Ints
 
-PASSES: tuple[Pass, ...] = (alike, asked, static, rolled, late, unread)
+PASSES: tuple[Pass, ...] = (
+    merge_equal_sums,
+    drop_true_tests,
+    fix_slices,
+    split_loops,
+    start_late,
+    drop_unread,
+)
 
 
-def traced(program: Program, rows: Expansion, held: dict[Register, Ints]) -> Program:
-    """The program after all passes; loops are rolled where all ranks may send, as the check says.
+def prepare_for_tracing(program: Program, rows: Expansion, held: dict[Register, Ints]) -> Program:
+    """Runs all passes; lets all ranks send if that rolls more loops and passes the check.
 
-    `held` are the blocks that a backward pass begins with.
+    `held` are the blocks that a backward pass starts with.
     """
-    best = optimized(program, PASSES)
+    optimized = optimize(program, PASSES)
     for sums in (True, False):
-        other = optimized(everyone(program, sums), PASSES)
-        if unrolled(other) < unrolled(best):
+        candidate = optimize(send_from_all_ranks(program, sums), PASSES)
+        if count_unrolled(candidate) < count_unrolled(optimized):
             with suppress(ProgramError):
-                check(other, rows, held)
-                return other
-    return best
+                check(candidate, rows, held)
+                return candidate
+    return optimized

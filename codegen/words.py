@@ -1,7 +1,7 @@
-"""Words   numbers and conditions of the IR as Python, the same for all targets.
+"""Words   prints numbers and conditions of the IR as Python, the same for all targets.
 
-`rank` of one axis, `outer` and `inner` of two are the coordinates of a rank, `step` counts the
-steps of a loop. Numbers that follow no formula are data: a tuple with a name of its own.
+The coordinates of a rank are `rank` on one axis, `outer` and `inner` on two; `step` counts the
+steps of a loop. Numbers without a formula are printed as named tuples of data.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ AXES = {
     4: ("first", "second", "third", "fourth"),
 }
 SIZES = {n: tuple(name.upper() for name in names) for n, names in AXES.items()} | {1: ("RANKS",)}
-Data = dict[str, tuple[int, ...]]  # by name
+Data = dict[str, tuple[int, ...]]  # name -> values
 
 
 @dataclass(frozen=True)
 class Words:
-    """The names of numbers in some steps: in one, or in all of a loop.
+    """The names of numbers in one step, or in all steps of a loop.
 
-    `axes` are the names of the coordinates of the rank that is meant, `rank` is its number.
+    `axes` are the names of a rank's coordinates, `rank` the name of its number.
     """
 
     mesh: tuple[int, ...]
@@ -36,7 +36,7 @@ class Words:
     axes: tuple[str, ...]
     rank: str = "rank"
     data: Data = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)  # names that have been printed
+    used: set[str] = field(default_factory=set)  # names printed so far
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -45,11 +45,11 @@ class Words:
 
     @property
     def step(self) -> str:
-        """The step, by its name or its number."""
+        """The name of the step in a loop, otherwise its number."""
         return "step" if self.loop else str(self.steps.start)
 
     def of(self, axes: Sequence[str], rank: str) -> "Words":
-        """The same of another rank."""
+        """Returns the words for another rank."""
         return replace(self, axes=tuple(axes), rank=rank)
 
     # ---- numbers
@@ -73,11 +73,11 @@ class Words:
         return self.entry(self.named("TABLE", e.table), text) if e.table else text
 
     def entry(self, name: str, index: str) -> str:
-        """A number of data."""
+        """Prints an element of named data."""
         return f"{name}[{index}]"
 
     def named(self, title: str, values: tuple[int, ...]) -> str:
-        """The name of data."""
+        """Returns the name of data; equal data share a name."""
         known = (name for name, data in self.data.items() if data == values)
         name = next(known, f"{title}_{len(self.data) + 1}")
         self.data[name] = values
@@ -86,11 +86,11 @@ class Words:
     # ---- conditions
 
     def condition(self, tests: Condition) -> str:
-        """All tests, joined by `and`; "" for none."""
+        """Prints the conjunction of tests; "" for none."""
         return self.both([self.test(test) for test in tests])
 
     def both(self, tests: Sequence[str]) -> str:
-        """All of these."""
+        """Joins printed tests by `and`."""
         return " and ".join(tests)
 
     def chain(self, low: str, x: str, high: str) -> str:
@@ -98,17 +98,20 @@ class Words:
         return f"{low} <= {x} <= {high}"
 
     def cyclic(self, low: str, x: str, high: str, ordered: bool | None) -> str:
-        """low <= x <= high, around the axis unless `ordered`: low <= high, None if unknown."""
+        """Prints low <= x <= high, or the range that wraps around the axis if low > high.
+
+        `ordered`: True if low <= high, None if unknown.
+        """
         if ordered is None:
             return f"({low} <= {x}) + ({x} <= {high}) > ({low} <= {high})"
         return self.chain(low, x, high) if ordered else f"({x} >= {low} or {x} <= {high})"
 
     def among(self, x: str, name: str) -> str:
-        """True if x is in data."""
+        """Prints the test that x is in named data."""
         return f"{x} in {name}"
 
     def test(self, test: Test) -> str:
-        """One test, in brackets where that matters."""
+        """Prints a test, in parentheses if the context requires them."""
         self.used.update([self.rank] if isinstance(test, Span | Listed) else [])
         self.used.update(["step"] if isinstance(test, Steps | Every | Span) else [])
         match test:
@@ -128,7 +131,7 @@ class Words:
                 assert_never(test)
 
     def between(self, x: str, first: int | None, last: int | None) -> str:
-        """first <= x <= last; one comparison where the steps of the loop begin or end there."""
+        """Prints first <= x <= last, without bounds that the steps of the loop imply."""
         low = first if first is None or first > self.steps.start else None
         high = last if last is None or last < self.steps.stop - 1 else None
         if low is None and high is None:
@@ -140,28 +143,28 @@ class Words:
         return f"{x} == {low}" if low == high else self.chain(str(low), x, str(high))
 
     def bound(self, test: Bound) -> str:
-        """low <= x <= high; around the end of the axis where low > high."""
+        """Prints low <= x <= high, or the range that wraps around the axis if low > high."""
         x = self.rank if test.axis == RANK else self.axes[test.axis]
         self.used.add(x)
         low, high = test.low, test.high
         if low is None or high is None:
-            least = [f"{x} >= {self.number(low)}"] if low else []
-            most = [f"{x} <= {self.number(high)}"] if high else []
-            return (least or most or ["True"])[0]
+            lower = [f"{x} >= {self.number(low)}"] if low else []
+            upper = [f"{x} <= {self.number(high)}"] if high else []
+            return (lower or upper or ["True"])[0]
         if low == high:
             return f"{x} == {self.number(low)}"
         first, last = self.number(low), self.number(high)
-        rising = {bool(rise) for t in self.steps for rise in self.ordered(low, high, t)}
-        return self.cyclic(first, x, last, rising.pop() if len(rising) == 1 else None)
+        flags = {bool(flag) for t in self.steps for flag in self.ordered(low, high, t)}
+        return self.cyclic(first, x, last, flags.pop() if len(flags) == 1 else None)
 
     def ordered(self, low: Expr, high: Expr, t: int) -> Ints:
-        """Where low <= high in a step: [ranks]."""
-        where = Loops(self.mesh, 0, ()).coordinates()
-        return np.asarray(low.at(t, where) <= high.at(t, where), np.intp)
+        """Marks the ranks on which low <= high in a step: [ranks]."""
+        coordinates = Loops(self.mesh, 0, ()).coordinates()
+        return np.asarray(low.at(t, coordinates) <= high.at(t, coordinates), np.intp)
 
 
 def sum_of(terms: Sequence[tuple[int, str]]) -> str:
-    """A sum of multiples of names, and of a number that has none; what is positive first."""
+    """Prints a sum of multiples of names ("" for the constant), positive terms first."""
     texts = list[tuple[int, str]]()
     for factor, name in terms:
         size = abs(factor)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from ringloom.codegen.check import check
 from ringloom.codegen.ir import Program, Register
 from ringloom.codegen.lower import lower
-from ringloom.codegen.lowering.keeping import kept
-from ringloom.codegen.passes import optimized
+from ringloom.codegen.lowering.keeping import kept_exchanges
+from ringloom.codegen.passes import optimize
 from ringloom.planner.errors import PlanError
 from ringloom.planner.loops import recover_expansion
 from ringloom.planner.loops.expand import Expansion
@@ -56,7 +56,7 @@ def programs(name: str, ranks: int, mask: str) -> Iterator[tuple[Program, Expans
     """Both passes, lowered and checked; with what the backward pass holds."""
     passes, held = expansions(name, ranks, mask), Held()
     for rows in passes:
-        program = optimized(lower(rows, kept(passes)))
+        program = optimize(lower(rows, kept_exchanges(passes)))
         left = check(program, rows, held)
         yield program, rows, held
         held = left
@@ -66,10 +66,10 @@ def lowers(name: str, ranks: int, mask: str) -> bool:
     """True if both passes are lowered; the check has to accept what is."""
     try:
         passes = expansions(name, ranks, mask)
-        lowered = [lower(rows, kept(passes)) for rows in passes]
+        lowered = [lower(rows, kept_exchanges(passes)) for rows in passes]
     except PlanError:
         return False
     held = Held()
     for program, rows in zip(lowered, passes, strict=True):
-        held = check(optimized(program), rows, held)
+        held = check(optimize(program), rows, held)
     return True

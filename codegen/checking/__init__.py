@@ -1,1 +1,1 @@
-"""The machine on which `check` runs a program for all ranks at once."""
+"""The registers and messages of the machine on which `check` runs a program for all ranks."""

@@ -1,7 +1,7 @@
 """Registers   the contents of every register on all ranks, as numpy tables.
 
-Inputs are block numbers, sums are weights, both [ranks, pieces, heads]; -1 is no block. A slice is
-read and written at the same places of a table, just as a target slices its tensors.
+Inputs are block numbers and sums are weights, both [ranks, pieces, heads]; -1 is no block. Slices
+select the same elements of a table as a target selects from its tensors.
 """
 
 from dataclasses import dataclass, field
@@ -18,11 +18,11 @@ from ringloom.planner.masks.mask import SideName
 from ringloom.planner.partitions import Side
 
 Held = NDArray[Any]  # contents of a register: blocks or weights
-Places = tuple[Ints, Ints, Ints]  # an index of a table
+Places = tuple[Ints, Ints, Ints]  # indices of elements of a table
 
 
 class ProgramError(PlanError):
-    """A lowered program that does not compute its plan: a defect, not bad input."""
+    """A lowered program that does not compute its plan: a defect of the compiler."""
 
 
 @dataclass(eq=False)
@@ -39,8 +39,8 @@ class Registers:
 
     def fail(self, reason: str, rank: int | None = None) -> NoReturn:
         """Raises ProgramError for the current op."""
-        where = f", rank {rank}" if rank is not None else ""
-        raise ProgramError(f"step {self.step}{where}: {reason}, in {self.op}")
+        suffix = f", rank {rank}" if rank is not None else ""
+        raise ProgramError(f"step {self.step}{suffix}: {reason}, in {self.op}")
 
     def fail_where(self, wrong: Flags, reason: str) -> None:
         """Raises ProgramError for the first rank marked as wrong."""
@@ -54,65 +54,66 @@ class Registers:
         return self.tables[register]
 
     def places(self, part: Slice, t: int, on: Flags) -> tuple[Places, Flags]:
-        """Returns the places of a slice in step t, and which exist: [ranks, pieces, heads].
+        """Returns the indices of a slice in step t, and marks valid ones: [ranks, pieces, heads].
 
         Fails if a slice exceeds its register on an active rank.
         """
         ranks, shape = np.arange(len(on)), self.table(part.register).shape
         pieces, has_piece = self._along(part.pieces, 1, shape[1], t, on)
         heads, has_head = self._along(part.heads, part.by, shape[2], t, on)
-        at = ranks[:, None, None], pieces[:, :, None], heads[:, None, :]
-        return at, has_piece[:, :, None] & has_head[:, None, :]
+        indices = ranks[:, None, None], pieces[:, :, None], heads[:, None, :]
+        return indices, has_piece[:, :, None] & has_head[:, None, :]
 
     def _along(
         self, ends: Ends | None, by: int, size: int, t: int, on: Flags
     ) -> tuple[Ints, Flags]:
-        """Returns places along one axis of a table, and which exist: [ranks, w] each."""
+        """Returns indices along one axis of a table, and marks valid ones: [ranks, w] each."""
         if ends is None:
-            every = np.broadcast_to(np.arange(size), (len(on), size))
-            return every, np.ones(every.shape, np.bool_)
+            indices = np.broadcast_to(np.arange(size), (len(on), size))
+            return indices, np.ones(indices.shape, np.bool_)
         low, high = (e.at(t, self.where) for e in ends)
-        self.fail_where(on & ((low < 0) | (high >= size) | (low > high)), "a slice lies outside")
+        outside = (low < 0) | (high >= size) | (low > high)
+        self.fail_where(on & outside, "a slice exceeds its register")
         width = int((high - low)[on].max()) // by + 1 if on.any() else 1
-        at = low[:, None] + by * np.arange(width)
-        inside = (at <= high[:, None]) & (at >= 0) & (at < size)
-        return np.clip(at, 0, size - 1), inside
+        indices = low[:, None] + by * np.arange(width)
+        valid = (indices <= high[:, None]) & (indices >= 0) & (indices < size)
+        return np.clip(indices, 0, size - 1), valid
 
     def read(self, part: Slice, t: int, on: Flags) -> Held:
-        """Returns the contents of a slice, empty where a rank has fewer: [ranks, w, v]."""
-        at, inside = self.places(part, t, on)
-        return np.where(inside, self.table(part.register)[at], nothing(part.register))
+        """Returns the contents of a slice, empty if a rank has fewer: [ranks, w, v]."""
+        indices, valid = self.places(part, t, on)
+        return np.where(valid, self.table(part.register)[indices], empty_value(part.register))
 
     def change(self, part: Slice, t: int, on: Flags, share: Held | None = None) -> None:
-        """Adds a share [ranks, w, v] to a slice of sums, or zeroes it."""
-        (at, inside), here = self.places(part, t, on), on[:, None, None]
-        for register, sending in self.leaving.values():
+        """Adds a share [ranks, w, v] to a slice of sums, or zeroes the slice."""
+        (indices, valid), active = self.places(part, t, on), on[:, None, None]
+        for register, senders in self.leaving.values():
             if register == part.register:
-                self.fail_where(on & sending, f"{register} change while they are sent")
-        places = tuple(x[inside & here] for x in np.broadcast_arrays(*at))
+                self.fail_where(on & senders, f"{register} changes while it is sent")
+        places = tuple(x[valid & active] for x in np.broadcast_arrays(*indices))
         if share is None:
             self.table(part.register)[places] = 0
             return
-        if inside.shape != share.shape:
-            self.fail(f"sums of {inside.shape[1:]} get shares of {share.shape[1:]}")
-        lost = (here & ~inside & (share != 0)).any(axis=(1, 2))
-        self.fail_where(lost, "sums lack places for shares")
-        self.table(part.register)[places] += share[inside & here]
+        if valid.shape != share.shape:
+            self.fail(f"sums of shape {valid.shape[1:]} get shares of shape {share.shape[1:]}")
+        lost = (active & ~valid & (share != 0)).any(axis=(1, 2))
+        self.fail_where(lost, "shares exceed the sums that they are added to")
+        self.table(part.register)[places] += share[valid & active]
 
-    def bind(self, register: Register, on: Flags, what: Held) -> None:
+    def bind(self, register: Register, on: Flags, value: Held) -> None:
         """Binds a register to a new value on active ranks."""
         if not on.any():
             return
         if not on.all():
             old = self.table(register)
-            if old.shape != what.shape:
-                self.fail(f"{register} has {old.shape[1:]} pieces and heads, or {what.shape[1:]}")
-            what = np.where(on[:, None, None], what, old)
-        self.tables[register] = what
-        for handle, (sums, sending) in self.leaving.items():
-            self.leaving[handle] = sums, sending & ~on if sums == register else sending
+            if old.shape != value.shape:
+                self.fail(f"{register} has {old.shape[1:]} pieces and heads, or {value.shape[1:]}")
+            value = np.where(on[:, None, None], value, old)
+        self.tables[register] = value
+        for handle, (sums, senders) in self.leaving.items():
+            self.leaving[handle] = sums, senders & ~on if sums == register else senders
 
 
-def nothing(register: Register) -> Any:
-    """Returns the block, or the weight, that stands for nothing."""
+def empty_value(register: Register) -> Any:
+    """Returns the value of an empty place: no block, or weight 0."""
     return np.uint64(0) if register.accumulates else np.intp(-1)

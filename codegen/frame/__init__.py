@@ -1,1 +1,1 @@
-"""The file around a schedule: its head, layout and mask as text, and how texts become one file."""
+"""The file around a schedule: prints its header, layout and mask, and assembles the file."""

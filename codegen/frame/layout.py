@@ -1,15 +1,16 @@
-"""layout_of(plan)   the tokens of each rank, as a layout of the planner if its positions are those.
+"""layout_of(plan)   finds a layout of the planner with the tokens of each rank, or lists them.
 
 layout ::= Layout(q, kv)                one side each
-side   ::= Named(tokens, name, ...)     `pieces` of a group in a row, from the front and the back,
-                                        or stripes of `grain` tokens in turn, which are 0 pieces
-         | Joined(tokens, front, rear)   one for the first tokens, such as a cache, one for the rest
-         | Ranges(tokens, held)         none of them: the ranges of each rank, as data
+side   ::= Named(tokens, name, ...)     a layout of the planner: `pieces` contiguous pieces per
+                                        group, or (0 pieces) stripes of `grain` tokens in turn
+         | Joined(tokens, front, rear)  a layout for the first tokens, such as a cache, and another
+                                        for the others
+         | Ranges(tokens, held)         no known layout: the ranges of each rank, as data
 
-A layout lays tokens out over groups of ranks, each of which has one of `members` equal parts of
-each piece of its group. Rank g * members + h is member h of group g, or, where groups lie `across`
-ranks, rank h * groups + g; with one member, groups are ranks. A name counts only if it gives the
-positions of every rank, in order.
+A layout assigns tokens to groups of ranks; each rank of a group has one of `members` equal parts of
+each piece of the group. Rank g * members + h is member h of group g or, if groups lie `across`
+ranks, rank h * groups + g is. If `members` is 1, groups are ranks. A layout matches only if it
+gives the positions of every rank, in order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,16 +44,16 @@ class Named:
 
     @property
     def width(self) -> int:
-        """The pieces of a group, or the tokens of one stripe."""
+        """The number of pieces of a group, or of tokens of a stripe."""
         return self.pieces or self.grain
 
     @property
     def equal(self) -> bool:
-        """True if all pieces of all ranks have as many tokens."""
+        """True if all pieces of all ranks have equally many tokens."""
         return self.tokens % (self.groups * self.members * self.width) == 0
 
     def shards(self) -> Iterator[Ints]:
-        """The positions of each rank, in the order of its shard."""
+        """Yields the positions of each rank, in the order of its shard."""
         parts: list[list[list[Positions]]] = [[] for _ in range(self.groups)]
         for positions, owner in chunks_of(self.name, self.tokens, self.groups, self.grain):
             parts[owner].append(split(positions, self.members))
@@ -65,7 +66,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Joined:
-    """Two layouts of the planner: one for the first tokens, one for those behind them."""
+    """Two layouts of the planner: one for the first tokens, one for the tokens after them."""
 
     pieces, width, members = 0, 0, 1
 
@@ -82,14 +83,14 @@ class Joined:
         return self.front.equal and self.rear.equal
 
     def shards(self) -> Iterator[Ints]:
-        """The positions of each rank, in the order of its shard."""
+        """Yields the positions of each rank, in the order of its shard."""
         for front, rear in zip(self.front.shards(), self.rear.shards(), strict=True):
             yield np.concatenate([front, rear + self.front.tokens])
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """A layout without a name: what each rank owns, in the order of its shard."""
+    """A layout without a name: the ranges of each rank, in the order of its shard."""
 
     name, pieces, width, members, equal = "", 0, 0, 1, False
 
@@ -97,7 +98,7 @@ class Ranges:
     held: tuple[list[range], ...]
 
     def shards(self) -> Iterator[Ints]:
-        """The positions of each rank, in the order of its shard."""
+        """Yields the positions of each rank, in the order of its shard."""
         return (np.concatenate([np.arange(0), *map(np.array, own)]) for own in self.held)
 
 
@@ -111,11 +112,11 @@ class Layout:
     q: Form
     kv: Form
     ranks: int
-    equal: bool  # all shards of a side, and all pieces of these, have as many tokens
-    multiple: int  # any length goes that this divides; 0: only the lengths of the plan
+    equal: bool  # all shards of a side, and all of their pieces, have equally many tokens
+    multiple: int  # of valid lengths; 0 if only the lengths of the plan are valid
 
     def pads_pieces(self, plan: Plan) -> bool:
-        """True if padding makes all pieces of a plan equally long, as each is padded by itself."""
+        """Returns True if padding each piece separately makes all pieces of a plan equally long."""
         sides = ((self.q, plan.partition.q), (self.kv, plan.partition.kv))
         return all(
             isinstance(form, Named)
@@ -126,74 +127,75 @@ class Layout:
 
     @property
     def apart(self) -> bool:
-        """True if a program tells the positions of keys by a function of their own."""
+        """True if keys need a separate function for their positions."""
         return self.q != self.kv
 
     @property
     def alike(self) -> bool:
-        """True if the same formula, or the same data, tells both sides."""
+        """True if both sides have the same formula or data."""
         return self.q == replace(self.kv, tokens=self.q.tokens)
 
 
 def layout_of(plan: Plan) -> Layout:
-    """The layout of a plan; PlanError where a rank owns some heads of a token but not all."""
+    """Returns the layout of a plan; raises PlanError if a rank owns only some heads of a token."""
     work, ranks, sides = plan.workload, plan.ranks, plan.partition
     q = form_of(sides.q, work.seq, ranks, "query")
-    own, other = ([(b.positions, b.home) for b in side.blocks] for side in (sides.q, sides.kv))
-    kv = q if own == other else form_of(sides.kv, work.kv_seq, ranks, "KV")
-    both = (q, kv)
-    equal = all(form.equal for form in both)
-    parts, *others = {_parts(*one) for one in zip((sides.q, sides.kv), both, strict=True)}
+    q_owners, kv_owners = (
+        [(b.positions, b.home) for b in side.blocks] for side in (sides.q, sides.kv)
+    )
+    kv = q if q_owners == kv_owners else form_of(sides.kv, work.kv_seq, ranks, "KV")
+    equal = q.equal and kv.equal
+    parts, *others = {_parts_per_rank(sides.q, q), _parts_per_rank(sides.kv, kv)}
     multiple = ranks * parts
     free = equal and bool(q.width) and q == kv and not others and not work.mask.fixed_length
     free = free and work.seq % multiple == 0
-    free = free and work.seq >= 2 * multiple  # of one token, what is causal and full is alike
+    free = free and work.seq >= 2 * multiple  # a piece of one token can be both causal and full
     return Layout(q, kv, ranks, equal, multiple if free else 0)
 
 
-def _parts(side: Side, form: Form) -> int:
-    """The pieces of a rank, of a plan or of its layout: where they are equal, all lengths go."""
+def _parts_per_rank(side: Side, form: Form) -> int:
+    """Returns a number of parts per rank that makes pieces of the plan and its layout equal."""
     owners = np.unique(np.stack([side.chunk, side.owners]), axis=1)[1]
     return lcm(form.width, int(np.bincount(owners).max()))
 
 
 def form_of(side: Side, tokens: int, ranks: int, name: str) -> Form:
-    """The first layout that gives what every rank owns, in the order of its blocks."""
+    """Returns the first layout that gives the tokens of every rank, in the order of its blocks."""
     shards = side.shards(ranks)
     if sum(map(len, shards)) != tokens:
         raise PlanError(
-            f"{name} side: some rank owns only some heads of a token, so there are no shards of"
-            " local tokens to emit a program for"
+            f"{name} side: a rank owns only some heads of a token, but programs need shards with"
+            " all heads of their tokens"
         )
-    if one := _named(shards, tokens, ranks):
-        return one
+    if named := _match_named(shards, tokens, ranks):
+        return named
     pieces = [[b.positions for b in side.blocks if b.home == rank] for rank in range(ranks)]
     held = [[*dict.fromkeys(own)] for own in pieces]
-    for first in set(PIECES.values()) - {0}:  # pieces of a rank
-        end = sum(len(part) for own in held for piece in own[:first] for part in piece)
-        if both := _joined(shards, end, tokens, ranks):
-            return both
+    for count in set(PIECES.values()) - {0}:  # pieces per rank in the first layout
+        end = sum(len(part) for own in held for piece in own[:count] for part in piece)
+        if joined := _match_joined(shards, end, tokens, ranks):
+            return joined
     return Ranges(tokens, tuple(map(in_turn, held)))
 
 
-def _joined(shards: Sequence[Ints], end: int, tokens: int, ranks: int) -> Joined | None:
-    """The layouts of the tokens before and behind `end`, if these are what every rank owns."""
+def _match_joined(shards: Sequence[Ints], end: int, tokens: int, ranks: int) -> Joined | None:
+    """Returns the layouts of the tokens before and after `end`, if they give all shards."""
     if not 0 < end < tokens:
         return None
-    front = _named([own[own < end] for own in shards], end, ranks)
-    rear = _named([own[own >= end] - end for own in shards], tokens - end, ranks)
+    front = _match_named([own[own < end] for own in shards], end, ranks)
+    rear = _match_named([own[own >= end] - end for own in shards], tokens - end, ranks)
     form = Joined(tokens, front, rear) if front and rear else None
     return form if form and all(map(np.array_equal, form.shards(), shards)) else None
 
 
-def _named(shards: Sequence[Ints], tokens: int, ranks: int) -> Named | None:
-    """The first layout of the planner that gives what every rank owns, in order."""
+def _match_named(shards: Sequence[Ints], tokens: int, ranks: int) -> Named | None:
+    """Returns the first layout of the planner that gives all shards, in order."""
     forms = _candidates(shards[0], tokens, ranks)
     return next((f for f in forms if all(map(np.array_equal, f.shards(), shards))), None)
 
 
 def _candidates(first: Ints, tokens: int, ranks: int) -> Iterator[Named]:
-    """Layouts in groups of any size; `first`: the shard of rank 0, which says the grain."""
+    """Yields layouts in groups of any size; the shard of rank 0 (`first`) determines the grain."""
     for members in (m for m in range(1, ranks + 1) if ranks % m == 0):
         for across in (False, True)[: min(members, ranks // members)]:
             for name, pieces in PIECES.items():

@@ -1,12 +1,12 @@
-"""layout_text   prints the layout section of a program, with its `positions`."""
+"""Prints the layout section of a program, with its function `positions`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringloom.codegen.frame.layout import Form, Joined, Layout, Named, Ranges
-from ringloom.codegen.frame.packed import assigned
+from ringloom.codegen.frame.packed import print_data
 
-RANK = "[*range(RANKS)][rank]"  # raises IndexError for ranks beyond those of the plan
+RANK = "[*range(RANKS)][rank]"  # raises IndexError for ranks that the plan does not have
 
 
 def layout_text(layout: Layout, target: str, free: bool) -> str:
@@ -14,36 +14,38 @@ def layout_text(layout: Layout, target: str, free: bool) -> str:
     text = Text(layout, target, free)
     sides = ("q", "kv") if layout.apart else ("q",)
     functions = (line for side in sides for line in text.positions(side))
-    return "\n".join([*heading(layout), *_data(layout), *functions]) + "\n"
+    return "\n".join([heading(layout), *_data(layout), *functions]) + "\n"
 
 
-def heading(layout: Layout) -> Iterator[str]:
-    """Yields the title of the section."""
-    q, kv = described(layout.q), described(layout.kv)
+def heading(layout: Layout) -> str:
+    """Returns the heading of the section."""
+    q, kv = describe_side(layout.q), describe_side(layout.kv)
     first, *others = q if layout.alike else [f"queries {q[0]}", *q[1:], f"keys {kv[0]}", *kv[1:]]
-    yield ";\n# ".join([f"# ---- Layout: {first}", *others]) + "."
+    return ";\n# ".join([f"# ---- Layout: {first}", *others]) + "."
 
 
-def described(form: Form) -> list[str]:
+def describe_side(form: Form) -> list[str]:
     """Describes a side, as in "of 16 equal pieces, rank r holds piece r and piece 15 - r"."""
     if isinstance(form, Ranges):
         return [f"no formula: the ranges of all {len(form.held)} ranks are listed"]
     if isinstance(form, Joined):
-        parts = zip(("first", "next"), (form.front, form.rear), strict=True)
-        each = [[f"the {place} {part.tokens} tokens: ", *described(part)] for place, part in parts]
-        return ["in two parts", *(line for a, b, *more in each for line in (a + b, *more))]
+        parts = list[str]()
+        for place, part in (("first", form.front), ("next", form.rear)):
+            first, *others = describe_side(part)
+            parts += [f"the {place} {part.tokens} tokens: {first}", *others]
+        return ["in two parts", *parts]
     groups, members = form.groups, form.members
     across = [f"rank r is in group r % {groups}"] * form.across
     if not form.pieces:
         stripes = "single tokens" if form.grain == 1 else f"stripes of {form.grain} tokens"
         if members == 1:
             return [f"{stripes} assigned to the {groups} ranks in turn"]
-        given = f"{stripes} assigned to {groups} groups in turn"
-        return [given, f"each group's tokens are divided among its {members} ranks", *across]
-    who, count = "rank r" if members == 1 else "group g", form.pieces * groups
+        shares = f"{stripes} assigned to {groups} groups in turn"
+        return [shares, f"each group's tokens are divided among its {members} ranks", *across]
+    owner, count = "rank r" if members == 1 else "group g", form.pieces * groups
     equal = "equal" if form.tokens % (count * members) == 0 else "nearly equal"
-    back = f" and piece {count - 1} - {who[-1]}" * (form.pieces > 1)
-    pieces = f"of {count} {equal} pieces, {who} holds piece {who[-1]}{back}"
+    last = f" and piece {count - 1} - {owner[-1]}" * (form.pieces > 1)
+    pieces = f"of {count} {equal} pieces, {owner} holds piece {owner[-1]}{last}"
     share = f"each of its {members} ranks has one of {members} parts of each"
     return [pieces, *[share, *across] * (members > 1)]
 
@@ -54,12 +56,12 @@ def _data(layout: Layout) -> Iterator[str]:
         if isinstance(form, Ranges) and not (name == "KV_RANGES" and layout.alike):
             held = [tuple((p.start, p.stop, p.step) for p in own) for own in form.held]
             yield from ("", "# start, stop and step of the ranges of each rank")
-            yield assigned(name, tuple(held))
+            yield print_data(name, tuple(held))
 
 
 @dataclass(frozen=True)
 class Text:
-    """The functions of a layout in a framework."""
+    """The functions of a layout, for a target."""
 
     layout: Layout
     target: str
@@ -79,33 +81,32 @@ class Text:
         layout, keys = self.layout, side == "kv"
         seq = "KV_SEQ" if keys else "SEQ"
         array = "Tensor" if self.torch else "np.ndarray"
-        what = "keys" if keys else "queries" if layout.apart else "tokens"
+        kind = "keys" if keys else "queries" if layout.apart else "tokens"
         end = "; -1 is padding" if self.padded else ""
         yield from ("", "")
         yield f"def {'kv_' * keys}positions(rank: int, seq: int = {seq}) -> {array}:"
-        yield f'    """Return positions of the {what} on a rank, in the order of its shard{end}."""'
+        yield f'    """Return positions of the {kind} on a rank, in the order of its shard{end}."""'
         form = layout.kv if keys else layout.q
         if self.padded or not isinstance(form, Named):  # works for the plan's length only
             yield f"    if seq != {seq}:"
             yield f'        raise ValueError(f"the layout has {{{seq}}} tokens, not {{seq}}")'
         if self.free:
-            said = 'f"{seq} tokens are not divisible by {MULTIPLE}"'
             yield "    if not seq or seq % MULTIPLE:"
-            yield f"        raise ValueError({said})"
+            yield '        raise ValueError(f"{seq} tokens are not divisible by {MULTIPLE}")'
         yield from (f"    {line}" for line in self.body(form, keys))
 
     def body(self, form: Form, keys: bool) -> Iterator[str]:
         """Yields the body of `positions`: a formula, or ranges as data."""
         if isinstance(form, Ranges):
-            each = f"{self.arange('*r')} for r in {'KV_' * keys}RANGES[rank]"
-            yield f"return {self.own(form, self.cat(f'{self.arange(0)}, *({each})'))}"
+            parts = f"{self.arange('*r')} for r in {'KV_' * keys}RANGES[rank]"
+            yield f"return {self.own(form, self.cat(f'{self.arange(0)}, *({parts})'))}"
         elif isinstance(form, Named):
             yield from self.named(form, "return ")
         else:
             end = f"{form.front.tokens}"
-            yield from self.named(form.front, "first = ", end=end)
-            yield from self.named(form.rear, "rest = ", start=end)
-            yield f"return {self.cat('first, rest')}"
+            yield from self.named(form.front, "front = ", end=end)
+            yield from self.named(form.rear, "rear = ", start=end)
+            yield f"return {self.cat('front, rear')}"
 
     def named(self, form: Named, into: str, start: str = "", end: str = "seq") -> Iterator[str]:
         """Yields the formula for the tokens from `start` to `end`: pieces or stripes."""
@@ -141,13 +142,13 @@ class Text:
         return f"{'torch.cat' if self.torch else 'np.concatenate'}([{parts}])"
 
     def pieces(self, whole: str, parts: object) -> str:
-        """Returns code for nearly equal parts, the first ones longer."""
+        """Returns code for nearly equal parts, of which the first are longer."""
         return (
             f"{whole}.tensor_split({parts})" if self.torch else f"np.array_split({whole}, {parts})"
         )
 
     def own(self, form: Form, whole: str) -> str:
-        """Returns code for a rank's part of a piece, a stripe or ranges, padded if needed."""
+        """Returns code for a rank's part of a piece, stripe or ranges, padded if needed."""
         if form.members > 1:
             whole = f"{self.pieces(whole, form.members)}[h]"
         if not self.padded:

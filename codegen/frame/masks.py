@@ -1,10 +1,10 @@
-"""masks   prints the mask of a program: `allowed(i, j)` as one expression, and its data.
+"""Prints the mask of a program: `allowed(i, j)` as one expression, and its data.
 
-    mask_data(work, free)        BOUNDS, Q_BOUNDS, GRID etc. as the mask needs them; BOXES
-    mask_function(work, target)  allowed(i, j) and what it calls
+    mask_data(work, free)        the data of the mask (BOUNDS, Q_BOUNDS, GRID etc.), and BOXES
+    mask_function(work, target)  allowed(i, j) and the function that it calls
 
 `allowed` takes query positions i [n, 1], aligned (i + KV_SEQ - SEQ), and key positions j [1, m], as
-tensors or arrays, and returns which pairs the workload allows, by the definition of its mask. BOXES
+tensors or arrays, and returns the pairs that the mask allows, by its definition. BOXES
 is derived from the mask: disjoint rows (i0, i1, j0, j1, low, high) of aligned positions, queries
 i0 <= i < i1 and keys j0 <= j < j1 with low <= j - i <= high.
 """
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
-from ringloom.codegen.frame.packed import assigned, literal
+from ringloom.codegen.frame.packed import print_data, print_string
 from ringloom.planner.masks import Mask
 from ringloom.planner.masks.regions import FAR, Region
 from ringloom.planner.workload import Workload
 
-BEYOND = 2**30  # printed for "no bound" if the length is free; programs use 32-bit integers
+UNBOUNDED = 2**30  # printed for "no bound" if any length is valid; programs use 32-bit integers
 ARRAYS = {"torch": "Tensor", "jax": "jax.Array"}
 PLACE = {
     "torch": "torch.bucketize(x, torch.tensor(bounds, device=x.device), right=True)",
@@ -39,13 +39,13 @@ V = TypeVar("V")
 
 def mask_data(work: Workload, free: bool) -> str:
     """Prints the data that a mask uses, and its boxes; `free`: the program takes any length."""
-    lines, sentence = list[str](), Sentence(work, "jax")
-    sentence.of(work.mask)
-    for name, values in sentence.grids.items():
-        cells = "".join(f"{literal(row)}," for row in values)
-        lines += ["# which cells of queries see which cells of keys", f"{name} = ({cells})"]
-    for name, numbers in sentence.numbers.items():
-        lines.append(assigned(name, numbers))
+    lines, printer = list[str](), MaskPrinter(work, "jax")
+    printer.expression(work.mask)
+    for name, values in printer.grids.items():
+        cells = "".join(f"{print_string(row)}," for row in values)
+        lines += ["# cells of queries (rows) that see cells of keys", f"{name} = ({cells})"]
+    for name, numbers in printer.numbers.items():
+        lines.append(print_data(name, numbers))
     return "\n".join([*lines, *_boxes(work, free)]) + "\n"
 
 
@@ -53,7 +53,7 @@ def boxes(work: Workload, free: bool) -> list[tuple[int, ...]]:
     """Returns the mask as disjoint boxes cut by bands, for this workload or (free) any length."""
     region = work.mask.region()
     if free:
-        return [tuple(row) for row in region.pieces.clip(-BEYOND, BEYOND).tolist()]
+        return [tuple(row) for row in region.pieces.clip(-UNBOUNDED, UNBOUNDED).tolist()]
     low, high = min(0, work.offset), work.kv_seq
     whole = Region.of([(low, high, 0, high, -FAR, FAR)])
     rows = region.intersect(whole).pieces.tolist()
@@ -68,18 +68,18 @@ def _boxes(work: Workload, free: bool) -> Iterator[str]:
     if not rows:
         yield "BOXES: tuple[tuple[int, ...], ...] = ()  # the mask allows no pair"
         return
-    far = {BEYOND: "FAR", -BEYOND: "-FAR"} if free else {}
-    cells = (f"({', '.join(far.get(x, str(x)) for x in row)})," for row in rows)
+    names = {UNBOUNDED: "FAR", -UNBOUNDED: "-FAR"} if free else {}
+    cells = (f"({', '.join(names.get(x, str(x)) for x in row)})," for row in rows)
     yield "# i0 <= i < i1, j0 <= j < j1, low <= j - i <= high"
-    yield assigned("BOXES", rows, f"({''.join(cells)})")
+    yield print_data("BOXES", rows, f"({''.join(cells)})")
 
 
 # ---- the function
 
 
 @dataclass
-class Sentence:
-    """The expression of a mask, with the names of its data in a program.
+class MaskPrinter:
+    """The names of the data of a mask in a program, filled while its expression is printed.
 
     `grids` are rows of cells, `numbers` all other data, by name; equal data share a name.
     """
@@ -88,40 +88,40 @@ class Sentence:
     target: str
     grids: dict[str, tuple[str, ...]] = field(default_factory=dict)
     numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    arrays: dict[str, str] = field(default_factory=dict)  # data that is indexed: name -> its array
+    arrays: dict[str, str] = field(default_factory=dict)  # name of indexed data -> its array
 
-    def of(self, mask: Mask) -> ast.expr:
+    def expression(self, mask: Mask) -> ast.expr:
         """Returns the expression of a mask."""
         tree = ast.parse(mask.expression, mode="eval").body
         indexed = {ast.unparse(n.value) for n in ast.walk(tree) if isinstance(n, ast.Subscript)}
-        names = {n: self._named(n, value, n in indexed) for n, value in mask.names.items()}
+        names = {n: self._operand(n, value, n in indexed) for n, value in mask.names.items()}
         guarded = mask.from_zero and self.work.offset < 0
         if guarded and indexed:
             names["i"] = ast.parse("i.clip(0)", mode="eval").body
-        renamed: ast.expr = _Renamed(names).visit(tree)
+        expression: ast.expr = _Substitution(names).visit(tree)
         if guarded:
-            return ast.BinOp(ast.parse("i >= 0", mode="eval").body, ast.BitAnd(), renamed)
-        return renamed
+            return ast.BinOp(ast.parse("i >= 0", mode="eval").body, ast.BitAnd(), expression)
+        return expression
 
-    def _named(self, name: str, value: Any, indexed: bool) -> ast.expr:
-        """Returns the expression for data or a mask that is named; `indexed`: by arrays."""
+    def _operand(self, name: str, value: Any, indexed: bool) -> ast.expr:
+        """Returns the expression for a named mask or named data; `indexed`: data as an array."""
         if isinstance(value, Mask):
-            return self.of(value)
+            return self.expression(value)
         if value.ndim == 1:
-            name = _entered(self.numbers, name, tuple(value.tolist()))
+            name = _add(self.numbers, name, tuple(value.tolist()))
             return ast.Name(self._array(name.lower(), name, NUMBERS) if indexed else name)
         rows = tuple("".join("01"[c] for c in row) for row in value.tolist())
-        name = _entered(self.grids, "GRID", rows)
+        name = _add(self.grids, "GRID", rows)
         return ast.Name(self._array(f"cells{name[4:]}", name, CELLS))
 
-    def _array(self, name: str, data: str, made: dict[str, str]) -> str:
-        self.arrays[name] = made[self.target].format(data)
+    def _array(self, name: str, data: str, templates: dict[str, str]) -> str:
+        self.arrays[name] = templates[self.target].format(data)
         return name
 
 
 @dataclass(frozen=True)
-class _Renamed(ast.NodeTransformer):
-    """Replaces names by expressions."""
+class _Substitution(ast.NodeTransformer):
+    """A substitution of expressions for names."""
 
     names: dict[str, ast.expr]
 
@@ -129,8 +129,8 @@ class _Renamed(ast.NodeTransformer):
         return self.names.get(node.id, node)
 
 
-def _entered(table: dict[str, V], name: str, value: V) -> str:
-    """Enters a value into a table; returns its name, numbered if another value has it."""
+def _add(table: dict[str, V], name: str, value: V) -> str:
+    """Adds a value to a table; returns its name, numbered if another value has the name."""
     names = (name if n == 1 else f"{name}_{n}" for n in count(1))
     return next(name for name in names if table.setdefault(name, value) == value)
 
@@ -138,13 +138,13 @@ def _entered(table: dict[str, V], name: str, value: V) -> str:
 def mask_function(work: Workload, target: str) -> str:
     """Prints `allowed`, and `place` for masks that need it."""
     array = ARRAYS[target]
-    sentence = Sentence(work, target)
-    tree = sentence.of(work.mask)
+    printer = MaskPrinter(work, target)
+    tree = printer.expression(work.mask)
     aligned = " (+ KV_SEQ - SEQ)" if work.offset else ""
     lines = [
         f"def allowed(i: {array}, j: {array}) -> {array}:",
         f'    """Return which query positions i{aligned} may see which key positions j."""',
-        *(f"    {name} = {text}" for name, text in sentence.arrays.items()),
+        *(f"    {name} = {text}" for name, text in printer.arrays.items()),
         f"    return {ast.unparse(tree)}",
     ]
     if any(isinstance(node, ast.Call) for node in ast.walk(tree)):

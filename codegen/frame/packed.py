@@ -1,4 +1,4 @@
-"""Data of a program: printed directly, or compressed if long; `unpacked` restores it."""
+"""Prints the data of a program directly, or compressed if it is long; `unpack` restores it."""
 
 import base64
 import json
@@ -6,38 +6,30 @@ import zlib
 from collections.abc import Collection
 from typing import Any
 
-LINES = 60  # most lines of data that is printed directly
-LONG = 2000  # characters of data that is compressed
-PIECE = 80  # characters of a text that is printed in pieces
+MAX_ITEMS = 60  # in data that is printed directly
+MAX_LENGTH = 2000  # characters of data that is printed directly
+WIDTH = 80  # characters per line of a long string
 
 
-def unpacked(text: str) -> Any:
-    """Data out of compressed JSON."""
+def unpack(text: str) -> Any:
+    """Restores data from compressed JSON."""
     return json.loads(zlib.decompress(base64.b85decode(text.encode().translate(None, b"\n"))))
 
 
-def assigned(name: str, value: Collection[object], text: str = "") -> str:
-    """Prints the assignment of data, by default its repr; compressed JSON if long."""
-    code = _json(value)
-    if len(value) > LINES or len(code) > LONG:
-        return _compressed(name, code)
+def print_data(name: str, value: Collection[object], text: str = "") -> str:
+    """Prints an assignment of data: `text`, its repr by default, or compressed JSON if long."""
+    code = json.dumps(value, separators=(",", ":"))
+    if len(value) > MAX_ITEMS or len(code) > MAX_LENGTH:
+        packed = base64.b85encode(zlib.compress(code.encode(), 9)).decode()
+        return "\n".join([f'{name} = unpack("""', *_cut(packed), '""")'])
     return f"{name} = {text or value}"
 
 
-def literal(text: str) -> str:
-    """A string, in pieces if it is long."""
+def print_string(text: str) -> str:
+    """Prints a string literal, in several lines if it is long."""
     first, *others = map(repr, _cut(text))
     return f"({' '.join([first, *others])})" if others else first
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _compressed(name: str, text: str) -> str:
-    code = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
-    return "\n".join([f'{name} = unpacked("""', *_cut(code), '""")'])
-
-
 def _cut(text: str) -> list[str]:
-    return [text[at : at + PIECE] for at in range(0, max(1, len(text)), PIECE)]
+    return [text[at : at + WIDTH] for at in range(0, max(1, len(text)), WIDTH)]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ringloom.codegen.frame import masks
 from ringloom.codegen.frame.assemble import Part, parts_of
-from ringloom.codegen.frame.packed import assigned
+from ringloom.codegen.frame.packed import print_data
 from ringloom.codegen.jax import slots
 from ringloom.codegen.jax.parts.tables.arrays import calls_of, side_of, steps_of
 from ringloom.codegen.programs import Program
@@ -34,7 +34,7 @@ HEADING = "# ---- Tables: the blocks of both sides, and what ranks do with them 
 def schedule(program: Program) -> list[str | Part]:
     """The tables, what tells them from others if tiles are an argument, and the interpreter."""
     made = slots.tables(program.forward, program.backward)
-    lines = [assigned("TABLES: dict[str, Any]", made)]
+    lines = [print_data("TABLES: dict[str, Any]", made)]
     if program.dynamic:
         roomy = (program.max_calls or 0) >= 2 * most_tiles(made)
         cut = "KV_SEQ // 3" if roomy else 0

@@ -31,8 +31,8 @@ from ringloom.codegen.ir import (
     writes,
 )
 from ringloom.codegen.jax.operands import Operands
-from ringloom.codegen.liveness import carried, first_read, results
-from ringloom.codegen.rolling import rolls
+from ringloom.codegen.liveness import carried_registers, required_before, results
+from ringloom.codegen.rolling import can_roll
 from ringloom.planner.errors import PlanError
 from ringloom.planner.loops.form import OWN, Root
 
@@ -77,7 +77,7 @@ class Printer(Operands):
         asked, after = list[Asked](), self.after
         for n, op in enumerate(ops):
             if isinstance(op, For | At):
-                self.after = results(self.program) | first_read(ops[n + 1 :])
+                self.after = results(self.program) | required_before(ops[n + 1 :])
             asked += self.op(op)
             self.bound.update(writes(op))
         self.after = after
@@ -108,10 +108,10 @@ class Printer(Operands):
 
     def loop(self, op: For) -> Lines:
         """A loop, rolled by JAX or unrolled by Python, with what it has from step to step."""
-        state, after, used = carried(op, self.after), self.after, "step" in self.used
+        state, after, used = carried_registers(op, self.after), self.after, "step" in self.used
         if not state or not self.bound.issuperset(state):
             raise PlanError("a loop changes nothing, or what has no value before it")
-        self.words, self.rolling = self.frame(op.steps, True), rolls(op)
+        self.words, self.rolling = self.frame(op.steps, True), can_roll(op)
         self.used.discard("step")
         body = self.lines(op.body)
         step = "step" if "step" in self.used else "_"

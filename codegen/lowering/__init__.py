@@ -1,1 +1,1 @@
-"""Parts of the lowering: where sums live, which attends are calls, whose tokens a value is."""
+"""The modules of the lowering: accumulators, attends, token order, and the loops it refuses."""

@@ -1,8 +1,8 @@
-"""accumulate(rows)   where attends keep partial sums, and which messages of sums carry any.
+"""accumulate(rows)   assigns partial sums to registers, and finds the messages that carry sums.
 
-The sums of one tensor for the blocks of one value have a register of their own. Those for blocks
-that a rank owns stay with it, unless all ranks send theirs in the next step: so what a rank
-computes for itself travels only where it would travel with other sums anyway.
+Each register holds the sums of one tensor for the blocks of one value. Sums for blocks that a rank
+owns stay on the rank, unless all ranks send that register in the next step: the results that a rank
+computes for itself travel only with other sums.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ import numpy as np
 
 from ringloom.codegen.conditions import Flags
 from ringloom.codegen.ir import Register, Slice
-from ringloom.codegen.lowering.order import swapped
+from ringloom.codegen.lowering.order import swapped_heads
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import ACCUMULATORS, TENSORS
 from ringloom.planner.loops.expand import Expansion, pairs
@@ -27,9 +27,9 @@ Delivery = Send | Return  # a message of sums
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An attend in steps in which it adds to the same sums; `q` and `kv` are what it reads.
+    """An attend in the steps in which it adds to the same sums; it reads `q` and `kv`.
 
-    `gaps`: it reads several slices of these, not only one.
+    `gaps`: the attend reads several slices of these parts.
     """
 
     attend: Attend
@@ -42,10 +42,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Accumulation:
-    """The attends of a pass with what they add to, and the messages of sums that carry any.
+    """The attends of a pass with the sums that they add to, and the messages that carry sums.
 
-    `deliveries` are these with the steps in which they carry sums, `kept` sums that some ranks
-    keep where others send theirs; `idle` are the steps in which sums that are there do not leave.
+    `deliveries`: these messages, with the steps in which they carry sums. `kept`: sums that some
+    ranks keep while others send theirs. `idle`: the steps in which existing sums are not sent.
     """
 
     rows: Expansion
@@ -60,32 +60,32 @@ class Accumulation:
         return frozenset(r for call in self.calls for r in call.sums)
 
     def completes(self, s: Delivery) -> bool:
-        """True if the sums that arrive are all there ever are, so nothing has to be added up."""
+        """Returns True if the sums that arrive are complete, so that nothing is added to them."""
         into, when = destination(self.rows, s), self.deliveries[s]
         others = [destination(self.rows, d) for d in self.deliveries if d != s]
-        met = any(part.register == into.register and not _apart(part, into) for part in others)
+        shared = any(p.register == into.register and not _is_disjoint(p, into) for p in others)
         once = when.first == when.last and when.guard == When(0, 0).guard
-        return once and not met and into.register not in self.added
+        return once and not shared and into.register not in self.added
 
     def replaces(self, s: Delivery) -> bool:
-        """True if, besides, they are all that there is of a register."""
+        """Returns True if the sums that arrive are complete and fill their register."""
         into = destination(self.rows, s)
         return self.completes(s) and into == Slice(into.register)
 
 
-def _apart(one: Slice, other: Slice) -> bool:
-    """True if two slices have no heads in common."""
-    if one.by != other.by or not one.heads or not other.heads:
+def _is_disjoint(a: Slice, b: Slice) -> bool:
+    """Returns True if two slices have no heads in common."""
+    if a.by != b.by or not a.heads or not b.heads:
         return False
-    low, start = one.heads[0], other.heads[0]
-    return one.by > 1 and low != start and (low.constant - start.constant) % one.by != 0
+    low, start = a.heads[0], b.heads[0]
+    return a.by > 1 and low != start and (low.constant - start.constant) % a.by != 0
 
 
 def accumulate(rows: Expansion) -> Accumulation:
-    """Places the sums of a pass.
+    """Assigns the sums of a pass to registers.
 
-    Raises PlanError for what a program cannot do: sums of several values in one message or call,
-    sums that stay where nobody fetches them, and sums of two arrivals that meet in one register.
+    Raises PlanError for loops that a program cannot express: sums of several values in one message
+    or call, sums that stay on ranks that do not own them, and sums of two arrivals in one register.
     """
     deliveries = [s for s in rows.loops.statements if isinstance(s, Delivery) and s.sums]
     for s in deliveries:
@@ -97,14 +97,14 @@ def accumulate(rows: Expansion) -> Accumulation:
         for call in _calls(rows, s, deliveries)
     ]
     presence = _Presence(rows, calls, deliveries)
-    whens = {s: _narrowed(s.when, steps) for s, steps in presence.carrying.items()}
+    whens = {s: _narrow(s.when, steps) for s, steps in presence.carrying.items()}
     return Accumulation(rows, tuple(calls), whens, frozenset(presence.kept), presence.idle)
 
 
-def _narrowed(when: When, steps: Sequence[int]) -> When:
-    """The steps from the first to the last of some; all that there are if its pauses move else."""
-    made = replace(when, first=steps[0], last=steps[-1])
-    return made if {*steps} <= {*made.steps} <= {*when.steps} else when
+def _narrow(when: When, steps: Sequence[int]) -> When:
+    """Narrows a range to the first and last of some steps, unless that would shift its pauses."""
+    narrowed = replace(when, first=steps[0], last=steps[-1])
+    return narrowed if {*steps} <= {*narrowed.steps} <= {*when.steps} else when
 
 
 def _refuse_several(s: Delivery) -> None:
@@ -115,7 +115,7 @@ def _refuse_several(s: Delivery) -> None:
 
 
 def source(s: Delivery) -> Slice:
-    """The sums that a message takes."""
+    """Returns the sums that a message sends."""
     if isinstance(s, Return):
         return Slice(Register(s.tensors[0], s.name))
     part = s.parts[0]
@@ -123,41 +123,41 @@ def source(s: Delivery) -> Slice:
 
 
 def destination(rows: Expansion, s: Delivery) -> Slice:
-    """The sums that a message is added to."""
+    """Returns the sums that a message is added to."""
     if isinstance(s, Send):
         assert s.into
         return Slice(Register(s.tensors[0], s.into.value), s.into.pieces, s.into.heads)
     exchange, heads, by = rows.loops.exchanges.get(s.name), None, 1
     if exchange and exchange.heads:
-        heads, by = (exchange.heads, 1) if exchange.gathers else swapped(rows, exchange)
+        heads, by = (exchange.heads, 1) if exchange.gathers else swapped_heads(rows, exchange)
     if heads:
-        low, high = (_before(e, 1 + s.lag) for e in heads)
+        low, high = (_shift_back(e, 1 + s.lag) for e in heads)
         heads = low, high
     return Slice(Register(s.tensors[0], rows.loops.source(s)), None, heads, by)
 
 
-def _before(e: Expr, steps: int) -> Expr:
-    """Returns the value of a number this many steps earlier."""
+def _shift_back(e: Expr, steps: int) -> Expr:
+    """Returns an expression for the value a number of steps earlier."""
     if e.period == 1:
         return replace(e, constant=e.constant - e.step * steps)
     return replace(e, phase=e.phase + steps)
 
 
 def _calls(rows: Expansion, s: Attend, deliveries: Sequence[Delivery]) -> Iterator[Call]:
-    """An attend, once for each run of steps in which it adds to the same sums."""
-    q, kv, gaps = _value(s.q), _value(s.kv), len(s.q) > 1 or len(s.kv) > 1
+    """Yields an attend once for each run of steps in which it adds to the same sums."""
+    q, kv, gaps = _join(s.q), _join(s.kv), len(s.q) > 1 or len(s.kv) > 1
     tensors = ACCUMULATORS[rows.plan.pass_]
     runs = groupby(s.when.steps, lambda t: tuple(_sums(rows, s, x, t, deliveries) for x in tensors))
-    made = [(sums, [*steps]) for sums, steps in runs]
-    for sums, steps in made:
-        when = replace(s.when, first=steps[0], last=steps[-1]) if len(made) > 1 else s.when
+    targets = [(sums, [*steps]) for sums, steps in runs]
+    for sums, steps in targets:
+        when = replace(s.when, first=steps[0], last=steps[-1]) if len(targets) > 1 else s.when
         if when.steps != steps:
-            raise PlanError("an attend that pauses adds to different sums in turn")
+            raise PlanError("an attend that skips steps adds to different sums")
         yield Call(s, when, sums, q, kv, gaps)
 
 
-def _value(parts: Sequence[Part]) -> Part:
-    """The part, or the value of which there are several."""
+def _join(parts: Sequence[Part]) -> Part:
+    """Returns the only part, or the whole value that several parts are taken from."""
     values = {(part.value, part.lag, part.heads) for part in parts}
     if len(values) > 1:
         raise PlanError("one attend reads blocks of several messages, which loops cannot express")
@@ -168,40 +168,40 @@ def _value(parts: Sequence[Part]) -> Part:
 def _sums(
     rows: Expansion, s: Attend, tensor: str, t: int, deliveries: Sequence[Delivery]
 ) -> Register:
-    """The register that an attend adds to in a step."""
+    """Returns the register that an attend adds to in a step."""
     side = TENSORS[tensor].side
     part = (s.q if side == "q" else s.kv)[0]
     travelling = Register(tensor, part.value)
     ranks = rows.rectangles[s][t].rank
-    own = part.value == OWN or _owned(rows, part, side, t, ranks)
+    own = part.value == OWN or _is_owned(rows, part, side, t, ranks)
     return (
         Register(tensor, OWN)
-        if own and not _leaves(rows, travelling, t, deliveries)
+        if own and not _is_sent_next(rows, travelling, t, deliveries)
         else travelling
     )
 
 
-def _owned(rows: Expansion, part: Part, side: str, t: int, ranks: np.ndarray) -> bool:
-    """True if ranks own all of what a value is to them."""
+def _is_owned(rows: Expansion, part: Part, side: str, t: int, ranks: np.ndarray) -> bool:
+    """Returns True if ranks own all blocks of their value."""
     own, value = rows.values[side].named[OWN, None].table, rows.value(part, side, t).table
     return same(*(table.reshape(len(table), -1)[ranks] for table in (own, value)))
 
 
-def _leaves(rows: Expansion, sums: Register, t: int, deliveries: Sequence[Delivery]) -> bool:
-    """True if all ranks send these sums in the next step, or an exchange takes them back."""
-    takers = [s for s in deliveries if source(s).register == sums]
-    if any(isinstance(s, Return) for s in takers):
+def _is_sent_next(rows: Expansion, sums: Register, t: int, deliveries: Sequence[Delivery]) -> bool:
+    """Returns True if all ranks send these sums in the next step, or an exchange returns them."""
+    outgoing = [s for s in deliveries if source(s).register == sums]
+    if any(isinstance(s, Return) for s in outgoing):
         return True
     senders = [
         pairs(rows.loops, s, t + 1)[0]
-        for s in takers
+        for s in outgoing
         if isinstance(s, Send) and s.when.on(t + 1) and s.parts[0].pieces is None
     ]
     return bool(senders) and len(np.unique(np.concatenate(senders))) == rows.plan.ranks
 
 
 class _Presence:
-    """Which ranks have sums of which arrival, as the steps go by."""
+    """The ranks that have sums, and the arrivals that these belong to, from step to step."""
 
     def __init__(
         self, rows: Expansion, calls: Sequence[Call], deliveries: Sequence[Delivery]
@@ -209,7 +209,7 @@ class _Presence:
         self.rows, self.calls, self.deliveries = rows, calls, deliveries
         self.ranks, self.born = dict[Register, Flags](), dict[Register, int | None]()
         self.carrying = dict[Delivery, list[int]]()
-        self.kept = set[Register]()  # some ranks send these, others keep theirs
+        self.kept = set[Register]()  # sums that some ranks send and others keep
         self.idle = defaultdict[Register, list[int]](list)
         for t in range(rows.loops.steps):
             self._step(t)
@@ -217,12 +217,12 @@ class _Presence:
             raise PlanError(f"partial {left[0].of} is left on ranks that do not own it")
 
     def _step(self, t: int) -> None:
-        """Messages leave, attends add, then messages arrive."""
+        """Sends messages, adds the results of attends, then receives messages."""
         running = [s for s in self.deliveries if s.when.on(t)]
         leaving = [s for s in running if self._has(source(s).register)]
-        taken = {source(s).register for s in leaving}
+        sent = {source(s).register for s in leaving}
         for register in self.ranks:
-            if self._has(register) and register not in taken:
+            if self._has(register) and register not in sent:
                 self.idle[register].append(t)
         for s in leaving:
             self.carrying.setdefault(s, []).append(t)
@@ -243,18 +243,20 @@ class _Presence:
         return register in self.ranks and bool(self.ranks[register].any())
 
     def _senders(self, s: Delivery, t: int) -> Ints | slice:
-        """The ranks whose sums leave: for a root, all along the axis."""
+        """Returns the ranks that send sums: all ranks, unless the message is a hop."""
         if isinstance(s, Return) or isinstance(s.hop, Root):
             return slice(None)
         return pairs(self.rows.loops, s, t)[0]
 
     def _add(self, register: Register, part: Part | None, t: int, ranks: Ints | slice) -> None:
-        """Notes that ranks have sums for a value."""
+        """Records that ranks have sums for a value."""
         born = None
         if part and register.value != OWN:
             born = self.rows.value(part, register.side, t).born
         if self._has(register) and self.born[register] != born:
-            raise PlanError(f"partial {register.of} of two arrivals of {register.value} meet")
+            raise PlanError(
+                f"partial {register.of} of two arrivals of {register.value} share a register"
+            )
         self.born[register] = born
-        none = np.zeros(self.rows.plan.ranks, np.bool_)
-        self.ranks.setdefault(register, none)[ranks] = True
+        no_rank = np.zeros(self.rows.plan.ranks, np.bool_)
+        self.ranks.setdefault(register, no_rank)[ranks] = True

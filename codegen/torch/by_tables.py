@@ -8,7 +8,7 @@ import numpy as np
 from ringloom.codegen import steps
 from ringloom.codegen.frame.assemble import Part, parts_of
 from ringloom.codegen.frame.masks import boxes
-from ringloom.codegen.frame.packed import assigned
+from ringloom.codegen.frame.packed import print_data
 from ringloom.codegen.programs import Program
 from ringloom.codegen.steps import Arrays
 from ringloom.codegen.torch.calls import cutter
@@ -31,7 +31,7 @@ def passes(program: Program) -> list[str | Part]:
     """
     if program.dynamic:
         return [*INTERPRETER]
-    return [f"{HEADING}{assigned('TABLES: dict[str, Any]', tables_of(program))}\n", *INTERPRETER]
+    return [f"{HEADING}{print_data('TABLES: dict[str, Any]', tables_of(program))}\n", *INTERPRETER]
 
 
 def layout() -> list[str | Part]:

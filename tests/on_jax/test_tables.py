@@ -118,7 +118,7 @@ def test_plans_of_single_blocks_and_initial_copies_are_exact() -> None:
 def test_long_tables_are_compressed_and_read_again() -> None:
     pair = plan("zigzag", replace(WORK, seq=64, kv_seq=64, mask=Window(9)), 8, pass_="both")
     source = as_text(pair)
-    assert "= unpacked(" in source
+    assert "= unpack(" in source
     assert_replay_exact(source, pair.workload, 8)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ringloom.codegen import emit
-from ringloom.codegen.programs import Program, lowered, program_of
+from ringloom.codegen.programs import Program, lower_passes, program_of
 from ringloom.codegen.torch import write
 from ringloom.planner import ir
 from ringloom.planner.errors import PlanError
@@ -155,10 +155,10 @@ def test_what_cannot_be_printed_is_refused_with_the_reason() -> None:
     forward, backward = made.loops
     two = changed(forward, Attend, kv=(Part("A"), Part("own")))
     with pytest.raises(PlanError, match="blocks of several messages"):
-        lowered([expand(two, made.forward)])
+        lower_passes([expand(two, made.forward)])
     halved = changed(backward, Send, parts=(Part("A"), Part("own")))
     with pytest.raises(PlanError):
-        lowered([expand(halved, made.plans[1])])
+        lower_passes([expand(halved, made.plans[1])])
 
 
 def test_any_length_and_any_heads_go_where_nothing_binds_them() -> None:
@@ -263,7 +263,7 @@ def assert_by_hand(rows: Expansion, forward: ir.Plan | None = None) -> None:
     """The program of these loops is exact; of a backward pass with those of a forward plan."""
     plans = verify_pair(forward, rows.plan) if forward else Plans(rows.plan)
     passes = (recover_expansion(forward), rows) if forward else (rows,)
-    made = replace(program_of(plans, "torch"), passes=passes, lowered=lowered(passes))
+    made = replace(program_of(plans, "torch"), passes=passes, lowered=lower_passes(passes))
     assert_exact(load(by_loops(made)), plans)
 
 

@@ -119,7 +119,7 @@ def test_long_tables_are_compressed_and_read_again() -> None:
     work = Workload(seq=96, mask=Causal(), **HEADS)
     plans = both("zigzag", work, 12)
     text = write(program_of(plans))
-    assert "unpacked(" in text
+    assert "unpack(" in text
     assert_exact(load(text), plans)
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from ringloom.codegen.frame import assemble as assembly
-from ringloom.codegen.frame.assemble import Part, assemble, used
-from ringloom.codegen.frame.folding import folded
-from ringloom.codegen.frame.imports import Import, written
+from ringloom.codegen.frame.assemble import Part, assemble, used_names
+from ringloom.codegen.frame.folding import fold_branches
+from ringloom.codegen.frame.imports import Import, print_imports
 from ruff_check import assert_as_ruff_has_it
 
 PART = '''"""A part, which tests may import."""
@@ -152,7 +152,7 @@ def attend(q, k=1):
 
 @pytest.mark.parametrize(("windows", "free", "left"), [(True, True, BOTH), (False, False, NEITHER)])
 def test_choices_leave_the_branch_that_a_program_has(windows: bool, free: bool, left: str) -> None:
-    text = folded(CHOICES, {"WINDOWS": windows, "FREE": free})
+    text = fold_branches(CHOICES, {"WINDOWS": windows, "FREE": free})
     assert text == left
 
 
@@ -217,11 +217,11 @@ def wide(x):
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        (["SCALE = 1\n"], "nothing defines wide"),
-        ([WIDE], "nothing defines SCALE"),
+        (["SCALE = 1\n"], "undefined names: wide"),
+        ([WIDE], "undefined names: SCALE"),
         ([GIVEN, WIDE, WIDE + "\n\nx = 1\n"], "wide is defined twice"),
-        ([GIVEN, WIDE, "nobody.knows(1)\n"], "registered on nothing"),
-        ([GIVEN, WIDE, "for x in y:\n    pass\n"], "line 1: neither"),
+        ([GIVEN, WIDE, "nobody.knows(1)\n"], "registered on an undefined name"),
+        ([GIVEN, WIDE, "for x in y:\n    pass\n"], "line 1 neither"),
         ([GIVEN, "from __future__ import annotations\n"], "__future__"),
     ],
 )
@@ -237,7 +237,7 @@ def test_stand_ins_of_parts_give_way_and_constants_of_printed_texts_stay(part: P
 
 
 def test_names_inside_of_functions_are_not_those_of_the_program() -> None:
-    assert used("def f(a, b=c):\n    d = e(a)\n    return [g for g in d if h(g)]\n") == {
+    assert used_names("def f(a, b=c):\n    d = e(a)\n    return [g for g in d if h(g)]\n") == {
         *("f", "c", "e", "h")
     } - {"f"}
 
@@ -253,5 +253,5 @@ def test_imports_come_in_the_order_of_ruff(tmp_path: Path) -> None:
     ]
     imports = [Import(*name, (name[0] or name[1]).split(".")[0]) for name in names]
     uses = ", ".join(sorted({line.name for line in imports}))
-    (tmp_path / "imports.py").write_text(f"{written(imports)}\n\nALL = ({uses})\n")
+    (tmp_path / "imports.py").write_text(f"{print_imports(imports)}\n\nALL = ({uses})\n")
     assert_as_ruff_has_it(tmp_path)

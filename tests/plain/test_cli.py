@@ -69,11 +69,11 @@ BAD = [
     (["simulate", "ring", *SMALL, "--overlap", "--no-overlap"], "--overlap is given 2 times"),
     (["fly"], "fly"),
     (["plan", "ring", "--wings", "2"], "--wings"),
-    (["emit", "jax", "ring", *SMALL, "--sinks", "--dynamic"], "sinks yet: ordinary programs do"),
+    (["emit", "jax", "ring", *SMALL, "--sinks", "--dynamic"], "sinks yet; ordinary programs do"),
     (["emit", "torch", "ring", *SMALL, "--layer"], "--layer"),
     (
         ["emit", "torch", "ring", *SMALL, "--v-head-dim", "5", "--dynamic"],
-        "torch programs that are given tables do not have values of 5 beside keys of",
+        "torch programs that take tables do not support v_head_dim 5 with head_dim",
     ),
     (["plan", "ring", *SMALL, "--v-head-dim", "0"], "v_head_dim must be between 1 and"),
     (["compare", "zigzag", *SMALL], "give schedules as --schedules ring,zigzag"),

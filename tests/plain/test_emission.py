@@ -19,7 +19,7 @@ from command_line import CommandLine
 from repository import ROOT
 from ringloom import codegen
 from ringloom.cli import cli
-from ringloom.codegen.frame.formatting import formatted
+from ringloom.codegen.frame.formatting import format_source
 from ringloom.codegen.frame.header import plan_literal
 from ringloom.codegen.programs import program_of
 from ringloom.compiling import cache
@@ -93,10 +93,10 @@ def test_a_program_that_is_given_tables_is_the_same_for_every_mask_and_length() 
     [
         ("fortran", {}, "unknown target 'fortran'"),
         ("jax", {"platform": "abacus"}, "unknown platform 'abacus'"),
-        ("torch", {"platform": "gpu"}, "platform=gpu leaves kernels out of JAX programs"),
-        ("jax", {"platform": "gpu", "dynamic": True}, "platform=gpu leaves kernels out of JAX"),
-        ("jax", {"max_calls": 9}, "max_calls bounds a step of dynamic JAX programs"),
-        ("torch", {"max_calls": 9, "dynamic": True}, "max_calls bounds a step of dynamic JAX"),
+        ("torch", {"platform": "gpu"}, "platform=gpu is only available for JAX programs"),
+        ("jax", {"platform": "gpu", "dynamic": True}, "platform=gpu is only available for JAX"),
+        ("jax", {"max_calls": 9}, "max_calls is only available for dynamic JAX programs"),
+        ("torch", {"max_calls": 9, "dynamic": True}, "max_calls is only available for dynamic JAX"),
     ],
 )
 def test_unknown_targets_and_idle_options_are_refused(
@@ -242,7 +242,7 @@ LONG = rl.Documents((1,) * 300 + (724,))
 @pytest.mark.parametrize("mask", [rl.Causal(), LONG])
 def test_plan_is_a_literal(mask: rl.Mask) -> None:
     work = rl.Workload(seq=1024, heads=2, mask=mask)
-    text = formatted(plan_literal(program_of(rl.plan("ring", work, 4), "torch")))
+    text = format_source(plan_literal(program_of(rl.plan("ring", work, 4), "torch")))
     assert max(map(len, text.splitlines())) <= 100
     plan = ast.literal_eval(text.removeprefix("PLAN = "))
     sizes = {"seq": 1024, "kv_seq": 1024, "heads": 2, "kv_heads": 2, "head_dim": 128}

@@ -93,12 +93,12 @@ def test_sums_are_carried_in_all_steps_where_a_message_pauses(target: Target) ->
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_tensors_of_queries_that_travel_apart_are_said(target: Target) -> None:
+def test_the_reason_names_tensors_of_queries_that_are_sent_apart(target: Target) -> None:
     work = Workload(16, heads=4, kv_heads=4, head_dim=4, mask=Full(), dtype="float64")
     forward, backward = plan("ulysses:keep=0", work, 4, pass_="both")
     steps = tuple(replace(step, moves=tuple(apart(step))) for step in backward.steps)
     both = Plans(forward, verify(replace(backward, steps=steps)))
-    reason = "DOUT and STATS of queries travel apart from the rest"
+    reason = "a message of queries contains only DOUT and STATS"
     assert program_of(both, target).irregular == reason
     assert reason in " ".join(emit(both, target).split())
 

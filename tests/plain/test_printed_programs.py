@@ -10,7 +10,7 @@ import stand_ins
 from loop_schedules import foreign_pair
 from lowered_programs import SCHEDULES, masks, workload
 from ringloom.codegen import emit, ir
-from ringloom.codegen.frame.formatting import formatted
+from ringloom.codegen.frame.formatting import format_source
 from ringloom.codegen.programs import TARGETS, Program, program_of
 from ringloom.codegen.torch import write
 from ringloom.codegen.torch.schedule import schedule
@@ -113,7 +113,7 @@ def test_programs_of_unfamiliar_schedules_are_as_long_at_more_ranks(name: str) -
 
 def test_a_program_is_formatted_and_compiles() -> None:
     text = write(program("usp", 4, "causal"))
-    assert formatted(text) == text
+    assert format_source(text) == text
     compile(text, "program", "exec")
 
 

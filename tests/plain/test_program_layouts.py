@@ -11,7 +11,7 @@ import pytest
 from array_libraries import library_of
 from ringloom.codegen.frame.assemble import PACKED, assemble, parts_of
 from ringloom.codegen.frame.layout import Joined, Layout, Ranges, layout_of
-from ringloom.codegen.frame.layout_text import described, layout_text
+from ringloom.codegen.frame.layout_text import describe_side, layout_text
 from ringloom.planner.ir import Plan
 from ringloom.planner.layouts import by_tokens, chunks_of, whole_heads
 from ringloom.planner.masks import Causal, Full, Mask, Window
@@ -172,14 +172,14 @@ def test_named_layouts_are_formulas_and_shuffled_ones_are_data() -> None:
     names = [layout_of(one).q.name for one in PLANS]
     assert names.count("") == 3
     assert {"contiguous", "striped", "zigzag"} < {*names}
-    assert described(layout_of(PLANS[2]).q) == [
+    assert describe_side(layout_of(PLANS[2]).q) == [
         "of 16 equal pieces, rank r holds piece r and piece 15 - r"
     ]
 
 
 def test_a_cache_and_what_is_behind_it_are_one_formula_each() -> None:
     assert all(isinstance(layout_of(one).kv, Joined) for one in TWO)
-    assert described(layout_of(TWO[0]).kv) == [
+    assert describe_side(layout_of(TWO[0]).kv) == [
         "in two parts",
         "the first 256 tokens: stripes of 16 tokens assigned to the 4 ranks in turn",
         "the next 64 tokens: of 8 equal pieces, rank r holds piece r and piece 7 - r",
@@ -195,7 +195,7 @@ def test_data_that_tells_both_sides_is_written_once() -> None:
 
 def test_ranges_of_many_ranks_are_compressed() -> None:
     texts = [layout_text(layout_of(shuffled(n, 300, 300)), "torch", False) for n in (64, 6)]
-    assert ["RANGES = unpacked(" in text for text in texts] == [True, False]
+    assert ["RANGES = unpack(" in text for text in texts] == [True, False]
 
 
 def test_a_layout_is_called_what_the_planner_calls_it() -> None:
