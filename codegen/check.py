@@ -64,19 +64,19 @@ class Machine(Registers):
         self.tiles, self.sums = tiles(rows.plan), ACCUMULATORS[rows.plan.pass_]
         self.tensors = dict[Register, set[str]]()  # of each register of inputs
         self.pending = dict[str, tuple[ir.Message, Flags, Held]]()
-        random = np.random.default_rng(SEED)
+        rng = np.random.default_rng(SEED)
         self.factors = {
-            s: random.integers(1 << 64, size=len(x), dtype=np.uint64) for s, x in sides.items()
+            s: rng.integers(1 << 64, size=len(x), dtype=np.uint64) for s, x in sides.items()
         }
 
     def begin(self, rows: Expansion, held: Mapping[Register, Ints]) -> None:
-        """Gives ranks their own blocks, and those that the forward pass left."""
+        """Initialises the registers with owned blocks and those that the forward pass left."""
         pass_, named = self.program.pass_, {side: rows.values[side].named for side in SIDES}
         if (self.program.mesh, pass_) != (rows.loops.mesh, rows.plan.pass_):
             self.fail("the program is for another pass or other ranks than the loops")
-        kept = [Register(r.of, HELD) for r in self.program.kept if pass_ == "backward"]
+        registers = [Register(r.of, HELD) for r in self.program.kept if pass_ == "backward"]
         required = {Register(side, HELD) for side in SIDES if (HELD, None) in named[side]}
-        if [*held] != kept or {*kept} != required:
+        if [*held] != registers or {*registers} != required:
             self.fail("the forward pass does not leave the inputs that the backward pass needs")
         for register, blocks in held.items():
             expected = named[register.side][HELD, None].table
@@ -114,12 +114,12 @@ class Machine(Registers):
                 case ir.Attend():
                     self.attend(op, t, on)
                 case ir.Choose(cases):
-                    left = on
+                    remaining = on
                     for tests, case in cases:
-                        here = left & holds(tests, [t], self.where)[0]
-                        if here.any():
-                            self.run([case], t, here)
-                        left = left & ~here
+                        active = remaining & holds(tests, [t], self.where)[0]
+                        if active.any():
+                            self.run([case], t, active)
+                        remaining = remaining & ~active
                 case ir.For(steps, body):
                     for step in steps:
                         self.run(body, step, on)
@@ -137,7 +137,7 @@ class Machine(Registers):
         self.tensors[into] = tensors
 
     def post(self, message: ir.Message, t: int) -> None:
-        """Starts a message; its sums must not change until they have left."""
+        """Starts a message; its sums must not change before its wait."""
         if message.handle in self.pending:
             self.fail("a message starts again before a rank has waited for it")
         self.pending[message.handle] = message, *arrivals(self, message, t)
@@ -149,27 +149,27 @@ class Machine(Registers):
         """Binds or adds the contents of a message."""
         if op.starts:
             self.post(op.message, t)
-        message, receives, contents = self.pending.pop(op.message.handle)
+        message, arrived, contents = self.pending.pop(op.message.handle)
         if message != op.message:
             self.fail("no rank has started this message")
         self.leaving.pop(message.handle, None)
-        register, here = op.into.register, receives & on
+        register, receivers = op.into.register, arrived & on
         merged = isinstance(message.route, ir.Reduce) and register.of == "OUT"
         by_heads = op.into.heads is not None and message.complete and not op.replaces
-        if by_heads and self.read(op.into, t, here).any():
+        if by_heads and self.read(op.into, t, receivers).any():
             self.fail("complete sums arrive where others were added")
         if (message.complete != op.replaces and not by_heads) or (merged and op.replaces):
             self.fail("complete sums must replace others, and only complete sums may")
         if not op.partial:
-            self.fail_where(~here, "a rank receives nothing")
+            self.fail_where(~receivers, "a rank receives nothing")
         if not op.adds and (op.into != Slice(register) or (op.partial and op.replaces)):
             self.fail("only a part of a register is replaced")
-        if here.any():
-            self.set_tensors(register, message.source.register, {*message.tensors}, here)
+        if receivers.any():
+            self.set_tensors(register, message.source.register, {*message.tensors}, receivers)
             if op.adds:
-                self.change(op.into, t, here, contents)
+                self.change(op.into, t, receivers, contents)
             else:
-                self.bind(register, here, contents)
+                self.bind(register, receivers, contents)
 
     # ---- attends
 
@@ -180,8 +180,8 @@ class Machine(Registers):
             *self.sums,
         ):
             self.fail("an attend reads or adds to registers of the wrong kind")
-        left = {"Q", "STATS"} if Register("q", HELD) in self.tables else set[str]()
-        if not {*QUERY_SIDE[self.program.pass_]} - left <= self.tensors[op.q.register]:
+        optional = {"Q", "STATS"} if Register("q", HELD) in self.tables else set[str]()
+        if not {*QUERY_SIDE[self.program.pass_]} - optional <= self.tensors[op.q.register]:
             self.fail(f"{op.q.register} lacks tensors that an attend reads")
         tables: Tables = {"q": self.read(op.q, t, on), "kv": self.read(op.kv, t, on)}
         for side, table in tables.items():
@@ -204,13 +204,13 @@ class Machine(Registers):
         """Returns the weights that pairs of blocks [n, a] and [n, b] add to each side."""
         q, kv = blocks["q"], blocks["kv"]
         rows, cols = (np.zeros(x.shape, np.uint64) for x in (q, kv))
-        height = max(1, CELLS // (q.shape[1] * kv.shape[1]))
+        height, zero = max(1, CELLS // (q.shape[1] * kv.shape[1])), np.uint64(0)
         for at in range(0, len(q), height):
             part = slice(at, at + height)
-            live = self.tiles.live(q[part][:, :, None], kv[part][:, None, :])
-            left, right = self.factors["q"][q[part]], self.factors["kv"][kv[part]]
-            rows[part] = left * np.where(live, right[:, None, :], np.uint64(0)).sum(axis=2)
-            cols[part] = right * np.where(live, left[:, :, None], np.uint64(0)).sum(axis=1)
+            allowed = self.tiles.live(q[part][:, :, None], kv[part][:, None, :])
+            q_factors, kv_factors = self.factors["q"][q[part]], self.factors["kv"][kv[part]]
+            rows[part] = q_factors * np.where(allowed, kv_factors[:, None, :], zero).sum(axis=2)
+            cols[part] = kv_factors * np.where(allowed, q_factors[:, :, None], zero).sum(axis=1)
         return {"q": rows, "kv": cols}
 
     def check_heads(self, on: Flags, tables: Tables) -> None:

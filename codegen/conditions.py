@@ -119,13 +119,13 @@ def holds(tests: Condition, steps: Iterable[int], coordinates: Ints) -> Flags:
 def simplify(tests: Condition, steps: Sequence[int], coordinates: Ints, known: Flags) -> Condition:
     """Returns the tests that are not implied by `known` [steps, ranks]."""
     flags = [holds((test,), steps, coordinates) for test in tests]
-    kept = list(range(len(tests)))
+    indices = list(range(len(tests)))
     goal = np.logical_and.reduce([known, *flags])
     for n in range(len(tests)):
-        others = [flags[i] for i in kept if i != n]
+        others = [flags[i] for i in indices if i != n]
         if np.array_equal(np.logical_and.reduce([known, *others]), goal):
-            kept.remove(n)
-    return _merge_steps(tuple(tests[i] for i in kept))
+            indices.remove(n)
+    return _merge_steps(tuple(tests[i] for i in indices))
 
 
 def _merge_steps(tests: Condition) -> Condition:

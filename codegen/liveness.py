@@ -35,18 +35,18 @@ def required_before(ops: Iterable[Op]) -> frozenset[Register]:
 
 def carried_registers(loop: For, after: frozenset[Register]) -> tuple[Register, ...]:
     """Returns the registers that a loop carries from step to step; `after`: those read later."""
-    kept = required_before(loop.body) | after
-    return tuple(register for register in writes(loop) if register in kept)
+    live = required_before(loop.body) | after
+    return tuple(register for register in writes(loop) if register in live)
 
 
 def drop_unread(program: Program) -> Program:
     """Removes names and zeros that are replaced before they are read."""
-    kept, after = list[Op](), results(program)
+    kept_ops, after = list[Op](), results(program)
     for op in reversed(program.ops):
         ops = _drop_unread(op.body if isinstance(op, At) else [op], after)
         after = _read_from(op, after)
-        kept[:0] = ops if not isinstance(op, At) else [replace(op, body=tuple(ops))] * bool(ops)
-    return replace(program, ops=tuple(kept))
+        kept_ops[:0] = ops if not isinstance(op, At) else [replace(op, body=tuple(ops))] * bool(ops)
+    return replace(program, ops=tuple(kept_ops))
 
 
 def _drop_unread(ops: Sequence[Op], after: frozenset[Register]) -> list[Op]:

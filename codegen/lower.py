@@ -116,15 +116,15 @@ class _Lowering:
         """
         for section in self.loops.sections():
             first, last = section.first, section.last
-            busy = [t for t in range(first, last + 1) if self._is_busy(t)]
-            end = busy[-1] if busy else first
+            busy_steps = [t for t in range(first, last + 1) if self._is_busy(t)]
+            end = busy_steps[-1] if busy_steps else first
             starts = {
                 w.first + 1
                 for s, w in self.whens.items()
                 if isinstance(s, Exchange) and first <= w.first < last
             }
-            cuts = {first, last + 1, *starts, *range(end + 1, last + 1)}
-            yield from (range(a, b) for a, b in pairwise(sorted(cuts)))
+            ends = {first, last + 1, *starts, *range(end + 1, last + 1)}
+            yield from (range(a, b) for a, b in pairwise(sorted(ends)))
 
     def _is_busy(self, t: int) -> bool:
         """Returns True if a step does more than move sums."""
@@ -133,45 +133,45 @@ class _Lowering:
 
     def _lower_run(self, steps: range) -> list[Op]:
         """Lowers a run of steps."""
-        names, later, body = self._lower_starts(steps)
+        names, candidates, body = self._lower_starts(steps)
         moving = [s for s, when in self.whens.items() if any(map(when.on, steps))]
         messages = [(s, self._message(s, steps)) for s in moving]
         waits = [self._wait(s, message) for s, message in messages]
         calls = [c for c in self.accumulation.calls if any(map(c.when.on, steps))]
         added = [r for c in calls for r in c.sums] + [w.into.register for w in waits if w.adds]
         sources = [m.source for s, m in messages if s.sums and _is_whole(m.source)]
-        sent = dict.fromkeys(part.register for part in sources)
-        kept = {r for r in sent if self._stays(r, steps)}
-        resets = [r for r in sent if len(steps) > 1 or r in added or r in kept]
-        new = [r for r in dict.fromkeys((*sent, *added)) if r not in self.defined]
-        before = [*names, *self._placeholders(later, waits, new), *map(self._zero, new)]
+        sent_sums = dict.fromkeys(part.register for part in sources)
+        kept_sums = {r for r in sent_sums if self._stays(r, steps)}
+        reset_sums = [r for r in sent_sums if len(steps) > 1 or r in added or r in kept_sums]
+        new = [r for r in dict.fromkeys((*sent_sums, *added)) if r not in self.defined]
+        before = [*names, *self._placeholders(candidates, waits, new), *map(self._zero, new)]
         body += [Post(message) for _, message in messages]
-        body += self._reset_sums(messages, resets, kept)
+        body += self._reset_sums(messages, reset_sums, kept_sums)
         body += lower_attends(self.rows, calls, steps, self.tiled, self._is_sorted)
         waits.sort(key=lambda wait: not wait.into.register.accumulates)
         body += waits
         body += self._clear_pieces(messages, added, steps)
         self.defined |= {*new, *added, *(w.into.register for w in waits)}
-        self.defined -= {r for r in sent if r not in resets and r not in added}
+        self.defined -= {r for r in sent_sums if r not in reset_sums and r not in added}
         return [*before, At(steps[0], tuple(body)) if len(steps) == 1 else For(steps, tuple(body))]
 
     # ---- inputs
 
     def _lower_starts(self, steps: range) -> tuple[list[Let], list[Let], list[Op]]:
-        """Lowers the names of values: ops before the steps, candidates for these, ops in steps."""
-        before, later, body = list[Let](), list[Let](), list[Op]()
+        """Lowers starts to ops before the steps, candidates for these, and ops in the steps."""
+        before, candidates, body = list[Let](), list[Let](), list[Op]()
         for s in (s for s in self.starts if any(map(s.when.on, steps))):
             part = Slice(Register(s.side, s.part.value), s.part.pieces, s.part.heads)
             op = Let(Register(s.side, s.name), part)
-            early = s.when.first == steps[0]
-            early |= s.part.value == OWN and not self._has_earlier_value(s, steps[0])
+            defined_before = s.when.first == steps[0]
+            defined_before |= s.part.value == OWN and not self._has_earlier_value(s, steps[0])
             if not self._exists_everywhere(part, s.when.first):
                 raise PlanError(f"{s.name} has no first value on some ranks")
-            (before if early else later).append(op)
-            if not early or len(s.when.steps) > 1:
+            (before if defined_before else candidates).append(op)
+            if not defined_before or len(s.when.steps) > 1:
                 body.append(Choose(((condition(s.when), op),)))
         self.defined.update(op.into for op in before)
-        return before, later, body
+        return before, candidates, body
 
     def _exists_everywhere(self, part: Slice, t: int) -> bool:
         """Returns True if all ranks have the pieces and heads of a slice in a step."""
@@ -184,7 +184,7 @@ class _Lowering:
         )
 
     def _has_earlier_value(self, start: Start, first: int) -> bool:
-        """Returns True if the name of a start gets another value first, from step `first` on."""
+        """Returns True if the name gets another value between step `first` and its start."""
         others = [*self.starts, *(s for s in self.whens if not s.sums)]
         return any(
             s.when.on(t)
@@ -222,10 +222,10 @@ class _Lowering:
     def _message(self, s: Moving, steps: range) -> Message:
         if s.sums:
             assert isinstance(s, Delivery)
-            sent = source(s)
-            complete = self.accumulation.completes(s) and _is_whole(sent)
+            part = source(s)
+            complete = self.accumulation.completes(s) and _is_whole(part)
         else:
-            sent, complete = self._input(s), False
+            part, complete = self._input(s), False
         route, when = self._route(s), self.whens[s]
         complete &= not (isinstance(route, Reduce) and s.tensors == ("OUT",))
         complete &= not (isinstance(route, SwapBack) and route.copies > 1)
@@ -237,7 +237,7 @@ class _Lowering:
         exchanged = (
             Register(s.side, self._exchanged(s)) if isinstance(s, Exchange | Return) else None
         )
-        return Message(handle, s.tensors, sent, route, on, receiver, complete, exchanged)
+        return Message(handle, s.tensors, part, route, on, receiver, complete, exchanged)
 
     def _exchanged(self, s: Exchange | Return) -> str:
         """Returns the value that an exchange takes, or took if its sums go back."""
@@ -285,11 +285,11 @@ class _Lowering:
         sort = needs_sorting(self.rows, exchange)
         if sort and self.uneven:
             raise PlanError("exchanged pieces differ in length and are not in sequence order")
-        outward = s is exchange
+        forward = s is exchange
         if exchange.gathers:
-            return Gather(s.axis, sort) if outward else Reduce(s.axis, sort)
+            return Gather(s.axis, sort) if forward else Reduce(s.axis, sort)
         copies = copy_count(self.rows, exchange)
-        return Swap(s.axis, sort, copies) if outward else SwapBack(s.axis, sort, copies)
+        return Swap(s.axis, sort, copies) if forward else SwapBack(s.axis, sort, copies)
 
     def _undone_exchange(self, s: Return) -> Exchange:
         """Returns the exchange whose sums go back; one of the forward pass if its copies stayed."""

@@ -103,7 +103,7 @@ def drop_true_tests(program: Program) -> Program:
 
 def simplify_ops(ops: Sequence[Op], steps: range, coordinates: Ints) -> list[Op]:
     """Simplifies the conditions of ops that run in some steps."""
-    kept, always = list[Op](), np.ones((len(steps), len(coordinates)), np.bool_)
+    simplified, always = list[Op](), np.ones((len(steps), len(coordinates)), np.bool_)
 
     def shorten(message: Message) -> Message:
         return replace(message, on=simplify(message.on, steps, coordinates, always))
@@ -111,24 +111,24 @@ def simplify_ops(ops: Sequence[Op], steps: range, coordinates: Ints) -> list[Op]
     for op in ops:
         match op:
             case Post():
-                kept.append(Post(shorten(op.message)))
+                simplified.append(Post(shorten(op.message)))
             case Wait():
-                kept.append(replace(op, message=shorten(op.message)))
+                simplified.append(replace(op, message=shorten(op.message)))
             case Choose():
-                kept += simplify_choice(op, steps, coordinates, always)
+                simplified += simplify_choice(op, steps, coordinates, always)
             case _:
-                kept.append(op)
-    return kept
+                simplified.append(op)
+    return simplified
 
 
 def simplify_choice(op: Choose, steps: Sequence[int], coordinates: Ints, known: Flags) -> list[Op]:
     """Drops cases that no rank takes, and tests that earlier cases or `known` imply."""
-    cases, left = list[tuple[Condition, Op]](), known
+    cases, remaining = list[tuple[Condition, Op]](), known
     for tests, case in op.cases:
-        on = holds(tests, steps, coordinates) & left
+        on = holds(tests, steps, coordinates) & remaining
         if on.any():
-            cases.append((simplify(tests, steps, coordinates, left), case))
-        left = left & ~on
+            cases.append((simplify(tests, steps, coordinates, remaining), case))
+        remaining = remaining & ~on
     if len(cases) == 1 and not cases[0][0]:
         return [cases[0][1]]
     return [Choose(tuple(cases))] if cases else []

@@ -28,7 +28,7 @@ from ringloom.codegen.passes import coordinates_of, simplify_choice, simplify_op
 from ringloom.planner.errors import PlanError
 from ringloom.planner.loops.form import Ints
 
-MAX_RUNS = 3  # of a loop, printed one after the other
+MAX_RUNS = 3  # of steps into which a loop is split
 
 
 def can_roll(loop: For) -> bool:
@@ -86,7 +86,7 @@ def _split(loop: For, coordinates: Ints) -> list[Op]:
 
 
 def _limit(op: Op, steps: range, coordinates: Ints) -> Op:
-    """Adds to a message's condition the steps in which some rank sends it, unless all do."""
+    """Limits the condition of a message to the steps in which some rank sends it."""
     if not isinstance(op, Post | Wait):
         return op
     on = [t for t, row in zip(steps, _senders(op, steps, coordinates), strict=True) if row.any()]
@@ -118,19 +118,19 @@ def _senders(op: Post | Wait, steps: Sequence[int], coordinates: Ints) -> Flags:
 
 
 def _taken_cases(op: Op, steps: Sequence[int], coordinates: Ints) -> tuple[bool, ...]:
-    """Marks the cases of a choice that some rank takes in some steps; other ops as `_sends`."""
+    """Marks the cases of a choice that some rank takes in these steps; for other ops, `_sends`."""
     if not isinstance(op, Choose):
         return _sends(op, steps, coordinates)
-    left, taken = np.ones((len(steps), len(coordinates)), np.bool_), list[bool]()
+    remaining, taken = np.ones((len(steps), len(coordinates)), np.bool_), list[bool]()
     for tests, _ in op.cases:
-        on = holds(tests, steps, coordinates) & left
+        on = holds(tests, steps, coordinates) & remaining
         taken.append(bool(on.any()))
-        left = left & ~on
+        remaining = remaining & ~on
     return tuple(taken)
 
 
 def _sends(op: Op, steps: Sequence[int], coordinates: Ints) -> tuple[bool, ...]:
-    """Returns (False,) for a message that no rank sends in some steps, (True,) for other ops."""
+    """Returns (False,) for a message that no rank sends in these steps, (True,) for other ops."""
     return (not isinstance(op, Post | Wait) or bool(_senders(op, steps, coordinates).any()),)
 
 

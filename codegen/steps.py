@@ -116,8 +116,8 @@ def list_steps(plan: Plan, kept: Lists, parts: Parts) -> Lists:
             for tensor, block in ((t, b) for t in move.tensors for b in row if b >= 0):
                 table[src][number][0].append([dst, tensor, block, done])
                 table[dst][number][1].append([src, tensor, block, done])
-    places, attended = [*zip(*rectangles(plan), strict=True)] or ((), ())
-    for (rank, number), (q, kv), calls in zip(places, attended, parts(attended), strict=True):
+    places, blocks = [*zip(*rectangles(plan), strict=True)] or ((), ())
+    for (rank, number), (q, kv), calls in zip(places, blocks, parts(blocks), strict=True):
         table[rank][number][2].append([[*q], [*kv], calls])
     for tensor in INPUTS[plan.pass_]:
         for rank, block, step in last_reads(plan, tensor):

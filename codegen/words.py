@@ -173,6 +173,6 @@ def sum_of(terms: Sequence[tuple[int, str]]) -> str:
     texts.sort(key=lambda term: term[0] < 0)
     if not texts:
         return "0"
-    (sign, head), *rest = texts
-    tail = (f" {'-' if factor < 0 else '+'} {text}" for factor, text in rest)
+    (sign, head), *others = texts
+    tail = (f" {'-' if factor < 0 else '+'} {text}" for factor, text in others)
     return ("-" if sign < 0 else "") + head + "".join(tail)

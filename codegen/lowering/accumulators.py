@@ -45,7 +45,7 @@ class Accumulation:
     """The attends of a pass with the sums that they add to, and the messages that carry sums.
 
     `deliveries`: these messages, with the steps in which they carry sums. `kept`: sums that some
-    ranks keep while others send theirs. `idle`: the steps in which existing sums are not sent.
+    ranks keep while others send theirs. `idle`: the steps in which sums exist but are not sent.
     """
 
     rows: Expansion
@@ -218,23 +218,23 @@ class _Presence:
 
     def _step(self, t: int) -> None:
         """Sends messages, adds the results of attends, then receives messages."""
-        running = [s for s in self.deliveries if s.when.on(t)]
-        leaving = [s for s in running if self._has(source(s).register)]
-        sent = {source(s).register for s in leaving}
+        active = [s for s in self.deliveries if s.when.on(t)]
+        messages = [s for s in active if self._has(source(s).register)]
+        sent = {source(s).register for s in messages}
         for register in self.ranks:
             if self._has(register) and register not in sent:
                 self.idle[register].append(t)
-        for s in leaving:
+        for s in messages:
             self.carrying.setdefault(s, []).append(t)
-        for s in leaving:
+        for s in messages:
             if source(s).pieces is source(s).heads is None:
                 self.ranks[source(s).register][self._senders(s, t)] = False
-        self.kept |= {r for s in leaving if self._has(r := source(s).register)}
+        self.kept |= {r for s in messages if self._has(r := source(s).register)}
         for call in (call for call in self.calls if call.when.on(t)):
             for register in call.sums:
                 part = call.q if register.side == "q" else call.kv
                 self._add(register, part, t, self.rows.rectangles[call.attend][t].rank)
-        for s in leaving:
+        for s in messages:
             into = s.into if isinstance(s, Send) else None
             ranks = pairs(self.rows.loops, s, t)[1] if isinstance(s, Send) else slice(None)
             self._add(destination(self.rows, s).register, into, t, ranks)

@@ -20,7 +20,7 @@ from ringloom.planner.loops.expand import Expansion
 from ringloom.planner.loops.form import Ints, Part
 from ringloom.planner.masks.mask import SideName
 
-PLAIN: dict[str, AttendKind] = {"full": "full", "causal": "causal", "strict": "strict"}
+KERNELS: dict[str, AttendKind] = {"full": "full", "causal": "causal", "strict": "strict"}
 Pair = tuple[Part, Part]  # queries and keys
 IsSorted = Callable[[SideName, str], bool]  # of a side and the name of a value
 
@@ -59,7 +59,7 @@ def _lower_group(
 
 def _kind(call: Call, tiled: bool) -> AttendKind:
     """Returns the kernel call or tiles; kernels take strict rectangles of whole shards only."""
-    kind = PLAIN.get(call.attend.kind, "tiles")
+    kind = KERNELS.get(call.attend.kind, "tiles")
     sliced = call.q.pieces or call.kv.pieces
     return "tiles" if tiled or (kind == "strict" and sliced) else kind
 
@@ -137,14 +137,14 @@ def _is_present(rows: Expansion, pair: Pair, t: int) -> bool:
 def _omits_pairs(rows: Expansion, pair: Pair, group: Sequence[Call], t: int) -> Flags:
     """Marks the ranks that omit some of the allowed pairs of two values: [ranks]."""
     q, kv = _chunks(rows, "q", pair[0], t), _chunks(rows, "kv", pair[1], t)
-    left = (tiles(rows.plan).chunk_kinds[q[:, :, None], kv[:, None, :]] & LIVE) > 0
+    missing = (tiles(rows.plan).chunk_kinds[q[:, :, None], kv[:, None, :]] & LIVE) > 0
     for call in (call for call in group if call.when.on(t)):
         rectangles = rows.rectangles[call.attend][t]
         rank, sides = rectangles.rank, rows.plan.partition
         q_marks = _mark_chunks(q[rank], rectangles.q, sides.q.chunk)
         kv_marks = _mark_chunks(kv[rank], rectangles.kv, sides.kv.chunk)
-        left[rank] &= ~(q_marks[:, :, None] & kv_marks[:, None, :])
-    return np.asarray(left.any(axis=(1, 2)))
+        missing[rank] &= ~(q_marks[:, :, None] & kv_marks[:, None, :])
+    return np.asarray(missing.any(axis=(1, 2)))
 
 
 def _mark_chunks(chunks: Ints, blocks: Ints, chunk_of: Ints) -> Flags:

@@ -21,7 +21,7 @@ def refuse_other_heads(rows: Expansion) -> None:
 
 
 def _heads(side: Side, blocks: Ints) -> tuple[Ints, Ints]:
-    """Returns the first and the end of the heads of blocks [rows, w], -1 for none: [rows]."""
+    """Returns the first head and the end of the heads of blocks [rows, w]: [rows]; -1 is none."""
     ends = np.array([(part[0], part[-1] + 1) for part in side.slices])
     first, end = ends[side.slice[blocks]].transpose(2, 0, 1)
     present = blocks >= 0

@@ -30,8 +30,8 @@ def place_of(
         present = blocks >= 0
         sources = np.where(present, owners[blocks], owners[blocks[:, :1]])
         distances.append((t, coordinates[sources] - coordinates[ranks][:, None]))
-        marked = zip(numbers[blocks], present, strict=True)
-        pieces |= {tuple(sorted({*row[on].tolist()})) for row, on in marked}
+        numbered = zip(numbers[blocks], present, strict=True)
+        pieces |= {tuple(sorted({*row[on].tolist()})) for row, on in numbered}
     at = tuple(_coordinate(distances, n, rows.loops.mesh) for n in range(len(rows.loops.mesh)))
     if not is_sorted and at.count(None) > 1:
         raise PlanError("tokens gathered along several axes are in no order")

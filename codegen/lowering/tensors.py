@@ -12,14 +12,14 @@ def refuse_separate_tensors(rows: Expansion) -> None:
     Tensors that the forward pass has left on a rank may be absent.
     """
     required = set(QUERY_SIDE[rows.plan.pass_])
-    left = {"Q", "STATS"} if (HELD, None) in rows.values["q"].named else set[str]()
+    optional = {"Q", "STATS"} if (HELD, None) in rows.values["q"].named else set[str]()
     tensors = {OWN: required, HELD: required}
     moves = [s for s in rows.loops.statements if isinstance(s, Exchange | Start | Send)]
     for s in sorted(moves, key=lambda s: s.when.first):
         if s.side != "q" or s.sums:
             continue
         sent = {*s.tensors} if isinstance(s, Exchange) else tensors.get(_source(s), {*s.tensors})
-        if not required - left <= sent or tensors.setdefault(s.name, sent) != {*s.tensors}:
+        if not required - optional <= sent or tensors.setdefault(s.name, sent) != {*s.tensors}:
             raise PlanError(f"a message of queries contains only {' and '.join(s.tensors)}")
 
 
