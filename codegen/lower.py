@@ -38,11 +38,9 @@ from ringloom.codegen.lowering.accumulators import (
     source,
 )
 from ringloom.codegen.lowering.calls import lower_attends
-from ringloom.codegen.lowering.heads import refuse_other_heads
 from ringloom.codegen.lowering.keeping import Kept
 from ringloom.codegen.lowering.order import copy_count, is_scattered, needs_sorting, swapped_heads
-from ringloom.codegen.lowering.stale import refuse_stale
-from ringloom.codegen.lowering.tensors import refuse_separate_tensors
+from ringloom.codegen.lowering.refusals import refuse
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import ACCUMULATORS
 from ringloom.planner.loops import form
@@ -72,9 +70,7 @@ class _Lowering:
             raise PlanError("pieces have different numbers of tokens")
         self.tiled = self.uneven or any(map(is_scattered, sides))
         self.rows, self.kept, self.loops = rows, kept, rows.loops
-        refuse_stale(rows)
-        refuse_separate_tensors(rows)
-        refuse_other_heads(rows)
+        refuse(rows)
         self.accumulation: Accumulation = accumulate(rows)
         inputs = (s for s in self.loops.statements if isinstance(s, Moving) and not s.sums)
         self.whens: dict[Moving, When] = {s: s.when for s in inputs}
