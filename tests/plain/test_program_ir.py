@@ -19,7 +19,7 @@ from ringloom.codegen.conditions import (
     Span,
     Steps,
     holds,
-    simplified,
+    simplify,
 )
 from ringloom.codegen.ir import (
     At,
@@ -192,7 +192,7 @@ def test_simplified_conditions_hold_on_the_same_steps_and_ranks(
 ) -> None:
     where, steps = Loops((2, 3), 0, ()).coordinates(), range(8)
     known = np.array([bits >> n & 1 for n in range(48)], bool).reshape(8, 6)
-    short = simplified(tests, steps, where, known)
+    short = simplify(tests, steps, where, known)
     assert (holds(short, steps, where)[known] == holds(tests, steps, where)[known]).all()
     for n in range(len(short)):
         rest = (*short[:n], *short[n + 1 :])
