@@ -114,10 +114,10 @@ def reproduction() -> Lines:
     papers = {paper: tables() for paper, tables in PAPERS.items()}
     yield from ("# Published numbers and ours", "")
     yield from (
-        "This is the output of `ringloom reproduce all`. *Alike* counts rows that are equal in the",
-        "decimals of the paper. *Mean* and *worst* are relative errors, or percentage points (pp).",
-        "*Rank* is Spearman's correlation. *Left out* counts two kinds of rows:",
-        f"{in_terminal.ARITHMETIC}, which show that the numbers were copied correctly;",
+        "This is the output of `ringloom reproduce all`. *Equal* counts rows with the same printed",
+        "digits. *Mean* and *worst* are relative errors, or percentage points (pp).",
+        "*Rank* is Spearman's rank correlation. *Left out* counts two kinds of rows:",
+        f"{in_terminal.ARITHMETIC}, which shows that the numbers were copied correctly;",
         f"and context: {in_terminal.CONTEXT}.",
         "",
     )

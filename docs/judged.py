@@ -23,7 +23,7 @@ from ringloom.simulator.hardware.schema import chip_of
 FAR = 0.15
 KINDS = {  # reasons for tables that are not only arithmetic, by parts of their titles
     "counted in plans: no time": (
-        *("maximum speedup", "work that is skipped", "activations", "schedule of", "idle shares"),
+        *("maximum speedup", "skipped tiles", "activations", "schedule of", "idle shares"),
         *("traffic", "elements that travel"),
     ),
     "whole training steps": (
@@ -151,7 +151,7 @@ def _grouped(rows: Sequence[Measured], name: str) -> Lines:
         ("", "rows", "fitted", "mean error", "worst", *(f"mean of {name}" for name in BASELINES)),
         (
             (key, len(own), sum(row.use == "fitted" for row in own), *_errors(own))
-            for (key,), own in validation.by(rows, name).items()
+            for (key,), own in validation.group_by(rows, name).items()
         ),
     )
 
@@ -173,7 +173,7 @@ def _training() -> Lines:
         "two constants are fitted to the runs on one node, and none to the runs on two nodes.",
         "",
     )
-    runs = striped.judged()
+    runs = striped.predict_rows()
     rows = list[tuple[object, ...]]()
     for chip in dict.fromkeys(run.hardware for run in runs):
         here = [run for run in runs if run.hardware == chip and run.measured_speedup]
@@ -279,7 +279,7 @@ def _repeated(stated: Sequence[Measured]) -> Lines:
         "",
     )
     rows = list[tuple[object, ...]]()
-    for (name, on, unit), own in validation.by(stated, "name", "on", "quantity").items():
+    for (name, on, unit), own in validation.group_by(stated, "name", "on", "quantity").items():
         if len(own) > 1:
             values = [row.value for row in own]
             least, worst = max(values) / min(values), max(abs(expm1(row.error)) for row in own)
@@ -290,7 +290,7 @@ def _repeated(stated: Sequence[Measured]) -> Lines:
 
 
 def _every(rows: Sequence[Measured]) -> Lines:
-    for (source, on), own in validation.by(rows, "source", "on").items():
+    for (source, on), own in validation.group_by(rows, "source", "on").items():
         yield from (f"### Rows of {source}, {on}", "")
         head = ("", "use", "", "published", "ours", "error", *BASELINES)
         yield from table(head, map(_row, own))

@@ -44,10 +44,10 @@ def command(paper: str, rows: str | None, own_rows: str | None, fitting: bool) -
         _refit(paper, rows)
     elif paper == "striped":
         with working("reproducing"):
-            judged = striped.judged(rows) if rows else striped.judged()
+            judged = striped.predict_rows(rows) if rows else striped.predict_rows()
             shown = [
                 *striped.tables(judged),
-                *([] if rows else [striped.skipped(), striped.left_out()]),
+                *([] if rows else [striped.skipped_tiles(), striped.missing_results()]),
             ]
         document = striped.as_json(judged) | {"tables": [table.as_dict() for table in shown]}
         show(document, *pages.pages(shown), rows=_rows(shown))
@@ -72,13 +72,13 @@ def _judge(path: str) -> None:
 def _refit(paper: str, rows: str | None) -> None:
     if paper == "striped":
         with working("fitting"):
-            fits = striped.fits(striped.judged(rows) if rows else striped.judged())
+            fits = striped.fit_chips(striped.predict_rows(rows) if rows else striped.predict_rows())
         note = faint(
-            "seen, worst: mean and largest error on the fitted rows; left out: error of each row"
-            " when all others are fitted; halves: error of each half when the other is fitted"
+            "mean, worst: errors on the fitted rows; left out: mean error of rows, each predicted"
+            " by a fit to all others; halves: mean error of each half by a fit to the other half"
         )
         document = {"constants": {name: fit.as_dict(CONSTANTS) for name, fit in fits.items()}}
-        show(document, pages.fitted(fits), note)
+        show(document, pages.fit_table(fits), note)
     elif paper == "distflash":
         attention, matrix = distflash.refit().tolist()
         constants = {"attention": attention, "matrix": matrix}

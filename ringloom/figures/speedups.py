@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from ringloom.figures.sheet import INK, LINE
 from ringloom.report.pictures.palette import OKABE_ITO
-from ringloom.reproduce.papers.striped import Row, judged
+from ringloom.reproduce.papers.striped import Row, predict_rows
 from ringloom.views.units import length
 
 MARKS = "osD^vP*X"
@@ -27,7 +27,7 @@ def panels_of(rows: Sequence[Row]) -> dict[tuple[str, str], dict[Mesh, list[Row]
 
 def speedups() -> Figure:
     """Returns a figure with a panel per chip and model: predicted curves, published points."""
-    by_model = panels_of(judged())
+    by_model = panels_of(predict_rows())
     down = -(-len(by_model) // ACROSS)
     figure = Figure(figsize=(7.0, 2.2 * down + 0.4))
     panels = figure.subplots(down, ACROSS, sharey=True, squeeze=False)

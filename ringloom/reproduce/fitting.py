@@ -1,4 +1,4 @@
-"""Fits positive constants to published ratios and tests the fit on held-out rows."""
+"""Fits positive constants to published numbers, and tests the fits on held-out rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ from ringloom.planner.optional import needing
 
 Floats = NDArray[np.float64]
 Model = Callable[[Floats, NDArray[np.intp]], Floats]  # (constants, rows) -> predictions
-FAR = 25.0  # maximum change of the logarithm of a constant from its start
+LOG_RANGE = 25.0  # maximum change of the logarithm of a constant from its initial value
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Fit:
     constants: Floats
     mean_error: float
     worst_error: float
-    leave_one_out: float  # each row predicted by a fit to all others
-    halves: float  # each half (odd and even rows) predicted by a fit to the other
+    leave_one_out: float  # each row predicted by a fit to all other rows
+    halves: float  # odd rows predicted by a fit to even rows, and vice versa
 
     def as_dict(self, names: Sequence[str]) -> dict[str, float]:
         """Returns plain values for JSON, with a name for each constant."""
@@ -35,37 +35,37 @@ def least_squares(model: Model, measured: Floats, rows: NDArray[np.intp], start:
     Fits the logarithms of the constants, starting at `start`. Raises RingloomError without scipy.
     """
 
-    def misfit(logs: Floats) -> Floats:
+    def relative_errors(logs: Floats) -> Floats:
         errors: Floats = model(np.exp(logs), rows) / measured[rows] - 1
         return errors
 
-    first = np.log(start)
-    bounds = first - FAR, first + FAR
-    solved = needing("fit", "scipy.optimize").least_squares(
-        misfit, first, bounds=bounds, xtol=1e-10
+    initial = np.log(start)
+    bounds = initial - LOG_RANGE, initial + LOG_RANGE
+    solution = needing("fit", "scipy.optimize").least_squares(
+        relative_errors, initial, bounds=bounds, xtol=1e-10
     )
-    constants: Floats = np.exp(solved.x)
+    constants: Floats = np.exp(solution.x)
     return constants
 
 
 def fit(model: Model, measured: Floats, start: Floats) -> Fit:
-    """Fits all rows; then predicts each row, and each half, from a fit to the others."""
-    every = np.arange(len(measured))
-    constants = least_squares(model, measured, every, start)
+    """Fits all rows, and tests the model on single rows and on halves that are held out."""
+    rows = np.arange(len(measured))
+    constants = least_squares(model, measured, rows, start)
 
     def errors(rows: NDArray[np.intp], constants: Floats) -> Floats:
         relative: Floats = np.abs(model(constants, rows) / measured[rows] - 1)
         return relative
 
-    def left_out(splits: list[tuple[NDArray[np.intp], NDArray[np.intp]]]) -> float:
-        blind = [
-            errors(unseen, least_squares(model, measured, seen, start))
-            for seen, unseen in splits
-            if len(seen) and len(unseen)
+    def held_out_error(splits: list[tuple[NDArray[np.intp], NDArray[np.intp]]]) -> float:
+        parts = [
+            errors(held_out, least_squares(model, measured, fitted, start))
+            for fitted, held_out in splits
+            if len(fitted) and len(held_out)
         ]
-        return float(np.concatenate(blind).mean())
+        return float(np.concatenate(parts).mean())
 
-    seen, even, odd = errors(every, constants), every[::2], every[1::2]
-    singles = [(np.delete(every, i), every[i : i + 1]) for i in every]
-    halves = left_out([(even, odd), (odd, even)])
-    return Fit(constants, float(seen.mean()), float(seen.max()), left_out(singles), halves)
+    fit_errors, even, odd = errors(rows, constants), rows[::2], rows[1::2]
+    singles = held_out_error([(np.delete(rows, i), rows[i : i + 1]) for i in rows])
+    halves = held_out_error([(even, odd), (odd, even)])
+    return Fit(constants, float(fit_errors.mean()), float(fit_errors.max()), singles, halves)

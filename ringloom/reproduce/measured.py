@@ -1,16 +1,15 @@
 """Published measurements of attention, and the simulator's prediction for each.
 
-A row of a CSV file states how attention ran and how long it took. The first nine columns are
-required:
+A row of a CSV file has a setting and a measured time. The first nine columns are required:
 
     hardware    a preset, or a hardware file
     pass        forward, backward or both
-    schedule    as on the command line: zigzag, usp:ulysses=4; any name for one rank
+    schedule    as on the command line: zigzag, usp:ulysses=4; ignored for one rank
     ranks, seq, heads, head_dim            seq: tokens of the whole sequence
-    quantity    seconds, ms, per_s (runs a second), tflops (matrix flop/s of the mask's pairs per
-                rank, 1e12), or ratio (the time over that of the schedule in the column `versus`)
-    value       what was measured
-    kv_heads (heads), batch (1), mask (causal), dtype (bfloat16), source, versus
+    quantity    seconds, ms, per_s (runs per second), tflops (1e12 matrix flop/s per rank, for the
+                allowed pairs), or ratio (to the time of the schedule in the column `versus`)
+    value       the measurement
+    kv_heads (default: heads), batch (1), mask (causal), dtype (bfloat16), source, versus
     use         fitted: constants were fitted to this row and others; given: known when constants
                 were chosen; context: part of the setting is assumed, so mean errors exclude it
     why         for context: the assumption; for other rows: a likely cause of a large error
@@ -70,7 +69,7 @@ class Measured:
 
     @property
     def setting(self) -> str:
-        """Returns the row without its schedule; rows of one setting can be ranked."""
+        """Returns the setting without its schedule; rows with equal settings can be ranked."""
         work = self.work
         size = f"{work.seq // 1024}k" if work.seq % 1024 == 0 else f"{work.seq}"
         batch = f" x{work.batch}" if work.batch > 1 else ""
@@ -84,19 +83,19 @@ class Measured:
         return hardware(self.on)
 
     @cached_property
-    def other(self) -> "Measured":
+    def versus_row(self) -> "Measured":
         """Returns the baseline of a ratio, in the same setting."""
         return replace(self, schedule=self.versus)
 
     @cached_property
     def plans(self) -> Plans:
-        """Returns the plans of the schedule, with the node size of the hardware."""
+        """Returns the plans of the schedule, for the node size of the hardware."""
         name = on_machine(self.schedule, self.ranks, self.machine)
         return Plans.of(plan(name, self.work, self.ranks, pass_=self.pass_))
 
     @cached_property
     def predicted(self) -> Prediction:
-        """Returns the prediction for the row."""
+        """Returns the prediction of the simulator."""
         return simulate(self.plans, self.machine, record=False)
 
     @cached_property
@@ -104,7 +103,7 @@ class Measured:
         """Returns (published, predicted) seconds, or ratios of seconds."""
         seconds = self.predicted.makespan
         if self.quantity == "ratio":
-            return self.value, seconds / self.other.predicted.makespan
+            return self.value, seconds / self.versus_row.predicted.makespan
         published = {
             "seconds": self.value,
             "ms": self.value / 1e3,
@@ -130,8 +129,8 @@ class Measured:
     def flop(self) -> float:
         """Returns the matrix flop of the allowed pairs on all ranks, as published charts count."""
         pairs = tiles(plan("ring", self.work, 1)).total_pairs()
-        both = ("forward", "backward") if self.pass_ == "both" else (self.pass_,)
-        return float(sum(FLOP[p] for p in both) * self.work.head_dim * self.work.batch * pairs)
+        passes = ("forward", "backward") if self.pass_ == "both" else (self.pass_,)
+        return float(sum(FLOP[p] for p in passes) * self.work.head_dim * self.work.batch * pairs)
 
     @cached_property  # `ringloom reproduce charts` takes twice as long without this cache
     def spread(self) -> Mapping[str, float]:
@@ -145,16 +144,16 @@ class Measured:
 
     @cached_property
     def baselines(self) -> Mapping[str, float]:
-        """Returns seconds by simpler models: see `BASELINES`."""
+        """Returns the seconds that simpler models predict: see `BASELINES`."""
         flop_rate = self.machine.peak(self.work.dtype) * self.ranks
         compute = transfers = alphas = overlapped = 0.0
-        parts = self.predicted.passes or (self.predicted,)
-        for one, part in zip(self.plans, parts, strict=True):
-            pair = Kernels(self.machine, self.work, one.pass_).seconds_per_pair
-            busy, link = float(loads(one).sum(axis=0).max()) * pair, part.busiest_link
+        predictions = self.predicted.passes or (self.predicted,)
+        across_nodes = self.ranks > self.machine.ranks_per_node
+        for one, prediction in zip(self.plans, predictions, strict=True):
+            per_pair = Kernels(self.machine, self.work, one.pass_).seconds_per_pair
+            busy, link = float(loads(one).sum(axis=0).max()) * per_pair, prediction.busiest_link
             compute, transfers = compute + busy, transfers + link
-            far = self.ranks > self.machine.ranks_per_node
-            alphas += self.machine.links[far].alpha * (len(one.steps) if link else 0)
+            alphas += self.machine.links[across_nodes].alpha * (len(one.steps) if link else 0)
             overlapped += max(busy, link)
         return {
             "peak": self.flop / flop_rate,
@@ -165,22 +164,22 @@ class Measured:
 
 BASELINES = {
     "peak": "flop at the data-sheet peak, spread evenly",
-    "serial": "the busiest rank's pairs at the kernels' full rate, then alpha and bytes / bandwidth"
-    " of its transfers, without overlap",
+    "serial": "the busiest rank's pairs at the kernels' full rate, plus alpha and bytes / bandwidth"
+    " of its transfers",
     "formula": "max(compute, transfer), as in Ring Attention and BurstAttention",
 }
 
 
 @cache
 def published_rows() -> tuple[Measured, ...]:
-    """Returns the rows that ship with ringloom; each is predicted once per process."""
+    """Returns the rows that ship with ringloom, cached with their predictions."""
     return tuple(measured(ROWS))
 
 
 def measured(path: str | Path, use: Use | None = None) -> list[Measured]:
-    """Reads rows of a CSV file; `use` overrides that column.
+    """Reads the rows of a CSV file; `use` overrides the column of that name.
 
-    Raises RingloomError with file and row for invalid rows.
+    Raises RingloomError, which names file and row, for an invalid row.
     """
     columns = (*COLUMNS, "quantity", "value")
     rows = enumerate(records(Path(path), columns), 1)
@@ -190,14 +189,14 @@ def measured(path: str | Path, use: Use | None = None) -> list[Measured]:
 def _row(where: str, record: Record, use: Use | None) -> Measured:
     pass_ = chosen(where, record["pass"], PASSES, "pass")
     quantity = chosen(where, record["quantity"], QUANTITIES, "quantity")
-    more = [name for name in ("kv_heads", "batch") if record.get(name)]
-    sizes = {name: whole(where, record, name) for name in (*COLUMNS[3:], *more)}
+    optional = [name for name in ("kv_heads", "batch") if record.get(name)]
+    sizes = {name: whole(where, record, name) for name in (*COLUMNS[3:], *optional)}
     ranks = sizes.pop("ranks")
     value = maybe(where, record, "value")
     versus = record.get("versus", "")
     if value is None or (quantity == "ratio") != bool(versus):
-        wrong = "a value is missing" if value is None else "a ratio, and nothing else, has a versus"
-        raise RingloomError(f"{where}: {wrong}")
+        versus_rule = "a ratio needs a versus, other quantities none"
+        raise RingloomError(f"{where}: {'value is missing' if value is None else versus_rule}")
     try:
         texts = {name: record[name] for name in ("mask", "dtype") if record.get(name)}
         work = Workload(**sizes, **texts)  # type: ignore[arg-type]

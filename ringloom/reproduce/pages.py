@@ -1,4 +1,4 @@
-"""Prints reproductions as tables of at most 80 columns."""
+"""Prints published numbers and ours as tables of at most 80 columns."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,27 +11,27 @@ from ringloom.reproduce.tables import Line, Table
 from ringloom.views.tables import faint, plain_table, titled
 from ringloom.views.units import counted
 
-ARITHMETIC = "arithmetic of the paper's own numbers"
-CONTEXT = "what is not attention alone in a setting that is known in full"
-HEADS = "", "rows", "left out", "alike", "mean", "worst", "rank"
-WIDE = 1e6  # numbers from here on are printed in powers of ten
+ARITHMETIC = "arithmetic on the paper's own numbers"
+CONTEXT = "not attention alone, or a setting that is not fully known"
+HEADS = "", "rows", "left out", "equal", "mean", "worst", "rank"
+LARGE = 1e6  # numbers from here on are printed in powers of ten
 
 
 def pages(tables: Sequence[Table]) -> Iterator[Any]:
-    """Yields each table with its title, its note and its summary."""
+    """Yields each table with its title, note and summary."""
     for table in tables:
         yield titled(table.title)
         yield drawing(table)
-        yield from (faint(note) for note in (table.note, in_words(table)) if note)
+        yield from (faint(note) for note in (table.note, describe(table)) if note)
         yield ""
 
 
 def overview(tables: Sequence[Table]) -> Iterator[Any]:
     """Yields a table with a row per table: number of rows, errors and rank correlation."""
     yield plain_table(*HEADS, rows=map(agreement, tables), numbers=slice(1, None))
-    yield faint("alike: rows printed with the same digits; mean, worst: error, of percentages in")
-    yield faint("points (pp); rank: correlation")
-    yield faint(f"left out: rows of {ARITHMETIC}, rows without numbers,")
+    yield faint("equal: rows with the same printed digits; mean, worst: error, in points (pp) for")
+    yield faint("percentages; rank: rank correlation")
+    yield faint(f"left out: {ARITHMETIC}, rows without numbers,")
     yield faint(f"and context: {CONTEXT}")
     yield faint("ringloom reproduce striped|ring|distflash|burst|charts shows every row")
 
@@ -47,7 +47,7 @@ def drawing(table: Table) -> Drawing:
 
 
 def note(line: Line) -> str:
-    """Returns the note of a line, with a label if the line is mere arithmetic."""
+    """Returns the note of a line, with a label for arithmetic."""
     return "; ".join(filter(None, ("arithmetic" * line.arithmetic, line.note)))
 
 
@@ -55,11 +55,11 @@ def number(value: float | None, digits: int) -> str:
     """Formats a number with as many decimals as the paper prints."""
     if value is None:
         return "-"
-    return f"{value:.3g}" if abs(value) >= WIDE else f"{value:.{digits}f}"
+    return f"{value:.3g}" if abs(value) >= LARGE else f"{value:.{digits}f}"
 
 
 def deviation(line: Line) -> str:
-    """Returns the printed error of a line, "=" if both numbers print alike."""
+    """Returns the error of a line as text, "=" if both numbers have the same printed digits."""
     if line.equal or line.error is None:
         return "=" if line.equal else ""
     return _error(line.error, line.points, "+.1f")
@@ -70,37 +70,37 @@ def _error(error: float, points: bool, digits: str) -> str:
 
 
 def agreement(table: Table) -> tuple[str, ...]:
-    """Returns the cells of a row of `HEADS`; "-" if nothing is compared."""
+    """Returns the cells of `HEADS` for a table; "-" if nothing is compared."""
     summary, left_out = table.summary, sum(not line.counted for line in table.lines)
     sizes = summary.mean_error, summary.worst_error
-    errors = ("-" if e is None else _error(e, table.points, ".1f") for e in sizes)
+    errors = ("-" if size is None else _error(size, table.points, ".1f") for size in sizes)
     rank = "-" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
-    alike = str(summary.equal) if summary.compared else "-"
-    return table.title, str(summary.rows), str(left_out or ""), alike, *errors, rank
+    equal = str(summary.equal) if summary.compared else "-"
+    return table.title, str(summary.rows), str(left_out or ""), equal, *errors, rank
 
 
-def in_words(table: Table) -> str:
-    """Returns one line about the agreement of a table."""
+def describe(table: Table) -> str:
+    """Describes the agreement of a table in one line."""
     summary, parts = table.summary, list[str]()
     if summary.mean_error is not None and summary.worst_error is not None:
-        parts.append(f"{summary.equal} of {summary.compared} printed alike")
+        parts.append(f"{summary.equal} of {summary.compared} equal as printed")
         sizes = summary.mean_error, summary.worst_error
         mean, worst = (_error(size, table.points, ".2f") for size in sizes)
-        parts.append(f"error {mean} mean, {worst} worst")
+        parts.append(f"mean error {mean}, worst {worst}")
     if summary.rank_correlation is not None:
         parts.append(f"rank correlation {summary.rank_correlation:.3f}")
     for name, meaning in (("arithmetic", ARITHMETIC), ("context", f"context: {CONTEXT}")):
         if rows := [line for line in table.lines if getattr(line, name)]:
-            which = "all rows" if len(rows) == len(table.lines) > 1 else counted(len(rows), "row")
-            parts.append(f"{which} {'is' if len(rows) == 1 else 'are'} {meaning}")
+            subject = "all rows" if len(rows) == len(table.lines) > 1 else counted(len(rows), "row")
+            parts.append(f"{subject} {'is' if len(rows) == 1 else 'are'} {meaning}")
     return "; ".join(parts)
 
 
-def fitted(fits: Mapping[str, Fit]) -> Drawing:
-    """Returns refitted constants with their errors on fitted and held-out rows."""
-    drawn = plain_table("", *CONSTANTS, "seen", "worst", "left out", "halves")
+def fit_table(fits: Mapping[str, Fit]) -> Drawing:
+    """Returns a table of refitted constants, with errors on fitted and held-out rows."""
+    table = plain_table("", *CONSTANTS, "mean", "worst", "left out", "halves")
     for name, fit in fits.items():
         errors = (fit.mean_error, fit.worst_error, fit.leave_one_out, fit.halves)
         constants = (f"{value:.4g}" for value in fit.constants)
-        drawn.add_row(name, *constants, *(f"{error:.2%}" for error in errors))
-    return drawn
+        table.add_row(name, *constants, *(f"{error:.2%}" for error in errors))
+    return table

@@ -1,4 +1,4 @@
-"""Published numbers and ours: lines, tables of lines, and the agreement of a table."""
+"""Tables of published numbers and ours, with summaries of their errors."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -10,12 +10,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Line:
-    """One published number and ours; None if the paper or the model has no number.
+    """A published number and ours; None if the paper or the model has no number.
 
     `digits`: number of decimals that the paper prints. `arithmetic`: our number follows from
-    numbers or formulas of the paper, without a plan or a model, so it checks our copy and predicts
-    nothing. `points`: the numbers are percentages, whose error is their difference (1% and 3%
-    differ by 2 points). `context`: the setting is not fully known.
+    numbers or formulas of the paper, without a plan or a model, so it predicts nothing. `points`:
+    the numbers are percentages, and their error is the difference (2 points between 1% and 3%).
+    `context`: the setting is not fully known.
     """
 
     what: str
@@ -29,13 +29,13 @@ class Line:
 
     @property
     def counted(self) -> bool:
-        """Returns True if the error counts: there is a number, and it is a prediction."""
+        """Returns True if summaries include the line: it has a number, which is a prediction."""
         numbers = self.published is not None or self.ours is not None
         return numbers and not self.arithmetic and not self.context
 
     @property
     def error(self) -> float | None:
-        """Returns ours / published - 1, or ours - published in points; None if one is missing."""
+        """Returns ours / published - 1, or the difference in points; None without both numbers."""
         if self.points and self.published is not None and self.ours is not None:
             return (self.ours - self.published) / 100
         if self.published is None or self.ours is None or not self.published:
@@ -44,22 +44,22 @@ class Line:
 
     @property
     def equal(self) -> bool:
-        """Returns True if both numbers print alike."""
+        """Returns True if both numbers have the same printed digits."""
         if self.published is None or self.ours is None:
             return False
         return f"{self.ours:.{self.digits}f}" == f"{self.published:.{self.digits}f}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Returns plain values for JSON."""
         names = "what", "published", "ours", "error", "equal", "note"
         return {name: getattr(self, name) for name in (*names, "arithmetic", "points", "context")}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Agreement of a table: errors, number of rows printed alike, Spearman's correlation.
+    """The agreement of a table; lines of arithmetic and context count only in `rows`.
 
-    Only `rows` counts lines of arithmetic and context; nothing else uses them.
+    `equal`: number of rows with the same printed digits; `rank_correlation`: Spearman's.
     """
 
     rows: int
@@ -72,7 +72,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Table:
-    """Lines of one published table or claim; `note`: assumptions and differences."""
+    """The lines of a published table or claim; `note` states assumptions and differences."""
 
     title: str
     lines: Sequence[Line]
@@ -80,7 +80,7 @@ class Table:
 
     @property
     def points(self) -> bool:
-        """Returns True if errors are in percentage points, which all or none must be."""
+        """Returns True if all errors are in percentage points; raises ValueError for a mixture."""
         (points,) = {line.points for line in self.lines if line.counted} or {False}
         return points
 
@@ -88,23 +88,23 @@ class Table:
     def summary(self) -> Summary:
         """Returns mean and worst absolute error, and the rank correlation of the columns."""
         compared = [line for line in self.lines if line.error is not None and line.counted]
-        both = [
-            (line.error, line.published, line.ours)
+        errors = [abs(line.error) for line in compared if line.error is not None]
+        pairs = [
+            (line.published, line.ours)
             for line in compared
-            if line.error is not None and line.published is not None and line.ours is not None
+            if line.published is not None and line.ours is not None
         ]
-        sizes = [abs(error) for error, *_ in both]
         return Summary(
             rows=len(self.lines),
-            compared=len(both),
+            compared=len(compared),
             equal=sum(line.equal for line in compared),
-            mean_error=float(np.mean(sizes)) if sizes else None,
-            worst_error=max(sizes, default=None),
-            rank_correlation=spearman([(published, ours) for _, published, ours in both]),
+            mean_error=float(np.mean(errors)) if errors else None,
+            worst_error=max(errors, default=None),
+            rank_correlation=spearman(pairs),
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Returns plain values for JSON."""
         return {
             "title": self.title,
             "points": self.points,
@@ -118,7 +118,7 @@ MakeTable = Callable[[], Table]
 
 
 def table(title: str, note: str = "") -> Callable[[Callable[[], Iterable[Line]]], MakeTable]:
-    """Decorates a function that yields lines, so that it returns a table."""
+    """Decorates a function that yields lines so that it returns a table."""
 
     def decorate(lines: Callable[[], Iterable[Line]]) -> MakeTable:
         return wraps(lines)(lambda: Table(title, tuple(lines()), note))
@@ -127,15 +127,18 @@ def table(title: str, note: str = "") -> Callable[[Callable[[], Iterable[Line]]]
 
 
 def not_compared(paper: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """Returns a table of what a paper gives no numbers for; rows: (what, why)."""
-    return Table(f"{paper}: not compared", [Line(what, None, None, 0, why) for what, why in rows])
+    """Returns a table of results without published numbers; rows: (result, reason)."""
+    return Table(f"{paper}: not compared", [Line(name, None, None, 0, why) for name, why in rows])
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Returns the rank correlation, ties at mean rank; None for under three pairs or constants."""
+    """Returns the rank correlation; None for fewer than three pairs or a constant column.
+
+    Equal values have their mean rank.
+    """
     if len(pairs) < 3:
         return None
     columns = np.array(pairs, np.float64).T
-    one, other = columns[:, :, None], columns[:, None, :]
-    ranks = (other < one).sum(axis=2) + ((other == one).sum(axis=2) - 1) / 2
+    value, others = columns[:, :, None], columns[:, None, :]
+    ranks = (others < value).sum(axis=2) + ((others == value).sum(axis=2) - 1) / 2
     return float(np.corrcoef(ranks)[0, 1]) if ranks.std(axis=1).all() else None

@@ -1,8 +1,8 @@
 """Tests the simulator on published rows: errors, intervals, order of schedules.
 
-The constants of the presets were frozen together with their errors on fully stated rows, in
-`simulator/hardware/residuals.csv`; `simulator/hardware/frozen.toml` has the date and the digest of
-those rows. Rows of other files are tested in the same way.
+The constants of the presets are frozen. Their errors on rows with a fully known setting are in
+`simulator/hardware/residuals.csv`; `simulator/hardware/frozen.toml` has the date of the fit and the
+digest of those rows. Rows of users are tested in the same way.
 """
 
 import tomllib
@@ -20,7 +20,7 @@ from ringloom.reproduce.measured import Measured, published_rows
 from ringloom.reproduce.tables import Line, Table
 from ringloom.simulator.confidence import RESIDUALS, ratio_interval
 
-APART = 1.1  # the order of schedules counts if their published times differ by more
+APART = 1.1  # pairs of schedules are compared if their published times differ by more
 CONTEXT = DATA / "context.csv"
 FROZEN = RESIDUALS.with_name("frozen.toml")
 UNITS = {"tflops": "TF/s per rank", "per_s": "runs/s", "ratio": "times as long"}
@@ -30,7 +30,7 @@ Verdict = Literal["right", "wrong", "too close"]
 
 @dataclass(frozen=True)
 class Errors:
-    """Number of rows, with the mean and largest relative error of their times."""
+    """Number of rows, and the mean and largest relative error of their times."""
 
     rows: int
     mean: float
@@ -43,7 +43,7 @@ class Errors:
         return Errors(len(sizes), float(np.mean(sizes)), max(sizes))
 
     def as_dict(self) -> dict[str, float]:
-        """Plain values for JSON."""
+        """Returns plain values for JSON."""
         return {"rows": self.rows, "mean_error": self.mean, "worst_error": self.worst}
 
 
@@ -68,12 +68,12 @@ class Decision:
 
 
 def stated(rows: Sequence[Measured]) -> list[Measured]:
-    """Returns the fully stated rows, without context."""
+    """Returns the rows with a fully known setting."""
     return [row for row in rows if row.use != "context"]
 
 
 def context() -> list[Line]:
-    """Returns measurements that are not predicted, each with the reason."""
+    """Returns the measurements without a prediction, each with the reason."""
     columns = ("source", "setting", "unit", "value", "why")
     return [
         Line(
@@ -89,26 +89,27 @@ def context() -> list[Line]:
 
 
 def decisions(rows: Sequence[Measured]) -> list[Decision]:
-    """Returns pairs of schedules of one setting and source, published more than 10% apart."""
-    pairs = [(row, row.other, *row.times) for row in rows if row.quantity == "ratio"]
-    plain = [row for row in rows if row.ranks > 1 and row.quantity != "ratio"]
-    for one, other in combinations(plain, 2):
-        if (one.source, one.on, one.setting) == (other.source, other.on, other.setting):
-            published, predicted = (a / b for a, b in zip(one.times, other.times, strict=True))
-            pairs.append((one, other, published, predicted))
-    made = list[Decision]()
-    for one, other, published, predicted in pairs:
+    """Returns pairs of schedules in one setting whose published times are over 10% apart."""
+    pairs = [(row, row.versus_row, *row.times) for row in rows if row.quantity == "ratio"]
+    timed = [row for row in rows if row.ranks > 1 and row.quantity != "ratio"]
+    for first, second in combinations(timed, 2):
+        if (first.source, first.on, first.setting) == (second.source, second.on, second.setting):
+            published, predicted = (a / b for a, b in zip(first.times, second.times, strict=True))
+            pairs.append((first, second, published, predicted))
+    decided = list[Decision]()
+    for first, second, published, predicted in pairs:
         if abs(log(published)) > log(APART):
-            where, names = f"{one.source}, {one.on}: {one.setting}", (one.schedule, other.schedule)
+            setting = f"{first.source}, {first.on}: {first.setting}"
+            names = first.schedule, second.schedule
             interval = ratio_interval(
-                one.machine.name, one.pass_, predicted, one.spread, other.spread
+                first.machine.name, first.pass_, predicted, first.spread, second.spread
             )
-            made.append(Decision(where, *names, published, predicted, interval))
-    return made
+            decided.append(Decision(setting, *names, published, predicted, interval))
+    return decided
 
 
-def by(rows: Sequence[Measured], *names: str) -> dict[tuple[str, ...], list[Measured]]:
-    """Groups rows by attributes."""
+def group_by(rows: Sequence[Measured], *names: str) -> dict[tuple[str, ...], list[Measured]]:
+    """Groups rows by the values of attributes."""
     groups = dict[tuple[str, ...], list[Measured]]()
     for row in rows:
         key = tuple(str(getattr(row, name)) for name in names)
@@ -117,7 +118,7 @@ def by(rows: Sequence[Measured], *names: str) -> dict[tuple[str, ...], list[Meas
 
 
 def frozen() -> dict[str, Any]:
-    """Returns the date of the fit of constants, and the rows it used."""
+    """Returns the date of the fit of the constants, and its rows."""
     return tomllib.loads(FROZEN.read_text(encoding="utf-8"))
 
 
@@ -127,12 +128,12 @@ def frozen() -> dict[str, Any]:
 def tables(rows: Sequence[Measured] | None = None) -> list[Table]:
     """Returns a table of published and predicted values per source, then the order of schedules."""
     rows = published_rows() if rows is None else rows
-    listed = list[Table]()
-    for (source, on, quantity), own in by(rows, "source", "on", "quantity").items():
-        lines = [_line(row, DIGITS.get(quantity, 3)) for row in own]
+    by_source = list[Table]()
+    for (source, on, quantity), group in group_by(rows, "source", "on", "quantity").items():
+        lines = [_line(row, DIGITS.get(quantity, 3)) for row in group]
         title = f"{source} on {on}: {UNITS.get(quantity, quantity)}"
-        listed.append(Table(title, lines))
-    return [*listed, *order(decisions(rows))]
+        by_source.append(Table(title, lines))
+    return [*by_source, *order(decisions(rows))]
 
 
 def _line(row: Measured, digits: int) -> Line:
@@ -140,13 +141,13 @@ def _line(row: Measured, digits: int) -> Line:
     return Line(row.name, row.value, row.ours, digits, note, context=row.use == "context")
 
 
-def order(made: Sequence[Decision]) -> Iterator[Table]:
-    """Counts, per setting, the pairs in the published order and those too close to call."""
-    if not made:
+def order(decisions: Sequence[Decision]) -> Iterator[Table]:
+    """Yields, if there are pairs, a table of those predicted in the published order."""
+    if not decisions:
         return
     lines = list[Line]()
-    for setting in dict.fromkeys(one.setting for one in made):
-        verdicts = [one.verdict for one in made if one.setting == setting]
+    for setting in dict.fromkeys(decision.setting for decision in decisions):
+        verdicts = [decision.verdict for decision in decisions if decision.setting == setting]
         note = ", ".join(
             f"{verdicts.count(v)} {v}" for v in ("wrong", "too close") if v in verdicts
         )
@@ -156,29 +157,28 @@ def order(made: Sequence[Decision]) -> Iterator[Table]:
 
 def as_json(rows: Sequence[Measured]) -> dict[str, Any]:
     """Returns {"rows", "summary", "by", "decisions", "frozen"}: see docs/predictions.md."""
-    judged = [_as_dict(row) for row in rows]
-    plain = stated(rows)
-    summary: dict[str, Any] = Errors.of(r.error for r in plain).as_dict() if plain else {"rows": 0}
-    timed = [row for row in judged if row["inside"] is not None]
+    entries = [_as_dict(row) for row in rows]
+    known = stated(rows)
+    summary: dict[str, Any] = Errors.of(r.error for r in known).as_dict() if known else {"rows": 0}
+    timed = [entry for entry in entries if entry["inside"] is not None]
     if timed:
-        summary["inside_interval"] = sum(row["inside"] for row in timed) / len(timed)
-        summary["median_half_width"] = float(np.median([row["half_width"] for row in timed]))
+        summary["inside_interval"] = sum(entry["inside"] for entry in timed) / len(timed)
+        summary["median_half_width"] = float(np.median([entry["half_width"] for entry in timed]))
     groups = {
-        word: {
-            "/".join(key): Errors.of(row.error for row in own).as_dict()
-            for key, own in by(plain, name).items()
+        key: {
+            "/".join(values): Errors.of(row.error for row in group).as_dict()
+            for values, group in group_by(known, attribute).items()
         }
-        for word, name in (("hardware", "on"), ("schedule", "schedule"), ("pass", "pass_"))
+        for key, attribute in (("hardware", "on"), ("schedule", "schedule"), ("pass", "pass_"))
     }
-    made = decisions(rows)
     return {
-        "rows": judged,
+        "rows": entries,
         "summary": summary,
-        "by": {word: own or None for word, own in groups.items()},
+        "by": {key: errors or None for key, errors in groups.items()},
         "decisions": [
             {"setting": d.setting, "first": d.first, "second": d.second, "verdict": d.verdict}
             | {"published_ratio": d.published, "predicted_ratio": d.predicted}
-            for d in made
+            for d in decisions(rows)
         ],
         "frozen": frozen(),
     }

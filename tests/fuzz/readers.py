@@ -238,7 +238,7 @@ def table(random: Random) -> Made:
 def read_table(path: Path) -> list[dict[str, str]]:
     """Reads the rows, then what commands make of them."""
     rows = records(path)
-    for use in (read_fit, striped.judged, lambda p: measured(p, use="blind")):
+    for use in (read_fit, striped.predict_rows, lambda p: measured(p, use="blind")):
         refused_or_read(lambda use=use: use(path))
     return rows
 

@@ -199,8 +199,8 @@ def test_rows_of_another_file_are_judged_blind(tmp_path: Path, ringloom: Command
         ("h100,sideways,ring,8,4096,8,128,ms,1,", "unknown pass"),
         ("h100,forward,ring,0,4096,8,128,ms,1,", "ranks must be a positive integer"),
         ("h100,forward,ring,8,4096,8,128,miles,1,", "unknown quantity"),
-        ("h100,forward,ring,8,4096,8,128,ms,,", "a value is missing"),
-        ("h100,forward,ring,8,4096,8,128,ratio,1,", "has a versus"),
+        ("h100,forward,ring,8,4096,8,128,ms,,", "value is missing"),
+        ("h100,forward,ring,8,4096,8,128,ratio,1,", "needs a versus"),
         ("h1000,forward,ring,8,4096,8,128,ms,1,", "unknown hardware"),
     ],
 )

@@ -85,7 +85,7 @@ BAD = [
     (["run", "ring", *SMALL, "--seed", "-1"], "-1 is not in the range x>=0"),
     (["check", "."], ". is a folder"),
     (["run", "ring", "--ranks", "8", "--seq", "64k"], "the limit of run is 4 GiB"),
-    (["formula", "zigzg"], "no formulas of 'zigzg': did you mean 'zigzag'? choose one of ring"),
+    (["formula", "zigzg"], "no formulas for 'zigzg': did you mean 'zigzag'? choose one of ring"),
     (["plan", "allgather:keep=7", *SMALL], "allgather:keep must be 0 or 1, not 7"),
     (["plan", "pass-q:late=5", *SMALL], "pass-q:late must be 0 or 1, not 5"),
     (["plan", "head-chunks:ahead=2", *SMALL], "head-chunks:ahead must be 0 or 1, not 2"),

@@ -17,7 +17,7 @@ from ringloom.cli import figures
 from ringloom.cli.figures import FIGURES
 from ringloom.figures import rounds, speedups, workers
 from ringloom.figures.sheet import style, write
-from ringloom.reproduce.papers.striped import judged
+from ringloom.reproduce.papers.striped import predict_rows
 from ringloom.views.grids import cells, grid
 
 
@@ -103,12 +103,12 @@ def test_points_are_the_published_ones_and_curves_ours() -> None:
                 points |= {(axes.get_title(), *p) for p in line.get_xydata().tolist()}
             elif line.get_label().startswith("_child"):
                 curves |= {(axes.get_title(), *p) for p in line.get_xydata().tolist()}
-    for row in judged():
+    for row in predict_rows():
         title = f"{row.hardware}, {row.model}"
         assert (title, row.n_seq, row.predicted_speedup) in curves
         if row.measured_speedup:
             assert (title, row.n_seq, row.measured_speedup) in points
-    assert len(points) <= len(judged())
+    assert len(points) <= len(predict_rows())
 
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:

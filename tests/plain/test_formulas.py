@@ -264,6 +264,6 @@ def test_json_formulas_are_expressions_that_sympy_reads(ringloom: CommandLine) -
 
 
 def test_a_schedule_without_formulas_is_refused(ringloom: CommandLine) -> None:
-    with pytest.raises(RingloomError, match="no formulas of 'spiral'"):
+    with pytest.raises(RingloomError, match="no formulas for 'spiral'"):
         formulas("spiral")
     ringloom.refused("formula", "spiral")

@@ -28,7 +28,7 @@ TABLES: dict[str, Callable[[Path], list[Line]]] = {
     "distflash": lambda _: [*distflash.times().lines],
     "striped": lambda data: [
         line
-        for table in striped.tables(striped.judged(data / "striped_speedups.csv"))
+        for table in striped.tables(striped.predict_rows(data / "striped_speedups.csv"))
         for line in table.lines
     ],
     "charts": lambda data: [

@@ -24,21 +24,21 @@ HEAD = "hardware,model,model_parallel,sequence_parallel,n_seq,tms,measured_speed
 
 
 def test_every_tms_equals_the_paper_to_both_decimals() -> None:
-    rows = striped.judged()
+    rows = striped.predict_rows()
     assert len(rows) == 69
     assert [row.name for row in rows if f"{row.tms:.2f}" != f"{row.published_tms:.2f}"] == []
 
 
 @pytest.mark.parametrize("chip", TARGETS)
 def test_speedups_are_predicted_within_the_target(chip: str) -> None:
-    fit = striped.as_json(striped.judged())["summary"]["hardware"][chip]
+    fit = striped.as_json(striped.predict_rows())["summary"]["hardware"][chip]
     assert fit["compared"] >= 8
     assert fit["mean_error"] <= TARGETS[chip]
     assert fit["rank_correlation"] > 0.95
 
 
 def test_rows_left_out_of_the_fit_are_predicted_within_the_target_too() -> None:
-    for chip, outcome in striped.fits(striped.judged()).items():
+    for chip, outcome in striped.fit_chips(striped.predict_rows()).items():
         assert len(outcome.constants) == 3
         assert outcome.leave_one_out <= TARGETS[chip]
         assert outcome.halves <= TARGETS[chip]
@@ -46,7 +46,7 @@ def test_rows_left_out_of_the_fit_are_predicted_within_the_target_too() -> None:
 
 
 def test_the_shipped_constants_are_those_of_the_fit() -> None:
-    for name, outcome in striped.fits(striped.judged()).items():
+    for name, outcome in striped.fit_chips(striped.predict_rows()).items():
         assert chips()[name].fitted == pytest.approx(outcome.constants, rel=2e-3)
 
 
@@ -65,7 +65,7 @@ def test_coarse_tiles_skip_only_what_is_wholly_masked() -> None:
 
 
 def test_the_skipped_shares_are_the_papers_and_not_half() -> None:
-    figures = striped.skipped()
+    figures = striped.skipped_tiles()
     assert [round(line.ours, 1) for line in figures.lines] == [33.3, 25, 0, 25]
     assert figures.points
     assert all(line.equal for line in figures.lines if line.published is not None)
@@ -76,8 +76,8 @@ def test_work_that_is_skipped_is_shown_with_the_papers_own_rows_alone(
 ) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(f"{HEAD}A100,1B,1,2,8192,1.22,0.94\n")
-    assert "work that is skipped" in ringloom("reproduce", "striped")
-    assert "work that is skipped" not in ringloom("reproduce", "striped", "--rows", str(path))
+    assert "skipped tiles" in ringloom("reproduce", "striped")
+    assert "skipped tiles" not in ringloom("reproduce", "striped", "--rows", str(path))
 
 
 def test_heads_of_100_cost_as_much_as_heads_of_128_where_lanes_are_128_wide() -> None:
@@ -129,7 +129,7 @@ def test_rows_may_lack_what_was_published(tmp_path: Path, ringloom: CommandLine)
         ("A100,1B,1,two,8192,,", "sequence_parallel must be a positive integer"),
         ("A100,1B,1,2,0,,", "n_seq must be a positive integer"),
         ("A100,1B,1,2,8192,,fast", "measured_speedup must be a positive number"),
-        ("A100,1B,1,100000,8192,,", "sequence_parallel is at most"),
+        ("A100,1B,1,100000,8192,,", "sequence_parallel must be at most"),
     ],
 )
 def test_a_bad_row_is_told_in_one_line(

@@ -17,8 +17,8 @@ from ringloom.reproduce.models.training import (
     heads_computed,
     iteration,
     sent_share,
-    unbounded,
     waste,
+    with_free_links,
 )
 from ringloom.reproduce.models.transformers import (
     Cluster,
@@ -54,7 +54,7 @@ def test_rematerialisation_saves_one_attention_forward_pass_and_nothing_else() -
 
 def test_free_communication_is_never_slower_and_overlap_never_hurts() -> None:
     two_nodes = replace(BASE, ranks=16, seq=131072)
-    free = iteration(replace(two_nodes, hardware=unbounded(A100)))
+    free = iteration(replace(two_nodes, hardware=with_free_links(A100)))
     overlapped = iteration(two_nodes)
     serial = iteration(replace(two_nodes, overlap=False))
     assert free < overlapped < serial

@@ -1,1 +1,1 @@
-"""Formulas: what schedules cost in symbols, and what plans count in the same units."""
+"""Costs of schedules as formulas, and counts of plans in the same units."""

@@ -12,26 +12,26 @@ from ringloom.planner.ir import Plan
 
 
 def sent_blocks(plan: Plan) -> dict[str, tuple[Fraction, Fraction]]:
-    """Returns the blocks of each tensor that a rank sends on average, and the finished ones.
+    """Returns (blocks sent, finished blocks sent) per tensor, on average over ranks.
 
-    A block is a rank's share of the tensor; a finished result reaches its owner complete.
+    A block is a rank's share of the tensor; a finished block is a complete result for its owner.
     """
     sums = dict[str, tuple[Fraction, Fraction]]()
     for number, move in plan.moves():
         complete = reaches_owner(plan, number, move)
         for tensor in move.tensors:
             side = plan.side(tensor)
-            each = np.append(side.sizes * side.head_counts, 0)
-            rows, total = each[move.blocks].sum(axis=1), int(each.sum())
-            sent = (Fraction(int(part.sum()), total) for part in (rows, rows[complete]))
-            every, finished = map(add, sums.get(tensor, (Fraction(0), Fraction(0))), sent)
-            sums[tensor] = every, finished
+            sizes = np.append(side.sizes * side.head_counts, 0)
+            rows, total = sizes[move.blocks].sum(axis=1), int(sizes.sum())
+            shares = (Fraction(int(part.sum()), total) for part in (rows, rows[complete]))
+            sent, finished = map(add, sums.get(tensor, (Fraction(0), Fraction(0))), shares)
+            sums[tensor] = sent, finished
     return sums
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Idle share of a lockstep run, counted in three ways."""
+    """The idle share of a lockstep run, counted in three ways."""
 
     cells_of_square: float  # idle cells over P^2, as DistFlashAttn prints
     cells_of_schedule: float  # idle cells over P x rounds
@@ -39,12 +39,12 @@ class Idle:
 
 
 def idle(plan: Plan) -> Idle:
-    """Returns the idle share; a cell is a (rank, round), idle if it attends nothing."""
+    """Returns the idle share; a cell is a rank in a round, idle if it attends nothing."""
     load, ranks = loads(plan), plan.ranks
-    spare = int((load == 0).sum())
+    idle_cells = int((load == 0).sum())
     time = int(load.max(axis=1).sum()) * ranks
     areas = 1 - int(load.sum()) / time if time else 0.0
-    return Idle(spare / ranks**2, spare / load.size if load.size else 0.0, areas)
+    return Idle(idle_cells / ranks**2, idle_cells / load.size if load.size else 0.0, areas)
 
 
 def critical_pairs(plan: Plan) -> int:
@@ -53,5 +53,5 @@ def critical_pairs(plan: Plan) -> int:
 
 
 def cells_speedup(plan: Plan) -> float:
-    """Returns busy cells over rounds: the speedup if every cell takes equally long."""
+    """Returns busy cells / rounds: the speedup if all cells take equally long."""
     return int((loads(plan) > 0).sum()) / plan.rounds

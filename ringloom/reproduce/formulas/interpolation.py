@@ -1,8 +1,8 @@
-"""interpolated(schedule)   returns counts of a schedule as polynomials through small plans.
+"""interpolated(schedule)   returns counts of a schedule as polynomials, from small plans.
 
-Every count times the number of ranks is a polynomial in the ranks (or the sizes of a mesh) and the
-tokens per rank, separately for even and odd ranks. Plans of a grid of sizes determine the
-polynomials, which must also predict a larger plan.
+Each count times the number of ranks is a polynomial in the number of ranks (or the sizes of a mesh)
+and the tokens per rank, with different coefficients for even and odd numbers of ranks. A grid of
+plans determines the polynomials, which must also predict a larger plan.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,9 +30,10 @@ Axis = tuple[Expr, tuple[Sequence[int], int]]
 
 
 def counts(schedule: str, ranks: int, tokens: int) -> Counts:
-    """Counts in plans of one size, per rank: traffic and slots in blocks of `tokens`, all heads.
+    """Returns counts per rank in plans of one size; traffic and slots in blocks of `tokens`.
 
-    Keys of traffic: `pass tensor`, and `pass tensor finished` for results that are complete.
+    Blocks have all heads. Keys of traffic: `pass tensor`, and `pass tensor finished` for complete
+    results.
     """
     work = Workload(seq=ranks * tokens, heads=2 * ranks, kv_heads=ranks, head_dim=4)
     forward = plan(schedule, work, ranks)
@@ -44,16 +45,16 @@ def counts(schedule: str, ranks: int, tokens: int) -> Counts:
     for tensor in ("KV", "Q"):
         side = forward.side(tensor)
         sizes = side.sizes * side.head_counts
-        held = occupancy(forward, tensor, sizes).max(initial=0)
-        numbers[f"slots {tensor}"] = Fraction(int(held) * ranks, int(sizes.sum()))
-    for one in (forward, plan(schedule, work, ranks, pass_="backward")):
-        for tensor, (every, finished) in sent_blocks(one).items():
-            name = f"{one.pass_} {tensor}"
-            numbers |= {name: every, f"{name} finished": finished}
+        occupied = occupancy(forward, tensor, sizes).max(initial=0)
+        numbers[f"slots {tensor}"] = Fraction(int(occupied) * ranks, int(sizes.sum()))
+    for direction in (forward, plan(schedule, work, ranks, pass_="backward")):
+        for tensor, (sent, finished) in sent_blocks(direction).items():
+            name = f"{direction.pass_} {tensor}"
+            numbers |= {name: sent, f"{name} finished": finished}
     return numbers
 
 
-@cache  # tests/plain/test_formulas.py uses all formulas and takes far longer without this cache
+@cache  # tests/plain/test_formulas.py takes far longer without this cache
 def interpolated(schedule: str) -> dict[str, Expr]:
     """Returns the counts of a schedule as expressions of P and c; for usp, of U, R and c.
 
@@ -70,30 +71,29 @@ def interpolated(schedule: str) -> dict[str, Expr]:
 
 
 def _expressions(
-    counted: Callable[..., Counts], sizes: Sequence[Axis], ranks: Expr
+    count_plans: Callable[..., Counts], sizes: Sequence[Axis], ranks: Expr
 ) -> dict[str, Expr]:
     axes = (*sizes, (c, TOKENS))
-    counted = cache(counted)
+    count_plans = cache(count_plans)
     held_out = {symbol: last for symbol, (_, last) in axes}
     expressions = {}
-    for name, expected in counted(*held_out.values()).items():
+    for name, expected in count_plans(*held_out.values()).items():
 
-        def times_ranks(*at: int, name: str = name) -> Expr:
-            return sympy.Rational(counted(*at)[name]) * ranks.subs(
-                dict(zip(held_out, at, strict=True))
-            )
+        def times_ranks(*point: int, name: str = name) -> Expr:
+            values = dict(zip(held_out, point, strict=True))
+            return sympy.Rational(count_plans(*point)[name]) * ranks.subs(values)
 
-        total = _through(times_ranks, axes)
+        total = _interpolate(times_ranks, axes)
         expressions[name] = sympy.expand(total / ranks)
         if expressions[name].subs(held_out) != sympy.Rational(expected):
             raise RingloomError(f"no polynomial for {name} fits all plans")
     return expressions
 
 
-def _through(value: Callable[..., Expr], axes: Sequence[Axis], *at: int) -> Expr:
-    """Returns the polynomial with these values on a grid, interpolated symbol by symbol."""
+def _interpolate(value: Callable[..., Expr], axes: Sequence[Axis], *point: int) -> Expr:
+    """Returns the polynomial through the values on a grid; interpolates symbol by symbol."""
     if not axes:
-        return value(*at)
-    (symbol, (places, _)), *rest = axes
-    points = [(place, _through(value, rest, *at, place)) for place in places]
+        return value(*point)
+    (symbol, (coordinates, _)), *others = axes
+    points = [(x, _interpolate(value, others, *point, x)) for x in coordinates]
     return sympy.interpolate(points, symbol)

@@ -1,7 +1,7 @@
-"""Costs of each schedule as formulas counted in plans, and where one overtakes another.
+"""Costs of each schedule as formulas from counts of plans, and crossover points of schedules.
 
-Causal, P ranks of c tokens (n = P c), h query heads and g KV heads of d elements, e bytes of an
-input and w bytes of a partial result; for USP, P = U R.
+The mask is causal; n = P c tokens on P ranks, h query heads and g KV heads of d elements; e bytes
+per element of an input, w bytes per element of a partial result; P = U R for USP.
 """
 
 from collections.abc import Mapping
@@ -21,16 +21,16 @@ SYMBOLS = {
     "c": "tokens per rank, n = P c",
     "h": "query heads",
     "g": "KV heads",
-    "d": "elements of a head",
-    "e": "bytes of an input's element",
-    "w": "bytes of a partial result's element",
-    "U": "ranks of a group (usp: P = U R)",
+    "d": "elements per head",
+    "e": "bytes per element of an input",
+    "w": "bytes per element of a partial result",
+    "U": "ranks per group (usp: P = U R)",
     "R": "groups (usp)",
 }
 NAMES = {
     "rounds": "rounds",
     "pairs": "pairs on the critical path",
-    "all_pairs": "pairs in all",
+    "all_pairs": "total pairs",
     "idle_cells": "idle share, cells of the schedule",
     "idle_cells_of_square": "idle share, cells over P^2",
     "idle_areas": "idle share, areas",
@@ -46,30 +46,30 @@ NAMES = {
 
 
 def parities(expr: Expr) -> dict[str, Expr]:
-    """Splits an expression with parity terms into forms for even and odd P; keeps any other."""
+    """Returns an expression for even and for odd P, or under "" if it is the same for both."""
     if not expr.has(ODD):
         return {"": expr}
     return {
-        name: sympy.factor(sympy.simplify(expr.subs(ODD, rest)))
-        for name, rest in (("even P", 0), ("odd P", 1))
+        name: sympy.factor(sympy.simplify(expr.subs(ODD, remainder)))
+        for name, remainder in (("even P", 0), ("odd P", 1))
     }
 
 
 def _width(tensor: str, in_bytes: bool, finished: bool = False) -> Expr:
-    """Returns elements or bytes per token of a tensor, all heads; finished results are 16 bit."""
+    """Returns elements or bytes per token of a tensor; finished results are as wide as inputs."""
     kind = TENSORS[tensor]
     heads = h if kind.side == "q" else g
-    wide = (w if kind.wide else e) if in_bytes else 1
-    vectors = e if finished and in_bytes else wide
-    return heads * (len(kind.vectors) * d * vectors + kind.scalars * wide)
+    width = (w if kind.wide else e) if in_bytes else 1
+    vector_width = e if finished and in_bytes else width
+    return heads * (len(kind.vectors) * d * vector_width + kind.scalars * width)
 
 
 def _traffic(counted: dict[str, Expr], pass_: Pass, in_bytes: bool) -> Expr:
     """Returns the average elements or bytes that a rank sends."""
     total = sympy.Integer(0)
     for tensor in TENSORS:
-        every, finished = (counted.get(f"{pass_} {tensor}{end}", 0) for end in ("", " finished"))
-        total += c * (every - finished) * _width(tensor, in_bytes)
+        sent, finished = (counted.get(f"{pass_} {tensor}{end}", 0) for end in ("", " finished"))
+        total += c * (sent - finished) * _width(tensor, in_bytes)
         total += c * finished * _width(tensor, in_bytes, finished=True)
     return total
 
@@ -79,13 +79,12 @@ def formulas(schedule: str) -> Mapping[str, Expr]:
     """Returns the formulas of a schedule under a causal mask, by the keys of `NAMES`.
 
     Pairs are (query, key, head) triples of one batch row; the critical path sums the busiest rank
-    of each round; traffic is the average that a rank sends; slots are copies of blocks of other
-    ranks, in blocks of c tokens with all heads; speedups count pairs. Raises RingloomError for a
-    schedule without formulas.
+    of each round; traffic is an average over ranks; slots hold copies of other ranks' blocks (c
+    tokens, all heads); speedups count pairs. Raises RingloomError for a schedule without formulas.
     """
     schedule = recorded_name(schedule)
     if schedule not in classic():
-        raise RingloomError(f"no formulas of {brief(schedule)}: {choices(schedule, classic())}")
+        raise RingloomError(f"no formulas for {brief(schedule)}: {choices(schedule, classic())}")
     counted, ranks = interpolated(schedule), U * R if schedule == "usp" else P
     rounds, pairs = counted["rounds"], counted["pairs"] * h
     total = h * ranks * c * (ranks * c + 1) / 2
@@ -110,26 +109,27 @@ def formulas(schedule: str) -> Mapping[str, Expr]:
 
 
 def about(schedule: str) -> str:
-    """Returns what a schedule sends, and where its formulas apply."""
+    """Describes the transfers of a schedule, and the conditions of its formulas."""
     row = SCHEDULES[recorded_name(schedule)]
-    return f"{row.travels} over {row.path}; causal, P divides the KV heads, from 7 ranks on"
+    conditions = "causal, at least 7 ranks, KV heads divisible by P"
+    return f"{row.travels} over {row.path}; {conditions}"
 
 
 F, B = sympy.symbols("F B", positive=True)
 a, m, mu, M = sympy.symbols("a m mu M", positive=True)
-EXTRA = "mu is the extra share of time that a tile takes in a block that the mask cuts"
+EXTRA = "mu: extra share of a tile's time in a block that the mask cuts"
 
 
 def crossovers() -> Mapping[str, tuple[Expr, str]]:
-    """Returns crossover points by name: the value as a formula, and its meaning."""
+    """Returns (formula, meaning) of each crossover point by name."""
     return {
         "smallest block that hides the ring": (
             hiding_block(),
             "tokens c at F flop/s and B bytes/s one way; F / B for g = h, e = 2",
         ),
-        "memory of a chip from which tiles pay": (
+        "on-chip memory for which tiling pays": (
             tiling_memory(),
-            "elements M above which tiles of M / 4d tokens save more than they read again",
+            "elements M above which tiles of M / 4d tokens move fewer elements than no tiles",
         ),
         "length from which striping wins": (
             striping_length(),
@@ -137,14 +137,17 @@ def crossovers() -> Mapping[str, tuple[Expr, str]]:
         ),
         "query heads per KV head, elements": (
             grouping(False),
-            "h / g above which KV should travel backward and not the query side, by elements",
+            "h / g above which the backward pass sends fewer elements if the KV side travels",
         ),
-        "query heads per KV head, bytes": (grouping(True), "the same by bytes"),
+        "query heads per KV head, bytes": (grouping(True), "the same for bytes"),
     }
 
 
 def hiding_block() -> Expr:
-    """c at which a full block takes as long as its successor's transfer (Ring Attention, 3)."""
+    """Returns c for which computing a full block takes as long as sending the next one.
+
+    Ring Attention, section 3.
+    """
     compute = 4 * d * h * c**2 / F
     transfer = c * _width("KV", True) / B
     (block,) = sympy.solve(compute - transfer, c)
@@ -152,44 +155,47 @@ def hiding_block() -> Expr:
 
 
 def untiled() -> Expr:
-    """Elements per head that a block of c x c tokens moves if its scores pass through memory.
+    """Returns the elements per head that a c x c block moves if scores are stored in memory.
 
-    Q, K, V and the output once, scores written and read, and weights, too (BurstAttention, 3.1).
+    It moves Q, K, V and the output once, and writes and reads scores and weights (BurstAttention,
+    3.1).
     """
     return 4 * c * d + 4 * c**2
 
 
 def tiled() -> Expr:
-    """Elements per head that it moves in tiles of M / 4d tokens, as FlashAttention does.
+    """Returns the elements per head that a c x c block moves in FlashAttention's tiles of M / 4d.
 
-    Each tile of K and V is read once, and past it go all of Q and, there and back, the output.
+    It reads K and V once; for each tile of them it reads Q, and reads and writes the output.
     """
     return 2 * c * d + 3 * c * d * (c / (M / (4 * d)))
 
 
 def tiling_memory() -> Expr:
-    """M at which both move equally much, of long blocks: three tiles of d x d elements."""
-    long = sympy.limit((untiled() - tiled()) / c**2, c, sympy.oo)
-    (memory,) = sympy.solve(long, M)
+    """Returns M for which a long block moves as many elements with tiles as without."""
+    difference = sympy.limit((untiled() - tiled()) / c**2, c, sympy.oo)
+    (memory,) = sympy.solve(difference, M)
     return memory
 
 
 def striping_length() -> Expr:
-    """n at which ring's and striped's coarse tiles take equally long.
+    """Returns n for which the coarse tiles of ring and striped take equally long.
 
-    m x m tiles of a tokens square; a kernel skips a tile that is wholly masked, so a triangular
-    block computes m(m + 1)/2 of them; a tile of a cut block takes 1 + mu (mu < 1).
+    A block has m x m tiles of a x a tokens. Kernels skip masked tiles, so a triangular block
+    computes m(m + 1)/2 tiles, each of which takes 1 + mu (mu < 1).
     """
     triangle = m * (m + 1) / 2 * (1 + mu)
     ring = triangle + (P - 1) * m**2
     striped = P * triangle
     (tiles,) = [root for root in sympy.solve(sympy.factor(ring - striped), m) if root != 0]
-    above, below = sympy.fraction(tiles)
-    return a * P * (-above / -below if below.could_extract_minus_sign() else tiles)
+    numerator, denominator = sympy.fraction(tiles)
+    if denominator.could_extract_minus_sign():
+        numerator, denominator = -numerator, -denominator
+    return a * P * (numerator / denominator)
 
 
 def grouping(in_bytes: bool) -> Expr:
-    """h / g at which a backward hop of the query side carries as much as one of the KV side."""
+    """Returns h / g for which a backward hop moves as much of the query side as of the KV side."""
     keys, queries = (
         sum(_width(name, in_bytes) for name in names)
         for names in (("KV", "DKV"), ("Q", "DOUT", "STATS", "DQ"))

@@ -1,14 +1,13 @@
-"""Baselines of the papers as analytic models: traffic and memory per layer.
+"""Analytic models of the papers' baselines: traffic and memory per layer.
 
-ring self-attention   K and V travel in two separate rounds, scores are materialised (RSA, 2021)
+ring self-attention   K and V travel in separate rounds, scores are materialised (RSA, 2021)
 tensor parallel       one all-reduce after attention, one after the FFN (Megatron v1)
-Megatron v3           tensor and sequence parallel: all-gather before, reduce-scatter after each
+Megatron v3           tensor and sequence parallel: all-gather before both, reduce-scatter after
 Ulysses               all-to-all from token to head shards before attention, and back after it
-BurstAttention        the paper's own cost table, without and with local optimisation
+BurstAttention        the cost table of the paper, without and with local optimisation
 
-All counts are elements of one layer. A tensor [B, N, Z d] counts 1; an all-reduce moves it twice,
-an all-gather or a reduce-scatter once. As in the papers, the factor (G - 1)/G of hops and
-collectives is omitted.
+All counts are elements per layer. An all-reduce moves a tensor [B, N, Z d] twice, an all-gather or
+a reduce-scatter moves it once. As in the papers, the factor (G - 1)/G is omitted.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Shape:
-    """G devices, batch B, Z heads of d, N tokens, width H, M elements of on-chip memory."""
+    """Sizes: G devices, batch B, Z heads of d, N tokens, width H, M elements of on-chip memory."""
 
     devices: int
     batch: int
@@ -44,7 +43,7 @@ class Shape:
 
     @property
     def rows(self) -> float:
-        """Returns the rows of a tile that fits on chip with its operands: M/4d (FlashAttention)."""
+        """Returns the rows of a tile that fits on chip with its inputs: M/4d (FlashAttention)."""
         return self.sram / (4 * self.head_dim)
 
 
@@ -62,14 +61,14 @@ class Traffic(NamedTuple):
 
 def traffic(system: str, shape: Shape) -> Traffic:
     """Returns the elements that a baseline sends per device and layer."""
-    forward, backward = {  # whole tensors
-        # K, then V, around the ring; backward both again, and the gradients of both all-reduced
+    forward, backward = {  # in tensors
+        # forward: K and V; backward: K and V, and all-reduces of both gradients
         "ring self-attention": (2, 2 + 2 * 2),
-        # attention and FFN each; the backward pass gathers the inputs of both once more
+        # for attention and FFN; the backward pass gathers the inputs again
         "megatron-v3": (2 + 2, 2 + 2 + 2),
-        # BurstAttention books v3, too, as v1: without gathering the inputs again
+        # BurstAttention counts v3 like v1: it does not gather the inputs again
         "tensor parallel": (2 * 2, 2 * 2),
-        # Q, K, V and the output: each device sends its 1/G of a tensor
+        # Q, K, V and the output: each device sends 1/G of a tensor
         "ulysses-system": (4 / shape.devices, 4 / shape.devices),
         "burst": (2, 3 + 2 / shape.head_dim),
     }[system]
@@ -78,31 +77,31 @@ def traffic(system: str, shape: Shape) -> Traffic:
 
 def checkpointed(system: str, shape: Shape) -> float:
     """Returns the elements per device of an iteration that repeats each forward pass."""
-    moved = traffic(system, shape)
-    return moved.total + moved.forward
+    sent = traffic(system, shape)
+    return sent.total + sent.forward
 
 
 def parameters(system: str, shape: Shape) -> float:
     """Returns the attention parameters on a device: 4HZd, sharded under tensor parallelism."""
-    whole = 4 * shape.width * shape.heads * shape.head_dim
-    return whole / shape.devices if system.startswith("tensor") else whole
+    total = 4 * shape.width * shape.heads * shape.head_dim
+    return total / shape.devices if system.startswith("tensor") else total
 
 
 def activations(system: str, shape: Shape) -> float:
     """Returns the elements of one layer's attention on a device (BurstAttention, table 1).
 
-    Q, K, V and the output; the scores that exist at once; the layer's input. A system whose name
-    ends in "flash" tiles its scores on chip and keeps one number per tile.
+    Counts Q, K, V and the output, the largest number of scores, and the layer's input. A system
+    whose name ends in "flash" computes scores in tiles on chip and keeps one number per tile.
     """
-    held = shape.scores / shape.devices
+    scores = shape.scores / shape.devices
     if system.startswith("burst"):
-        held /= shape.devices  # one visit's block of scores: N/G x N/G
+        scores /= shape.devices  # the block of one round: N/G x N/G
     if system.endswith("flash"):
-        held /= shape.rows**2
+        scores /= shape.rows**2
     hidden = shape.hidden if system.startswith("tensor") else shape.hidden / shape.devices
-    return 4 * shape.tensor / shape.devices + held + hidden
+    return 4 * shape.tensor / shape.devices + scores + hidden
 
 
 def padded(heads: int, devices: int) -> int:
-    """Returns the number of padded heads: the next multiple of the devices."""
+    """Returns the number of heads after padding to a multiple of the devices."""
     return -(-heads // devices) * devices

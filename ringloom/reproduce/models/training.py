@@ -1,13 +1,14 @@
 """One training iteration: attention from a plan, matrix products, transfers, optimiser traffic.
 
-    layer     attention forward + backward + recomputation, projections and FFN, tensor transfers
-    whole-layer checkpointing            repeats the forward pass, including attention and transfers
-    rematerialisation-aware              does not repeat attention: its output and log-sum-exp are
-                                         kept (DistFlashAttn, section 3.3)
-    iteration layers, vocabulary, FSDP gathers of the weights, optimiser step
+    iteration   layers, vocabulary, FSDP gathers of weights, optimiser step
+    layer       attention forward and backward, projections, FFN, transfers of activations, and
+                recomputation from one of two kinds of checkpoints:
+                whole-layer checkpoints repeat the forward pass, with attention and transfers;
+                rematerialisation-aware ones keep the output and log-sum-exp, and do not repeat
+                attention (DistFlashAttn, section 3.3)
 
-Attention under a plan is the simulator's makespan of the forward and of the backward pass;
-head-parallel systems run one rank's plan over the whole sequence on their (padded) heads.
+The time of attention is the simulator's makespan of the forward and of the backward pass. In
+head-parallel systems each rank attends the whole sequence with its share of the padded heads.
 """
 
 import math
@@ -28,16 +29,16 @@ from ringloom.simulator.scenario import Scenario
 Way = Literal["hop", "collective", "all-to-all"]
 WIDTH = 2  # bytes of a 16-bit weight or activation
 ADAM = 2 * 16 + 2 + 4  # bytes moved per weight: master and two moments read and written, gradient
-STATES = 2 + 2 + 12  # bytes kept per weight: it and its gradient, in 32 bit a master and moments
+STATES = 2 + 2 + 12  # bytes kept per weight: 16-bit weight, gradient; 32-bit master, two moments
 SCORE_PASSES = {"forward": 8, "backward": 10}  # of materialised scores through memory (RSA)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One training setup: model, system, hardware, and tokens of one sequence.
+    """A training setup: model, system, hardware, and length of the sequence.
 
-    `system` is one of our schedules, or megatron-v3, ulysses-system, rsa. `matrix` is
-    the share of the chip's peak that matrix products outside attention reach.
+    `system` is a schedule of ringloom, or megatron-v3, ulysses-system or rsa. `matrix` is the share
+    of the chip's peak that matrix products outside attention reach.
     """
 
     model: Model
@@ -46,16 +47,16 @@ class Setting:
     seq: int
     system: str
     matrix: float = 0.6
-    rematerialise: bool = False  # True: attention is never run again in the backward pass
+    rematerialise: bool = False  # True: the backward pass does not repeat attention
     overlap: bool = True
-    partial_bytes: int = 4  # of an element of a travelling partial result
+    partial_bytes: int = 4  # per element of a partial result that travels
 
 
 def iteration(setting: Setting) -> float:
-    """Predicts the seconds of one iteration on the slowest rank; batch 1, causal.
+    """Predicts the seconds of one training iteration on the slowest rank: batch 1, causal.
 
-    Forward and backward pass, and optimiser step. Transfers are exposed; gathers of weights and the
-    reduction of gradients count where they take longer than matrix products.
+    Transfers of activations are exposed; gathers of weights and the reduction of gradients overlap
+    with matrix products.
     """
     model, forwards = setting.model, 1 if setting.rematerialise else 2
     forward, backward = (attention_seconds(setting, p) for p in ("forward", "backward"))
@@ -86,23 +87,23 @@ def attention_seconds(setting: Setting, pass_: Pass) -> float:
         return _one_rank(setting, pass_)
     model = setting.model
     work = Workload(setting.seq, setting.seq, model.heads, model.kv_heads, model.head_dim)
-    planned = plan(setting.system, work, setting.ranks, pass_=pass_)
-    on = narrower(setting.hardware, sent_share(planned, setting.partial_bytes))
-    return _makespan(planned, on, setting.overlap)
+    schedule = plan(setting.system, work, setting.ranks, pass_=pass_)
+    share = sent_share(schedule, setting.partial_bytes)
+    return _makespan(schedule, with_fewer_bytes(setting.hardware, share), setting.overlap)
 
 
-@lru_cache(maxsize=512)  # `ringloom reproduce distflash --fit` takes 1.4 times as long without
-def _makespan(planned: Plan, hardware: Hardware, overlap: bool) -> float:
-    return seconds_of(planned, hardware, Scenario(overlap=overlap))
+@lru_cache(maxsize=512)  # `reproduce distflash --fit` takes 1.4 times as long without this cache
+def _makespan(plan: Plan, hardware: Hardware, overlap: bool) -> float:
+    return seconds_of(plan, hardware, Scenario(overlap=overlap))
 
 
-def sent_share(planned: Plan, partial_bytes: int) -> float:
-    """Returns bytes sent with `partial_bytes` per element of partial results, over actual bytes."""
+def sent_share(plan: Plan, partial_bytes: int) -> float:
+    """Returns bytes sent if partial results have `partial_bytes` per element, over those of 4."""
     if partial_bytes == 4:
         return 1.0
     copies = partials = 0.0
-    for number, move in planned.moves():
-        sent, complete = message_bytes(planned, number, move), reaches_owner(planned, number, move)
+    for number, move in plan.moves():
+        sent, complete = message_bytes(plan, number, move), reaches_owner(plan, number, move)
         partial = ~complete if move.accumulates else complete
         copies += float(sent[~partial].sum())
         partials += float(sent[partial].sum())
@@ -110,33 +111,33 @@ def sent_share(planned: Plan, partial_bytes: int) -> float:
     return (copies + partials * partial_bytes / 4) / total if total else 1.0
 
 
-def narrower(hardware: Hardware, share: float) -> Hardware:
-    """Returns the links for messages of which only a fraction of the bytes is sent."""
+def with_fewer_bytes(hardware: Hardware, share: float) -> Hardware:
+    """Returns hardware on which a message takes the time of a `share` of its bytes."""
     if share == 1.0:
         return hardware
     links = {key: hardware[key] / share for key in ("intra.bandwidth", "inter.bandwidth")}
     return hardware.changed(links, "messages of fewer bytes")
 
 
-def unbounded(hardware: Hardware) -> Hardware:
+def with_free_links(hardware: Hardware) -> Hardware:
     """Returns the same chips with links that take no time."""
-    free = {f"{where}.bandwidth": 1e21 for where in ("intra", "inter")}
-    free |= {f"{where}.alpha": 0.0 for where in ("intra", "inter")}
-    return hardware.changed(free, "free communication")
+    links = {f"{link}.bandwidth": 1e21 for link in ("intra", "inter")}
+    links |= {f"{link}.alpha": 0.0 for link in ("intra", "inter")}
+    return hardware.changed(links, "free communication")
 
 
 def communication_overhead(setting: Setting) -> float:
-    """Returns the time that communication adds, relative to the time without communication."""
-    ideal = iteration(replace(setting, hardware=unbounded(setting.hardware)))
+    """Returns the time that communication adds, relative to an iteration with free links."""
+    ideal = iteration(replace(setting, hardware=with_free_links(setting.hardware)))
     return iteration(setting) / ideal - 1
 
 
 def _one_rank(setting: Setting, pass_: Pass) -> float:
-    """Returns the workload of a rank: the whole sequence and its share of the heads."""
+    """Returns the time of a rank that attends the whole sequence with its share of the heads."""
     model = setting.model
     heads = heads_computed(setting) // setting.ranks
-    shared = math.gcd(heads, model.kv_heads)
-    work = Workload(setting.seq, setting.seq, heads, shared, model.head_dim)
+    kv_heads = math.gcd(heads, model.kv_heads)
+    work = Workload(setting.seq, setting.seq, heads, kv_heads, model.head_dim)
     return _makespan(plan("ring", work, 1, pass_=pass_), setting.hardware, True)
 
 
@@ -146,8 +147,8 @@ def _materialised(setting: Setting, pass_: Pass) -> float:
     pairs = setting.seq**2 / setting.ranks * model.heads
     flop = {"forward": 4, "backward": 8}[pass_] * model.head_dim * pairs
     shape = Shape(setting.ranks, 1, model.heads, model.head_dim, setting.seq, model.width, 1)
-    moved = traffic("ring self-attention", shape)
-    elements = moved.forward if pass_ == "forward" else moved.backward
+    sent = traffic("ring self-attention", shape)
+    elements = sent.forward if pass_ == "forward" else sent.backward
     return (
         flop / (on.peak("bfloat16") * setting.matrix)
         + SCORE_PASSES[pass_] * 4 * pairs / on["memory.bandwidth"]
@@ -156,7 +157,7 @@ def _materialised(setting: Setting, pass_: Pass) -> float:
 
 
 def matrix_seconds(setting: Setting) -> float:
-    """Returns the time of other matrix products: forward, backward (twice), recomputation."""
+    """Returns the time of other matrix products: forward, repeated, and backward."""
     model = setting.model
     scale = heads_computed(setting) / model.heads
     layers = model.layers * model.layer_weights * scale
@@ -171,9 +172,9 @@ def transfer_seconds(setting: Setting) -> float:
     if not head_parallel(setting.system):
         return 0.0
     shape = Shape(ranks, 1, heads_computed(setting), model.head_dim, setting.seq, model.width, 1)
-    moved = traffic(setting.system, shape)
+    sent = traffic(setting.system, shape)
     forwards = 1 if setting.rematerialise else 2
-    elements = (forwards * moved.forward + moved.backward) * (ranks - 1) / ranks
+    elements = (forwards * sent.forward + sent.backward) * (ranks - 1) / ranks
     way: Way = "all-to-all" if setting.system == "ulysses-system" else "collective"
     return elements * WIDTH / bandwidth(on, ranks, way)
 
@@ -181,31 +182,31 @@ def transfer_seconds(setting: Setting) -> float:
 def sharding_seconds(setting: Setting) -> float:
     """Returns the time of FSDP: gathers of weights and reduction of gradients.
 
-    Tensor parallelism keeps its share of the weights and sends none.
+    It is 0 for tensor parallelism, which sends no weights.
     """
     if setting.system.startswith("megatron"):
         return 0.0
-    moved = 3 * WIDTH * setting.model.parameters * (setting.ranks - 1) / setting.ranks
-    return moved / bandwidth(setting.hardware, setting.ranks, "collective")
+    sent = 3 * WIDTH * setting.model.parameters * (setting.ranks - 1) / setting.ranks
+    return sent / bandwidth(setting.hardware, setting.ranks, "collective")
 
 
 def memory(setting: Setting) -> float:
     """Returns bytes per GPU: weights and states, checkpoints, logits, and the current layer.
 
-    All ranks share everything. The current layer keeps Q, K, V, the output and the inside of its
-    FFN, with gradients; RSA also keeps the scores of all pairs.
+    Everything is sharded over all ranks. The current layer keeps Q, K, V, the output, activations
+    inside the FFN, and all their gradients; RSA also keeps the scores of all pairs.
     """
     model, tokens = setting.model, setting.seq / setting.ranks
     layer = tokens * (2 * (model.heads + model.kv_heads) * model.head_dim + 3 * model.ff)
     if setting.system == "rsa":
         layer += tokens * setting.seq * model.heads
-    kept = tokens * model.width * model.layers * (2 if setting.rematerialise else 1)
+    checkpoints = tokens * model.width * model.layers * (2 if setting.rematerialise else 1)
     states = STATES * model.parameters / setting.ranks
-    return states + WIDTH * (kept + 2 * layer + 2 * tokens * model.vocab)
+    return states + WIDTH * (checkpoints + 2 * layer + 2 * tokens * model.vocab)
 
 
 def longest_sequence(setting: Setting) -> int:
-    """Returns the largest power of two of tokens, at least 1,024, that fits in memory."""
+    """Returns the longest sequence that fits in memory, a power of two of at least 1,024 tokens."""
     seq = 1024
     while memory(replace(setting, seq=2 * seq)) <= setting.hardware["memory.capacity"]:
         seq *= 2
@@ -213,11 +214,11 @@ def longest_sequence(setting: Setting) -> int:
 
 
 def bandwidth(on: Hardware, ranks: int, way: Way) -> float:
-    """Returns the bytes/s that a rank sends, within a node or across nodes.
+    """Returns the bytes/s at which a rank sends, within a node or across nodes.
 
-    hop         once around all ranks: limited by the slowest link of the ring
-    collective  rings use every port of a node and share the traffic that crosses it
-    all-to-all  each rank sends the part for other nodes over its own port
+    hop         limited by the slowest link of a ring of all ranks
+    collective  rings use all ports of a node in parallel
+    all-to-all  each rank sends the data for other nodes through its own port
     """
     intra, inter = (link.bandwidth for link in on.links)
     if ranks <= on.ranks_per_node:
@@ -226,10 +227,10 @@ def bandwidth(on: Hardware, ranks: int, way: Way) -> float:
         return inter
     if way == "collective":
         return min(intra, on.ranks_per_node * inter)
-    away = (ranks - on.ranks_per_node) / ranks
-    return 1 / max(away / inter, (1 - away) / intra)
+    remote = (ranks - on.ranks_per_node) / ranks  # share of the data for other nodes
+    return 1 / max(remote / inter, (1 - remote) / intra)
 
 
 def waste(heads: int, devices: int) -> float:
-    """Returns the extra work of padded heads: 45.5% for 33 heads on 16 devices."""
+    """Returns the share of extra work due to padded heads: 0.455 for 33 heads on 16 devices."""
     return padded(heads, devices) / heads - 1

@@ -7,8 +7,8 @@ Bytes of one layer in 16 bit (Ring Attention, table 1), for batch b, s tokens, w
     and blockwise FFN        inputs 2 b s h                FFN 2 b s h
     ring                     6 blocks of b c h elements    FFN 2 blocks
 
-A layer needs the larger of its two halves. As printed, the row of ring counts blocks, not bytes:
-Q, the output, and K and V twice (current and arriving).
+A layer needs the larger of attention and FFN. As printed, the row of ring counts elements, not
+bytes: Q, the output, and K and V twice (current and arriving).
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from ringloom.planner.ir import TENSORS, Plan
 
 FULL = 4  # bytes of a full-precision number
 STATES = 3 * FULL  # weight and two Adam moments; gradients are applied immediately
-KINDS = 2  # a value and its gradient, in the current layer
+COPIES = 2  # of an activation in the current layer: value and gradient
 
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder: `width` elements per token, `ff` inside the FFN, `matrices` of the FFN.
+    """A decoder: `width` elements per token, `ff` elements inside the FFN.
 
     `kv_heads` defaults to `heads`; `head_dim` to width / heads.
     """
@@ -36,7 +36,7 @@ class Model:
     heads: int
     kv_heads: int = 0
     head_dim: int = 0
-    matrices: int = 3  # gate, up and down; 2 without a gate
+    matrices: int = 3  # of the FFN: gate, up and down; 2 without a gate
     vocab: int = 32000
 
     def __post_init__(self) -> None:
@@ -55,12 +55,12 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """Returns the parameters with separate embedding and output matrices, without norms."""
+        """Returns all parameters, with separate embedding and output matrices, without norms."""
         return self.layers * self.layer_weights + 2 * self.vocab * self.width
 
 
 class Halves(NamedTuple):
-    """Bytes kept by attention and the FFN of one layer."""
+    """Bytes of the activations of a layer's attention and FFN."""
 
     attention: float
     ffn: float
@@ -68,20 +68,20 @@ class Halves(NamedTuple):
 
 def layer(scheme: str, batch: int, seq: int, width: int, heads: int, block: int) -> Halves:
     """Returns the bytes of a layer's 16-bit activations; elements for `ring`, as in the paper."""
-    tokens, here = batch * seq * width, batch * block * width
+    total, in_block = batch * seq * width, batch * block * width
     return {
-        "vanilla": Halves(2 * batch * heads * seq**2, 8 * tokens),
-        "memory-efficient": Halves(2 * tokens + 4 * here, 8 * tokens),
-        "blockwise FFN": Halves(2 * tokens, 2 * tokens),
-        "ring": Halves(6 * here, 2 * here),
+        "vanilla": Halves(2 * batch * heads * seq**2, 8 * total),
+        "memory-efficient": Halves(2 * total + 4 * in_block, 8 * total),
+        "blockwise FFN": Halves(2 * total, 2 * total),
+        "ring": Halves(6 * in_block, 2 * in_block),
     }[scheme]
 
 
 def blocks_held(plan: Plan) -> int:
     """Returns the maximum number of blocks (one vector per token and head) on a rank.
 
-    Counts as Ring Attention does: queries, output, and KV blocks in flight. A rank's own KV block
-    is one of those, because the layer does not use it after sending it.
+    Counts like Ring Attention: queries, output, and travelling K and V. A rank's own K and V travel
+    too, because the layer does not use them again.
     """
     travelling = int(slots(plan, "KV").max(initial=0))
     copies = {"Q": 1, "KV": max(travelling, 1), "OUT": 1}
@@ -90,7 +90,7 @@ def blocks_held(plan: Plan) -> int:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Devices that train one sequence: `memory` bytes each, tensor parallel over `tensor`."""
+    """Devices that train one sequence: `memory` bytes each, `tensor` in a tensor-parallel group."""
 
     name: str
     devices: int
@@ -99,7 +99,7 @@ class Cluster:
 
 
 class Need(NamedTuple):
-    """Bytes per device: weights and optimiser, stored layer inputs, the current layer."""
+    """Bytes per device: weights and optimiser states, checkpoints, activations of one layer."""
 
     states: float
     checkpoints: float
@@ -109,25 +109,24 @@ class Need(NamedTuple):
 def training_need(scheme: str, model: Model, cluster: Cluster, seq: int) -> Need:
     """Returns the bytes per device to train one sequence, everything in 32 bit.
 
-    Assumptions: all devices share weights and optimiser states; the tensor-parallel group shares a
-    checkpoint of each layer's input, and the logits; of the current layer and its gradients, the
-    group shares only the scores (heads are split, the blockwise computation is not). A ring shards
-    the sequence over all devices, so they share everything.
+    Assumptions: weights and optimiser states are sharded over all devices; the tensor-parallel
+    group shards a checkpoint of each layer's input, the logits, and the scores of the current
+    layer, but no other activations. A ring shards everything over all devices.
     """
     ring = scheme == "ring"
     block = seq // cluster.devices if ring else 0
     halves = layer(scheme, 1, seq, model.width, model.heads, block)
-    scale = KINDS * FULL / (1 if ring else 2)  # from elements, or from 16 bit
-    sharing = cluster.devices if ring else cluster.tensor
+    scale = COPIES * FULL / (1 if ring else 2)  # from elements, or from 16-bit values
+    shards = cluster.devices if ring else cluster.tensor
     return Need(
         STATES * model.parameters / cluster.devices,
-        FULL * seq * (model.width * model.layers + model.vocab) / sharing,
+        FULL * seq * (model.width * model.layers + model.vocab) / shards,
         scale * max(halves.ffn, halves.attention / (cluster.tensor if scheme == "vanilla" else 1)),
     )
 
 
 def longest_context(scheme: str, model: Model, cluster: Cluster) -> int:
-    """Returns the largest power of two of tokens that fits, at least 256."""
+    """Returns the longest sequence that fits in memory, a power of two of at least 256 tokens."""
     seq = 256
     while sum(training_need(scheme, model, cluster, 2 * seq)) <= cluster.memory:
         seq *= 2

@@ -6,9 +6,12 @@ from ringloom.reproduce import validation
 from ringloom.reproduce.papers import burst, distflash, ring, striped
 from ringloom.reproduce.tables import Table
 
-NOT_PREDICTED = "Measured, and not predicted"
+NOT_PREDICTED = "Measured but not predicted"
 PAPERS: Mapping[str, Callable[[], list[Table]]] = {
-    "striped": lambda: [*striped.tables(striped.judged()), striped.skipped(), striped.left_out()],
+    "striped": lambda: [
+        *striped.tables(striped.predict_rows()),
+        *(striped.skipped_tiles(), striped.missing_results()),
+    ],
     "ring": ring.tables,
     "distflash": distflash.tables,
     "burst": burst.tables,

@@ -1,4 +1,4 @@
-"""Ring Attention: the smallest block that hides the ring, activations, FLOPs, longest contexts."""
+"""Ring Attention: smallest blocks that hide transfers, activations, flop, longest contexts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -12,6 +12,7 @@ from ringloom.reproduce import DATA
 from ringloom.reproduce.models.transformers import (
     Cluster,
     Model,
+    Need,
     blocks_held,
     layer,
     longest_context,
@@ -26,7 +27,7 @@ MODELS = {  # LLaMA shapes
     "30B": Model("30B", 6656, 17920, 60, 52),
 }
 GIB, GB = 2**30, 1e9
-CLUSTERS = {  # tensor parallel in a node of GPUs, over two chips of a pod: assumed
+CLUSTERS = {  # assumed: tensor parallelism over a node of 8 GPUs, or over two chips of a TPU pod
     c.name: c
     for c in (
         Cluster("8x A100 NVLink", 8, 80 * GB, 8),
@@ -41,38 +42,37 @@ BASELINES = {
     "memory-efficient": "memory_efficient_k",
     "blockwise FFN": "memory_efficient_and_ffn_k",
 }
-TOTAL = "published discrepancy: the total has h where its half has n"
-LEFT_OUT = (("utilisation, section 5.2", "no numbers of it are in the text that we have"),)
-INFINIBAND = "published discrepancy: 312 Tflop/s over 12.5 GB/s is 24.96 thousand"
+TOTAL = "published discrepancy: the total has h where the attention half has n"
+MISSING = (("utilisation, section 5.2", "its numbers are not in our copy of the text"),)
+INFINIBAND = "published discrepancy: 312 Tflop/s / 12.5 GB/s = 24.96 thousand"
 
 
 def tables() -> list[Table]:
-    """All tables of the paper that we have."""
+    """Returns the tables of the paper."""
     return [
         *(min_blocks(), activations(), flops(), ring_contexts(), baseline_contexts()),
-        not_compared("Ring Attention", LEFT_OUT),
+        not_compared("Ring Attention", MISSING),
     ]
 
 
 @table(
     "Ring Attention: smallest block that hides the ring (k tokens)",
-    "c = F / B: 4 d c^2 flop of a block take as long as 4 c d bytes of K and V",
+    "c = F / B: computing 4 d c^2 flop takes as long as sending 4 c d bytes of K and V",
 )
 def min_blocks() -> Iterator[Line]:
-    """Block c = F / B and sequence 6c, in thousands of tokens (Ring Attention, table 2)."""
-    solved = needing("formulas", "ringloom.reproduce.formulas.symbolic").hiding_block()
+    """Yields block c = F / B and sequence 6c, in thousands of tokens (table 2)."""
+    formula = needing("formulas", "ringloom.reproduce.formulas.symbolic").hiding_block()
     for record in records(DATA / "ring_min_block.csv"):
         rates = {"F": float(record["tflops"]), "B": float(record["interconnect_gb_s"])}
-        sizes = {**rates, "e": 2, "g": 1, "h": 1}  # 16 bit, as many KV heads as query heads
-        block = float(solved.subs({each: sizes[each.name] for each in solved.free_symbols}))
+        sizes = {**rates, "e": 2, "g": 1, "h": 1}  # 16 bit; as many KV heads as query heads
+        block = float(formula.subs({s: sizes[s.name] for s in formula.free_symbols}))
         note = INFINIBAND if record["host"] == "A100 InfiniBand" else ""
         for name, column, blocks in (
             ("block", "min_block_thousands", 1),
             ("sequence", "min_seq_thousands", 6),
         ):
-            published = float(record[column])
-            what = f"{record['host']} {name}"
-            yield Line(what, published, blocks * block, 1, note, arithmetic=True)
+            label, published = f"{record['host']} {name}", float(record[column])
+            yield Line(label, published, blocks * block, 1, note, arithmetic=True)
 
 
 HALVES = (  # Ring Attention, table 1, as printed: attention, FFN, total
@@ -85,33 +85,33 @@ HALVES = (  # Ring Attention, table 1, as printed: attention, FFN, total
 
 @table(
     "Ring Attention: activations of a layer",
-    "b s h bytes, of the ring b c h, at 128k tokens on 8 ranks, width 4096, n 32 heads; the plan:"
-    " Q, output, K and V current and arriving",
+    "in units of b s h bytes, for ring of b c h; 128k tokens on 8 ranks, width h 4096, n 32 heads."
+    " The plan holds Q, the output, and K and V twice: current and arriving",
 )
 def activations() -> Iterator[Line]:
-    """The two halves of a layer and their printed total; then of ring, as planned."""
+    """Yields the two halves of a layer and their printed total, and the blocks of a ring plan."""
     width, heads, seq, ranks = 4096, 32, 131072, 8
     block = seq // ranks
     sizes = {"b": 1, "h": width, "n": heads, "s": seq, "c": block}
     for scheme, printed in HALVES:
         halves = layer(scheme, 1, seq, width, heads, block)
         unit = (block if scheme == "ring" else seq) * width
-        for what, text, ours in zip(
+        for part, formula, ours in zip(
             ("attention", "FFN", "total"), printed, (*halves, max(halves)), strict=True
         ):
-            note = TOTAL if (scheme, what) == ("vanilla", "total") else ""
-            published = _formula(text, sizes) / unit
-            name = f"{scheme}, {what}: {text}"
-            yield Line(name, published, ours / unit, 1, note, arithmetic=True)
+            note = TOTAL if (scheme, part) == ("vanilla", "total") else ""
+            published = _evaluate(formula, sizes) / unit
+            label = f"{scheme}, {part}: {formula}"
+            yield Line(label, published, ours / unit, 1, note, arithmetic=True)
     work = Workload(seq=seq, heads=heads, head_dim=width // heads)
     counted = float(blocks_held(plan("ring", work, ranks)))
     yield Line("ring, counted in the plan", 6.0, counted, 0, "blocks of b c h")
 
 
-def _formula(text: str, sizes: Mapping[str, int]) -> float:
-    """The value of a sum of products such as 2 b s h + 4 b c h."""
+def _evaluate(formula: str, sizes: Mapping[str, int]) -> float:
+    """Returns the value of a sum of products such as 2 b s h + 4 b c h."""
     total = 0
-    for term in text.split(" + "):
+    for term in formula.split(" + "):
         number, *factors = term.split()
         powers = (factor.partition("^") for factor in factors)
         total += int(number) * prod(sizes[name] ** int(power or 1) for name, _, power in powers)
@@ -120,71 +120,74 @@ def _formula(text: str, sizes: Mapping[str, int]) -> float:
 
 @table(
     "Ring Attention: cost of a dataset at longer context",
-    "(6h + s2) / (6h + s1) times as much as at s1 of 4k tokens",
+    "flop relative to a context of s1 = 4k tokens: (6h + s2) / (6h + s1)",
 )
 def flops() -> Iterator[Line]:
-    """Training flop per dataset of longer sequences, per width h (Ring Attention, figure 5).
+    """Yields the training flop per dataset of longer sequences, per width h (figure 5).
 
-    A sequence takes 24 b s h^2 + 4 b s^2 h flop per layer (Ring Attention, B).
+    A sequence takes 24 b s h^2 + 4 b s^2 h flop per layer (appendix B).
     """
 
-    def cost(width: int, seq: int) -> float:
+    def relative_flop(width: int, seq: int) -> float:
         return (6 * width + seq) / (6 * width + 4096)
 
-    ours = cost(12288, 4096 * 3072)
+    ours = relative_flop(12288, 4096 * 3072)
     yield Line("12M tokens, width 12288", 162.6, ours, 1, arithmetic=True)
     for width in (4096, 5140, 7168, 8192):
-        what, note = f"1M tokens, width {width}", "figure 5: 20 to 40"
-        yield Line(what, None, cost(width, 2**20), 1, note, arithmetic=True)
+        label, note = f"1M tokens, width {width}", "figure 5: 20 to 40"
+        yield Line(label, None, relative_flop(width, 2**20), 1, note, arithmetic=True)
 
 
 @table(
     "Ring Attention: longest context with ring (k tokens)",
-    "by memory, as for the baselines below, the sequence shared by all devices; each published"
-    " length is that of the best baseline times the devices (of TPUv3-512: 256), which needs more"
-    " memory than there is",
+    "limited by memory, with the assumptions of the baselines below, and the sequence sharded over"
+    " all devices; each published length is the best baseline's times the number of devices"
+    " (TPUv3-512: 256), which needs more memory than the devices have",
 )
 def ring_contexts() -> Iterator[Line]:
-    """Ring's longest contexts from the memory model."""
+    """Yields the longest contexts of ring by the memory model."""
     for record in records(DATA / "ring_max_context.csv"):
         yield _context(record, "ring", float(record["ring_k"]))
 
 
 def baseline_contexts() -> Table:
-    """Longest contexts of the baselines from the memory model."""
+    """Returns the longest contexts of the baselines by the memory model."""
     lines = [
         _context(record, scheme, float(record[column]))
         for record in records(DATA / "ring_max_context.csv")
         for scheme, column in BASELINES.items()
     ]
-    near = sum(map(within_two, lines))
+    close = sum(map(within_two, lines))
     note = (
-        f"{near} of {len(lines)} within a factor of 2; assumed: all in 32 bit, weight and two Adam"
-        " moments over all devices, tensor parallel over 8 GPUs of a node or 2 chips of a pod"
+        f"{close} of {len(lines)} within a factor of 2; assumed: everything in 32 bit, weights and"
+        " two Adam moments sharded over all devices, tensor parallelism over the 8 GPUs of a node"
+        " or 2 chips of a pod"
     )
     return Table("Ring Attention: longest context of baselines (k tokens)", lines, note)
 
 
 def within_two(line: Line) -> bool:
-    """Returns True where ours is within a factor of two of the published number."""
+    """Returns True if our number is within a factor of two of the published one."""
     return line.error is not None and 0.5 <= 1 + line.error <= 2
 
 
 def _context(record: Record, scheme: str, published: float) -> Line:
     model, cluster = MODELS[record["model"]], CLUSTERS[record["cluster"]]
     ours = longest_context(scheme, model, cluster) / 1024
-    which = "" if scheme == "ring" else f" {scheme}"
-    line = Line(f"{record['cluster']} {record['model']}{which}", published, ours, 0)
-    return line if within_two(line) else replace(line, note=_why(scheme, model, cluster, line))
+    label = f"{record['cluster']} {record['model']}{f' {scheme}' * (scheme != 'ring')}"
+    line = Line(label, published, ours, 0)
+    if within_two(line):
+        return line
+    need = training_need(scheme, model, cluster, int(published * 1024))
+    return replace(line, note=_explain(scheme, need, cluster, line))
 
 
-def _why(scheme: str, model: Model, cluster: Cluster, line: Line) -> str:
-    """Say what the model books at the published length, and what follows."""
-    need = training_need(scheme, model, cluster, int((line.published or 0) * 1024))
+def _explain(scheme: str, need: Need, cluster: Cluster, line: Line) -> str:
+    """Returns the modelled memory at the published length, and a likely cause of the error."""
     parts = ", ".join(f"{size / GB:.1f} {name}" for name, size in need._asdict().items())
-    booked = f"needs {sum(need) / GB:.1f} of {cluster.memory / GB:.0f} GB there ({parts})"
+    total = f"this length needs {sum(need) / GB:.1f} of {cluster.memory / GB:.0f} GB ({parts})"
     if scheme == "ring":
-        return booked
+        return total
     if (line.error or 0) < 0:
-        return f"{booked}: the run kept less, as with 16-bit or offloaded checkpoints"
-    return f"{booked}: something else filled the rest, as padded or copied scores"
+        return f"{total}: the run kept less, for example 16-bit or offloaded checkpoints"
+    return f"{total}: something else used the rest, for example padded or copied scores"
