@@ -18,7 +18,7 @@ def tiles(plans: Plans) -> Figure:
     """Draws the forward tiles of the first head: a colour per rank, the step as a number."""
     plan = plans.first
     facts, colours = tile_facts(plan.name, plan), rank_colours(plan.ranks)
-    tall, wide = facts.fine
+    tall, wide = facts.pixels_per_piece
     who = np.kron(facts.rank[0], np.ones((tall, wide), int))
     picture = np.ones((*who.shape, 4))
     picture[..., 3] = 0

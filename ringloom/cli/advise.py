@@ -78,7 +78,7 @@ def table(result: Advice) -> Table:
     """A line per split, the fastest first."""
     heads = (f"{name}\n{kind}" for name, kind in zip(HEADS, KINDS, strict=True))
     rows = [_cells(row) for row in result.rows[:SHOWN]]
-    listed = plain_table(*heads, "schedule", rows=rows, numbers=slice(0, len(HEADS)), apart=1)
+    listed = plain_table(*heads, "schedule", rows=rows, numbers=slice(0, len(HEADS)), gap=1)
     listed.columns[-1].overflow = "fold"
     return listed
 

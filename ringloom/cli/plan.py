@@ -48,7 +48,7 @@ def _portrait(plan: Plan, about: dict[str, Any], loops: str) -> list[Any]:
     )
     terminal, traffic = console(), tables.traffic(about["travels"])
     pictures = grid(plan, terminal.width), legend(plan), *tables.load_bars(plan, terminal)
-    return [head, f"layout: {about['layout']}", *pictures, traffic, "", tables.loops(loops), ""]
+    return [head, f"layout: {about['layout']}", *pictures, traffic, "", tables.wrapped(loops), ""]
 
 
 def _summary(plan: Plan) -> dict[str, Any]:

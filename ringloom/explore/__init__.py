@@ -1,9 +1,9 @@
-"""A local page with controls that redraws the report's pictures at every change.
+"""A local page with controls, which redraws the report's pictures after every change.
 
-choices.py   values of the controls, to and from a URL, as a command and as Python
-controls.py  labels and options of the controls, and files to download
+choices.py   values of the controls, as a URL, a command and Python code
+controls.py  labels and options of the controls, and files for download
 view.py      the pictures of the chosen plan
-answers.py   answers in stages, dropped at the next change; the table of all schedules, row by row
-session.py   one open page: controls, pictures, table
-gate.py      accepts requests of the page itself only
+answers.py   answers in stages, which a new change cancels; the table of schedules, row by row
+session.py   an open page: controls, pictures, table
+gate.py      accepts only requests of the server's own page
 """

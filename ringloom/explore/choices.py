@@ -1,4 +1,4 @@
-"""Choices of a reader, as in a URL: ?schedule=zigzag&ranks=8&seq=256k&mask=causal ...
+"""The choices of a reader, as in a URL: ?schedule=zigzag&ranks=8&seq=256k&mask=causal ...
 
 URLs are untrusted: every part is checked, and none may name a file.
 """
@@ -23,27 +23,27 @@ from ringloom.simulator.scenario import Scenario, text_of, value_of
 
 MOST_RANKS = 1024  # more take too long to answer
 MOST_HEADS = 1024
-LONGEST = 1 << 24  # tokens
-WIDEST = 200  # characters of an entry
+MOST_TOKENS = 1 << 24
+LONGEST_ENTRY = 200  # characters
 SCENARIO = {  # choice -> field of Scenario
     **{name: name for name in ("topology", "placement", "buffers", "share", "launch")},
     "stragglers": "speeds",
     "slow_links": "links",
 }
-LIKE = {"kv_heads": "heads", "v_head_dim": "head_dim"}  # choice -> the choice that it defaults to
+DEFAULT_TO = {"kv_heads": "heads", "v_head_dim": "head_dim"}  # choice -> its default
 
 
 class ChoiceError(RingloomError):
-    """Raised for invalid choices; `at` maps the name of each to a message."""
+    """Raised for invalid choices; `messages` has a message per choice."""
 
-    def __init__(self, at: dict[str, str]) -> None:
-        super().__init__("; ".join(at.values()))
-        self.at = at
+    def __init__(self, messages: dict[str, str]) -> None:
+        super().__init__("; ".join(messages.values()))
+        self.messages = messages
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Values of the controls; `from_query` reads and checks them."""
+    """The values of the controls; `from_query` reads and checks them."""
 
     schedule: str = "ring"
     ranks: int = 8
@@ -83,9 +83,9 @@ class Choices:
     @property
     def scenario(self) -> Scenario:
         """Returns the scenario."""
-        return replace(self.part(*SCENARIO), overlap=self.overlap)
+        return replace(self.scenario_of(*SCENARIO), overlap=self.overlap)
 
-    def part(self, *names: str) -> Scenario:
+    def scenario_of(self, *names: str) -> Scenario:
         """Returns the scenario of some choices; raises RingloomError for invalid values."""
         texts = {SCENARIO[name]: getattr(self, name) for name in names}
         return Scenario(**{name: value_of(name, text) for name, text in texts.items() if text})
@@ -95,13 +95,14 @@ class Choices:
         return {name.rstrip("_"): _text(value) for name, value in asdict(self).items()}
 
     def query(self) -> dict[str, str]:
-        """Returns the parts of a URL that restore these choices, without defaults."""
-        usual = Choices().texts() | {name: str(getattr(self, like)) for name, like in LIKE.items()}
-        return {name: text for name, text in self.texts().items() if text != usual[name]}
+        """Returns the parameters of a URL that restores these choices, without defaults."""
+        defaults = Choices().texts()
+        defaults |= {name: str(getattr(self, source)) for name, source in DEFAULT_TO.items()}
+        return {name: text for name, text in self.texts().items() if text != defaults[name]}
 
     @property
     def address(self) -> str:
-        """Returns the same as the query string of a URL."""
+        """Returns the query string of a URL that restores these choices."""
         return f"?{urlencode(self.query())}"
 
     @property
@@ -135,37 +136,39 @@ class Choices:
         )
 
 
-def from_scenario(scenario: Scenario, **others: Any) -> Choices:
-    """Returns the choices of a scenario; raises RingloomError if the page has no control for it."""
+def from_scenario(scenario: Scenario, **choices: Any) -> Choices:
+    """Returns choices with a scenario; raises RingloomError if the page has no control for it."""
     values = {field.name: getattr(scenario, field.name) for field in fields(Scenario)}
     values["speeds"] = scenario.speed_factors
     texts = {name: text_of(values.pop(key)) for name, key in SCENARIO.items()}
     texts["overlap"] = _text(values.pop("overlap"))
     if unknown := [name for name, value in values.items() if value != getattr(Scenario, name)]:
         raise RingloomError(f"the page has no {', '.join(unknown)}")
-    return from_query(texts | {name: _text(value) for name, value in others.items()})
+    return from_query(texts | {name: _text(value) for name, value in choices.items()})
 
 
 def entries(query: Mapping[str, str]) -> dict[str, str]:
-    """Returns the text of each control for a URL, valid or not."""
-    alike = {name: query[like] for name, like in LIKE.items() if _is_whole(query.get(like, ""))}
-    usual = Choices().texts() | alike
-    return {name: query.get(name, text) for name, text in usual.items()}
+    """Returns the text of each control for a URL, even if it is invalid."""
+    defaults = Choices().texts()
+    for name, source in DEFAULT_TO.items():
+        if _is_integer(query.get(source, "")):
+            defaults[name] = query[source]
+    return {name: query.get(name, text) for name, text in defaults.items()}
 
 
 def from_query(query: Mapping[str, str]) -> Choices:
     """Returns the choices of a URL; raises ChoiceError for invalid parts."""
-    texts, wrong, choices = entries(query), dict[str, str](), Choices()
-    known = dict(zip(texts, fields(Choices), strict=True))
-    for name, (after, check) in CHECKS.items():
+    texts, messages, choices = entries(query), dict[str, str](), Choices()
+    by_name = dict(zip(texts, fields(Choices), strict=True))
+    for name, (earlier, check) in CHECKS.items():
         try:
-            if not wrong.keys() & {*after}:
-                value = {known[name].name: _value(texts[name], known[name])}
+            if not messages.keys() & {*earlier}:
+                value = {by_name[name].name: _value(texts[name], by_name[name])}
                 check(choices := replace(choices, **value))
         except RingloomError as error:
-            wrong[name] = str(error)
-    if wrong:
-        raise ChoiceError(wrong)
+            messages[name] = str(error)
+    if messages:
+        raise ChoiceError(messages)
     return choices
 
 
@@ -176,95 +179,96 @@ def _text(value: Any) -> str:
 
 
 def _value(text: str, field: Any) -> Any:
-    """Reads a text as a value of the field's type."""
-    name, usual = field.name.rstrip("_"), field.default
-    if len(text) > WIDEST:
-        raise RingloomError(f"{name} must have at most {WIDEST} characters, not {len(text)}")
-    if isinstance(usual, bool):
+    """Converts a text to the type of a field."""
+    name, default = field.name.rstrip("_"), field.default
+    if len(text) > LONGEST_ENTRY:
+        raise RingloomError(f"{name} must have at most {LONGEST_ENTRY} characters, not {len(text)}")
+    if isinstance(default, bool):
         if text not in ("on", "off"):
             raise RingloomError(f"{name} must be on or off, not {text[:40]!r}")
         return text == "on"
-    if isinstance(usual, int):
-        if not _is_whole(text):
-            raise RingloomError(f"{name} must be a whole number, not {text[:40]!r}")
+    if isinstance(default, int):
+        if not _is_integer(text):
+            raise RingloomError(f"{name} must be an integer, not {text[:40]!r}")
         return int(text)
     return text
 
 
-def _is_whole(text: str) -> bool:
+def _is_integer(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 6
 
 
-# ---- checks: one per choice, after the checks of the choices that it names
+# ---- checks: (earlier choices that must be valid, function) per choice
 
 
-def _one_of(what: str, value: str, known: Any) -> None:
-    if value not in known:
-        raise RingloomError(unknown(what, value, known))
+def _check_name(kind: str, value: str, names: Any) -> None:
+    if value not in names:
+        raise RingloomError(unknown(kind, value, names))
 
 
-def _within(what: str, value: int, most: int, shown: object = None) -> None:
+def _check_range(name: str, value: int, most: int, entry: object = None) -> None:
     if not 1 <= value <= most:
-        raise RingloomError(f"{what} must be 1 to {most}, not {shown or value}")
+        raise RingloomError(f"{name} must be 1 to {most}, not {entry or value}")
 
 
-def _no_file(value: str, instead: str, marks: str = "./\\") -> None:
-    if any(mark in value for mark in marks):
-        raise RingloomError(f"a URL must not name files: {instead}")
+def _refuse_file(value: str, advice: str, characters: str = "./\\") -> None:
+    if any(character in value for character in characters):
+        raise RingloomError(f"a URL must not name files: {advice}")
 
 
-def _mask(given: Choices) -> None:
-    _no_file(given.mask, "write out the mask", marks="@")
-    Workload(tokens(given.seq), tokens(given.kv_seq or given.seq), mask=given.mask)
+def _check_mask(choices: Choices) -> None:
+    _refuse_file(choices.mask, "write out the mask", characters="@")
+    Workload(tokens(choices.seq), tokens(choices.kv_seq or choices.seq), mask=choices.mask)
 
 
-def _kv_seq(given: Choices) -> None:
-    if given.kv_seq:
-        _within("key tokens", tokens(given.kv_seq), LONGEST, given.kv_seq)
+def _check_kv_seq(choices: Choices) -> None:
+    if choices.kv_seq:
+        _check_range("key tokens", tokens(choices.kv_seq), MOST_TOKENS, choices.kv_seq)
 
 
-def _kv_heads(given: Choices) -> None:
-    _within("kv_heads", given.kv_heads, MOST_HEADS)
-    Workload(seq=1, heads=given.heads, kv_heads=given.kv_heads)
+def _check_kv_heads(choices: Choices) -> None:
+    _check_range("kv_heads", choices.kv_heads, MOST_HEADS)
+    Workload(seq=1, heads=choices.heads, kv_heads=choices.kv_heads)
 
 
-def _hardware(given: Choices) -> None:
-    _no_file(given.hardware, "name a preset")
-    _one_of("hardware", given.hardware, machines())
+def _check_hardware(choices: Choices) -> None:
+    _refuse_file(choices.hardware, "name a preset")
+    _check_name("hardware", choices.hardware, machines())
 
 
-def _topology(given: Choices) -> None:
-    if not given.topology:
+def _check_topology(choices: Choices) -> None:
+    if not choices.topology:
         return
-    _no_file(given.topology, "name a topology")
-    if (kind := given.topology.partition(":")[0]) not in KINDS:
+    _refuse_file(choices.topology, "name a topology")
+    if (kind := choices.topology.partition(":")[0]) not in KINDS:
         raise RingloomError(f"unknown topology {kind[:40]!r}: choose {topology_forms()}")
-    _routes(given, "topology")
+    _check_routes(choices, "topology")
 
 
-def _routes(given: Choices, name: str, *names: str) -> None:
+def _check_routes(choices: Choices, name: str, *names: str) -> None:
     """Finds the routes of a choice; raises RingloomError if it contradicts earlier choices."""
-    if getattr(given, name):
-        given.part(*names, name).routes(hardware(given.hardware), given.ranks)
+    if getattr(choices, name):
+        scenario = choices.scenario_of(*names, name)
+        scenario.routes(hardware(choices.hardware), choices.ranks)
 
 
 PLACES = "ranks", "hardware", "topology", "placement"
 CHECKS: dict[str, tuple[tuple[str, ...], Callable[[Choices], object]]] = {
-    "schedule": ((), lambda given: find_schedule(given.schedule)),
-    "ranks": ((), lambda given: _within("ranks", given.ranks, MOST_RANKS)),
-    "seq": ((), lambda given: _within("tokens", tokens(given.seq), LONGEST, given.seq)),
-    "kv_seq": ((), _kv_seq),
-    "mask": (("seq", "kv_seq"), _mask),
-    "heads": ((), lambda given: _within("heads", given.heads, MOST_HEADS)),
-    "kv_heads": (("heads",), _kv_heads),
-    "head_dim": ((), lambda given: _within("head_dim", given.head_dim, MOST_HEADS)),
-    "v_head_dim": ((), lambda given: _within("v_head_dim", given.v_head_dim, MOST_HEADS)),
-    "hardware": ((), _hardware),
-    "pass": ((), lambda given: _one_of("pass", given.pass_, PASSES)),
-    "stragglers": (("ranks",), lambda given: given.part("stragglers").speed(given.ranks)),
-    "topology": (("ranks", "hardware"), _topology),
-    "placement": (PLACES[:-1], lambda given: _routes(given, "placement", "topology")),
-    "slow_links": (PLACES, lambda given: _routes(given, "slow_links", "topology", "placement")),
-    **{name: ((), methodcaller("part", name)) for name in ("buffers", "share", "launch")},
+    "schedule": ((), lambda choices: find_schedule(choices.schedule)),
+    "ranks": ((), lambda choices: _check_range("ranks", choices.ranks, MOST_RANKS)),
+    "seq": ((), lambda c: _check_range("tokens", tokens(c.seq), MOST_TOKENS, c.seq)),
+    "kv_seq": ((), _check_kv_seq),
+    "mask": (("seq", "kv_seq"), _check_mask),
+    "heads": ((), lambda choices: _check_range("heads", choices.heads, MOST_HEADS)),
+    "kv_heads": (("heads",), _check_kv_heads),
+    "head_dim": ((), lambda choices: _check_range("head_dim", choices.head_dim, MOST_HEADS)),
+    "v_head_dim": ((), lambda choices: _check_range("v_head_dim", choices.v_head_dim, MOST_HEADS)),
+    "hardware": ((), _check_hardware),
+    "pass": ((), lambda choices: _check_name("pass", choices.pass_, PASSES)),
+    "stragglers": (("ranks",), lambda c: c.scenario_of("stragglers").speed(c.ranks)),
+    "topology": (("ranks", "hardware"), _check_topology),
+    "placement": (PLACES[:-1], lambda choices: _check_routes(choices, "placement", "topology")),
+    "slow_links": (PLACES, lambda c: _check_routes(c, "slow_links", "topology", "placement")),
+    **{name: ((), methodcaller("scenario_of", name)) for name in ("buffers", "share", "launch")},
     **dict.fromkeys(("sinks", "overlap"), ((), lambda _: None)),  # on or off: nothing to check
 }

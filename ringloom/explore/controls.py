@@ -1,4 +1,4 @@
-"""Labels and options of the page's controls, and the files that it offers for download."""
+"""Labels and options of the page's controls, and its files for download."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -6,8 +6,8 @@ from functools import partial
 
 from ringloom.codegen import TARGETS, emit
 from ringloom.comparison import PASSES
-from ringloom.explore.choices import LIKE, SCENARIO, Choices, entries
-from ringloom.explore.view import planned, predicted
+from ringloom.explore.choices import DEFAULT_TO, SCENARIO, Choices, entries
+from ringloom.explore.view import make_plans, predict
 from ringloom.planner.files import dumps
 from ringloom.planner.schedules import SCHEDULES
 from ringloom.simulator.chrome_trace import trace
@@ -15,7 +15,7 @@ from ringloom.simulator.hardware import machines
 
 LABELS = {
     "seq": "tokens",
-    "kv_seq": "key tokens (default: as many)",
+    "kv_seq": "key tokens (default: tokens)",
     "heads": "query heads",
     "kv_heads": "key-value heads",
     "head_dim": "head dimension",
@@ -30,35 +30,35 @@ LABELS = {
     "share": "share of a chip per transfer",
     "launch": "kernel launch latency [s]",
 }
-RARE = {*SCENARIO, "kv_seq", "v_head_dim", "sinks", "overlap"}  # folded away while all are default
+RARE = {*SCENARIO, "kv_seq", "v_head_dim", "sinks", "overlap"}  # folded while all are default
 OPTIONS = {"schedule": SCHEDULES, "hardware": machines(), "pass": PASSES}  # of select boxes
 
 
-def unfolded(texts: Mapping[str, str]) -> bool:
+def has_rare_option(texts: Mapping[str, str]) -> bool:
     """Returns True if a rare option differs from its default."""
-    usual = entries({like: texts[like] for like in LIKE.values()})
-    return any(texts[name] != usual[name] for name in RARE)
+    defaults = entries({name: texts[name] for name in DEFAULT_TO.values()})
+    return any(texts[name] != defaults[name] for name in RARE)
 
 
 # ---- files: plan, trace, program
 
 
 def plan_file(choices: Choices) -> str:
-    """Returns the plan file, with both plans of both passes."""
-    return dumps(planned(choices.schedule, choices.work, choices.ranks, choices.pass_))
+    """Returns the plan file, with two plans if the choice is both passes."""
+    return dumps(make_plans(choices.schedule, choices.work, choices.ranks, choices.pass_))
 
 
 def trace_file(choices: Choices) -> str:
     """Returns a Chrome trace of the prediction."""
-    return json.dumps(trace(predicted(choices).prediction), separators=(",", ":"))
+    return json.dumps(trace(predict(choices).prediction), separators=(",", ":"))
 
 
 def program(choices: Choices, target: str) -> str:
-    """Returns the emitted program, always forward and backward."""
-    return emit(planned(choices.schedule, choices.work, choices.ranks, "both"), target)
+    """Returns the emitted program, with both passes whatever the choice is."""
+    return emit(make_plans(choices.schedule, choices.work, choices.ranks, "both"), target)
 
 
-FILES: dict[str, tuple[str, Callable[[Choices], str]]] = {  # suffix of the name, and the text
+FILES: dict[str, tuple[str, Callable[[Choices], str]]] = {  # end of the file name, text
     "plan": ("plan.json", plan_file),
     "trace": ("trace.json", trace_file),
     **{f"{t} program": (f"{t}.py", partial(program, target=t)) for t in TARGETS},

@@ -1,9 +1,9 @@
-"""Lets only requests of the server's own page through.
+"""Accepts only requests of the server's own page.
 
-Pages of other sites can reach this machine through the reader's browser: by a host name of their
-own that resolves to it (the Host header shows that), or by requests from their page (the Origin or
-Sec-Fetch-Site header does). Only loading the page makes a session, at most MOST_SESSIONS at a time;
-a connection needs the token of an open session.
+Other sites can reach this machine through the reader's browser: by a host name that resolves to it
+(which the Host header shows), or by requests from their pages (which the Origin or Sec-Fetch-Site
+header shows). Only loading the page creates a session, and at most MOST_SESSIONS are open; a
+connection needs the token of an open session.
 """
 
 from time import time
@@ -16,15 +16,15 @@ from tornado.web import RequestHandler
 
 MOST_SESSIONS = 32
 PAGE, CONNECTION = "/", "/ws"
-CLOSED = "/autoload.js", "/metadata"  # for embedding in other pages; they make sessions
-SESSION_NAMES = "bokeh-token", "bokeh-session-id"  # parameters that choose a session
+CLOSED = "/autoload.js", "/metadata"  # for embedding in other pages; these create sessions
+SESSION_NAMES = "bokeh-token", "bokeh-session-id"  # parameters that select a session
 
 
 class Refusing(RequestHandler):
     """Answers every request with a given status and reason."""
 
     def initialize(self, status: int, reason: str) -> None:
-        """Stores the answer."""
+        """Sets the answer."""
         self.status, self.reason = status, reason
 
     def prepare(self) -> None:
@@ -35,7 +35,7 @@ class Refusing(RequestHandler):
 
 
 class Gate(Router):
-    """Routes requests to a Bokeh server, and refuses those that are not allowed."""
+    """Routes allowed requests to a Bokeh server, and refuses all others."""
 
     def __init__(self, server: Any) -> None:
         self.server = server
@@ -43,7 +43,7 @@ class Gate(Router):
         self.hosts = {f"{name}{port}" for name in ("127.0.0.1", "localhost")}
         self.origins = {f"http://{host}" for host in self.hosts}
 
-    def find_handler(self, request: HTTPServerRequest, **more: Any) -> HTTPMessageDelegate | None:
+    def find_handler(self, request: HTTPServerRequest, **args: Any) -> HTTPMessageDelegate | None:
         """Returns the handler of a request."""
         application = self.server._tornado
         if (refusal := self.refusal(request)) is not None:
@@ -52,44 +52,45 @@ class Gate(Router):
                 request, Refusing, answer
             )
             return delegate
-        handler: HTTPMessageDelegate | None = application.find_handler(request, **more)
+        handler: HTTPMessageDelegate | None = application.find_handler(request, **args)
         return handler
 
     def refusal(self, request: HTTPServerRequest) -> tuple[int, str] | None:
-        """Returns status and reason of a refusal, None for an allowed request."""
+        """Returns the status and reason of a refusal, or None for an allowed request."""
         headers, arguments = request.headers, request.arguments
         origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
-        opened = headers.get("Sec-Fetch-Dest") == "document"  # through a link, as a page
-        chosen = any(name in arguments for name in SESSION_NAMES) or "Bokeh-Session-Id" in headers
+        is_page_load = headers.get("Sec-Fetch-Dest") == "document"  # for example through a link
+        names_session = any(name in arguments for name in SESSION_NAMES)
+        names_session = names_session or "Bokeh-Session-Id" in headers
         sessions = {session.id for session in self.server.get_sessions()}
         if headers.get("Host", "").lower() not in self.hosts:
-            return 403, "this server answers to its own address only"
+            return 403, "this server only answers requests to its own address"
         if origin is not None and origin.lower() not in self.origins:
-            return 403, "this server answers to its own page only"
-        if site in ("cross-site", "same-site") and not opened:
-            return 403, "this server answers to its own page only"
-        if request.path in CLOSED or chosen:
-            return 404, "sessions begin with the page"
+            return 403, "this server only answers requests of its own page"
+        if site in ("cross-site", "same-site") and not is_page_load:
+            return 403, "this server only answers requests of its own page"
+        if request.path in CLOSED or names_session:
+            return 404, "only loading the page creates a session"
         if request.path == PAGE and len(sessions) >= MOST_SESSIONS:
             return 503, f"{MOST_SESSIONS} pages are open: close some and wait half a minute"
         if request.path == CONNECTION and session_of(request) not in sessions:
-            return 403, "the page's session is over: load it again"
+            return 403, "the session of this page has ended: load the page again"
         return None
 
 
 def session_of(request: HTTPServerRequest) -> str:
     """Returns the session named by the token of a connection, "" without a valid token."""
-    words = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
-    if len(words) != 2 or words[0].strip() != "bokeh":
+    parts = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
+    if len(parts) != 2 or parts[0].strip() != "bokeh":
         return ""
-    token = words[1].strip()
+    token = parts[1].strip()
     try:
         expired = time() >= float(get_token_payload(token)["session_expiry"])
         return "" if expired else str(get_session_id(token))
-    except Exception:  # Bokeh raises many kinds for invalid tokens
+    except Exception:  # Bokeh raises many types of errors for invalid tokens
         return ""
 
 
 def guard(server: Any) -> None:
-    """Makes a server answer only its own page; call it before the server starts."""
+    """Restricts a server to its own page; must be called before the server starts."""
     server._http.request_callback = Gate(server)

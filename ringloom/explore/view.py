@@ -1,7 +1,7 @@
-"""The pictures of the page: the report's, redrawn with new facts.
+"""The pictures of the page, which are redrawn for new choices.
 
-Pictures of the plan are drawn first: the browser paints them while the server predicts its times
-and those of the ring.
+Pictures of the plan are drawn first, so that the browser paints them while the server predicts the
+times of the plan and of ring.
 """
 
 from dataclasses import dataclass, replace
@@ -34,15 +34,15 @@ KEPT = 64  # cached plans and predictions (benchmarks/bench_explore.py)
 
 
 @lru_cache(maxsize=KEPT)
-def planned(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Plans:
-    """Returns the verified plan, or both plans of both passes."""
+def make_plans(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Plans:
+    """Returns the verified plan, or the two plans of both passes."""
     return Plans.of(plan(schedule, work, ranks, pass_=pass_))
 
 
 @lru_cache(maxsize=KEPT)
-def predicted(choices: Choices) -> Case:
+def predict(choices: Choices) -> Case:
     """Simulates the plan of the choices."""
-    plans = planned(choices.schedule, choices.work, choices.ranks, choices.pass_)
+    plans = make_plans(choices.schedule, choices.work, choices.ranks, choices.pass_)
     return _case(choices, plans)
 
 
@@ -53,9 +53,9 @@ def _case(choices: Choices, plans: Plans) -> Case:
 
 @dataclass(frozen=True, eq=False)
 class PlanFacts:
-    """Facts that do not depend on hardware: tables for the stepper, load, traffic.
+    """Numbers that do not depend on hardware: tiles, load and traffic.
 
-    `skipped` is a sentence on passes without tables, "" if all have one.
+    `skipped` is a sentence on passes without tiles, "" if all have some.
     """
 
     tiles: tuple[TileFacts, ...]
@@ -66,51 +66,53 @@ class PlanFacts:
 
 @lru_cache(maxsize=KEPT)
 def plan_facts(schedule: str, work: Workload, ranks: int, pass_: Passes) -> PlanFacts:
-    """Returns the facts of a plan, or of both plans of both passes."""
-    plans = planned(schedule, work, ranks, pass_)
-    passes = [(f"{schedule} {one.pass_}", one) for one in plans]
-    return PlanFacts(*tables(passes), work_of(plans), traffic_of(plans))
+    """Returns the facts of a plan, or of the two plans of both passes."""
+    plans = make_plans(schedule, work, ranks, pass_)
+    titled = [(f"{schedule} {plan.pass_}", plan) for plan in plans]
+    return PlanFacts(*tables(titled), work_of(plans), traffic_of(plans))
 
 
-def compared(choices: Choices) -> Comparison:
-    """Compares the chosen schedule with the ring; raises PlanError as planning does."""
-    ring, names = predicted(_ring(choices)), dict.fromkeys((choices.schedule, "ring"))
-    cases = (against(ring, predicted(replace(choices, schedule=name))) for name in names)
-    about = choices.work, choices.ranks, choices.hardware, choices.pass_, choices.scenario
-    said = unvalidated(hardware(choices.hardware))
-    return Comparison(*about, tuple(cases), unvalidated=said)
+def compare_with_ring(choices: Choices) -> Comparison:
+    """Compares the chosen schedule with ring; raises PlanError as planning does."""
+    ring, names = predict(_ring(choices)), dict.fromkeys((choices.schedule, "ring"))
+    cases = (against(ring, predict(replace(choices, schedule=name))) for name in names)
+    setting = choices.work, choices.ranks, choices.hardware, choices.pass_, choices.scenario
+    warning = unvalidated(hardware(choices.hardware))
+    return Comparison(*setting, tuple(cases), unvalidated=warning)
 
 
 def finding(choices: Choices, comparison: Comparison) -> str:
-    """Returns the comparison in words, preceded by a lack of memory, if any."""
-    room = hardware(choices.hardware)["memory.capacity"]
-    lack = shortage(predicted(choices).row.peak_bytes, room)
-    said = f"{choices.schedule} {lack}." if lack else ""
-    unsure = comparison.unvalidated if len(comparison.cases) > 1 else ""
-    return " ".join(filter(None, (said, comparison.why, unsure)))
+    """Returns the result of the comparison in words, after a warning if memory is too small."""
+    capacity = hardware(choices.hardware)["memory.capacity"]
+    lack = shortage(predict(choices).row.peak_bytes, capacity)
+    memory_warning = f"{choices.schedule} {lack}." if lack else ""
+    warning = comparison.unvalidated if len(comparison.cases) > 1 else ""
+    return " ".join(filter(None, (memory_warning, comparison.why, warning)))
 
 
 def _ring(choices: Choices) -> Choices:
     return replace(choices, schedule="ring")
 
 
-def others(choices: Choices) -> list[str]:
-    """Returns the schedules to compare with, without the chosen one and the ring."""
+def other_schedules(choices: Choices) -> list[str]:
+    """Returns the schedules to compare with, without the chosen one and ring."""
     machine = choices.scenario.nodes(hardware(choices.hardware), choices.ranks)
-    named = comparable(choices.work, choices.ranks, machine.ranks_per_node)
-    names = dict.fromkeys(on_machine(name, choices.ranks, machine) for name in named)
+    schedules = comparable(choices.work, choices.ranks, machine.ranks_per_node)
+    names = dict.fromkeys(on_machine(name, choices.ranks, machine) for name in schedules)
     return [name for name in names if name not in (choices.schedule, "ring")]
 
 
 def row_of(choices: Choices) -> Row | Refusal:
-    """Returns a row of the table, or why there is none; nothing of it is cached."""
+    """Returns a row of the table, or the reason why there is none, without caching plans."""
 
-    def made(name: str) -> Case:
-        given = plan(name, choices.work, choices.ranks, pass_=choices.pass_)
-        return _case(choices, Plans.of(given))
+    def make_case(name: str) -> Case:
+        plans = Plans.of(plan(name, choices.work, choices.ranks, pass_=choices.pass_))
+        return _case(choices, plans)
 
-    one = feasible(choices.schedule, made, hardware(choices.hardware)["memory.capacity"])
-    return one if isinstance(one, Refusal) else against(predicted(_ring(choices)), one).row
+    result = feasible(choices.schedule, make_case, hardware(choices.hardware)["memory.capacity"])
+    if isinstance(result, Refusal):
+        return result
+    return against(predict(_ring(choices)), result).row
 
 
 class View:
@@ -132,19 +134,21 @@ class View:
             self.facts = facts
             if facts.tiles:
                 self.stepper.show(facts.tiles)
-            table, ranks_per_cell = by_nodes(
-                facts.traffic, 1
-            )  # with many ranks, a cell covers several
+            # With many ranks, a cell covers several.
+            table, ranks_per_cell = by_nodes(facts.traffic, 1)
             self.load.show(facts.work, over_average(facts.work).max())
             self.links.show(table, ranks_per_cell, float(table.max()))
         return facts
 
-    def show_times(self, choices: Choices, every: bool = False) -> None:
-        """Draws the predicted timeline and memory, of `every` rank or a few of many."""
-        shown, many = predicted(choices), choices.ranks > MOST_LANES
-        ranks = shown.prediction.representatives(choices.ranks if every and not many else FEW)
-        self.axis.update(start=0, end=1e3 * shown.row.makespan_s or 1.0)
-        bars, makespan = bars_of(shown.prediction, ranks), shown.row.makespan_s
+    def show_times(self, choices: Choices, all_ranks: bool = False) -> None:
+        """Draws the predicted timeline and memory; of many ranks a few, unless `all_ranks` is set.
+
+        `all_ranks` has no effect on more than MOST_LANES ranks.
+        """
+        case, show_all = predict(choices), all_ranks and choices.ranks <= MOST_LANES
+        ranks = case.prediction.representatives(choices.ranks if show_all else FEW)
+        self.axis.update(start=0, end=1e3 * case.row.makespan_s or 1.0)
+        bars, makespan = bars_of(case.prediction, ranks), case.row.makespan_s
         self.timeline.show(bars, choices.ranks, ranks, makespan=makespan)
-        held = usage(shown.prediction)
-        self.memory.show([(choices.schedule, held)] if held else [])
+        used = usage(case.prediction)
+        self.memory.show([(choices.schedule, used)] if used else [])

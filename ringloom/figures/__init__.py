@@ -1,1 +1,1 @@
-"""Figures for print, drawn by matplotlib from plans; every run writes the same bytes."""
+"""Figures of plans for print, drawn by matplotlib; every run writes the same bytes."""

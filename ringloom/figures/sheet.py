@@ -1,6 +1,6 @@
-"""The style of all figures, files whose bytes never change, and the figures of a comparison.
+"""The style of all figures, their files, and the figures of a comparison.
 
-Those are the bars of all schedules, and the timeline, load, memory and traffic of each.
+These are the bars of all schedules, and the timeline, load, memory and traffic of each schedule.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,43 +38,45 @@ NO_DATE: Mapping[str, Mapping[str, Any]] = {
 
 def style() -> AbstractContextManager[Any]:
     """Returns a context with the style of all figures, independent of the user's matplotlibrc."""
-    context: AbstractContextManager[Any] = matplotlib.rc_context(
-        {**matplotlib.rcParamsDefault, **STYLE, "backend": "agg"}
-    )
+    settings = {**matplotlib.rcParamsDefault, **STYLE, "backend": "agg"}
+    context: AbstractContextManager[Any] = matplotlib.rc_context(settings)
     return context
 
 
 def write(
     draw: Callable[[], Figure], name: str, folder: Path, formats: tuple[str, ...]
 ) -> list[Path]:
-    """Draws a figure, writes it in each format and returns the paths; raises RingloomError if a
-    file cannot be written."""
+    """Draws a figure, writes it in each format, and returns the paths.
+
+    Raises RingloomError if a file cannot be written.
+    """
     with style():
-        figure, files = draw(), []
-        for kind in formats:
-            drawn, file = BytesIO(), folder / f"{name}.{kind}"
-            figure.savefig(drawn, format=kind, metadata=dict(NO_DATE[kind]), bbox_inches="tight")
+        figure, paths = draw(), []
+        for extension in formats:
+            content, path = BytesIO(), folder / f"{name}.{extension}"
+            metadata = dict(NO_DATE[extension])
+            figure.savefig(content, format=extension, metadata=metadata, bbox_inches="tight")
             disk.make_folder(folder)
-            disk.write(file, drawn.getvalue())
-            files.append(file)
-    return files
+            disk.write(path, content.getvalue())
+            paths.append(path)
+    return paths
 
 
-def drawings(compared: Comparison) -> dict[str, Callable[[], Figure]]:
-    """Returns the functions that draw the figures, by file name."""
+def drawings(comparison: Comparison) -> dict[str, Callable[[], Figure]]:
+    """Returns a function per figure that draws it, by file name."""
     figures: dict[str, Callable[[], Figure]] = {
-        "comparison": partial(_alone, compared.plot, compared.title)
+        "comparison": partial(_one_plot, comparison.plot, comparison.title)
     }
-    for case in compared.cases:
-        name, one = case.row.schedule, case.prediction
-        file = name.replace(":", "-").replace("=", "").replace(" --trim ", "-")
-        for what in ("timeline", "load", "memory", "traffic"):
-            plot = getattr(one, f"plot_{what}")
-            figures[f"{file}_{what}"] = partial(_alone, plot, f"{name}: {what}")
+    for case in comparison.cases:
+        name = case.row.schedule
+        stem = name.replace(":", "-").replace("=", "").replace(" --trim ", "-")
+        for kind in ("timeline", "load", "memory", "traffic"):
+            plot = getattr(case.prediction, f"plot_{kind}")
+            figures[f"{stem}_{kind}"] = partial(_one_plot, plot, f"{name}: {kind}")
     return figures
 
 
-def _alone(plot: Callable[[Axes], Axes], title: str) -> Figure:
+def _one_plot(plot: Callable[[Axes], Axes], title: str) -> Figure:
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
     plot(figure.subplots())
     figure.suptitle(title, fontsize=8, wrap=True)

@@ -1,6 +1,6 @@
-"""Draws grids of eight workers: the blocks that each computes in each round, and the helpers.
+"""Draws the blocks that each of eight workers computes in each round.
 
-DistFlashAttn, figure 1: a ring and the balanced schedule under a causal mask.
+Like figure 1 of DistFlashAttn: ring and the balanced schedule with a causal mask.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ def workers() -> Figure:
     shares = [plan.rounds for plan in plans]
     panels = figure.subplots(1, len(plans), width_ratios=shares)
     for axes, plan, name in zip(panels, plans, SCHEDULES, strict=True):
-        _grid(axes, plan)
+        _draw_grid(axes, plan)
         load = loads(plan)
         idle = f"{int((load == 0).sum())} of {load.size}"
         axes.set_title(f"{name}: {plan.rounds} rounds, {idle} cells idle")
@@ -57,17 +57,17 @@ LABEL: dict[str, Any] = {
 KINDS = ((OWN, ""), (DIAGONAL, ""), (HELPS, "////"))
 
 
-def _grid(axes: Axes, plan: Plan) -> None:
-    """Draws cells coloured by the owner of the queries and labelled with their q,kv blocks."""
+def _draw_grid(axes: Axes, plan: Plan) -> None:
+    """Draws cells in the colour of their kind, with their query and KV blocks as labels."""
     axes.add_patch(Rectangle((0, 0), plan.rounds, RANKS, facecolor=WASTE))
     owners = plan.partition.q.owners
     for cell in cells(plan):
-        own = (owners[cell.q] == cell.rank).all()
-        colour, hatch = KINDS[2] if not own else KINDS[0] if cell.full else KINDS[1]
-        place = cell.round, cell.rank
-        axes.add_patch(Rectangle(place, 1, 1, facecolor=colour, hatch=hatch, edgecolor="white"))
-        middle, label = (cell.round + 0.5, cell.rank + 0.5), f"{numbers(cell.q)},{numbers(cell.kv)}"
-        axes.text(*middle, label, **LABEL)
+        has_own_queries = (owners[cell.q] == cell.rank).all()
+        colour, hatch = KINDS[2] if not has_own_queries else KINDS[0] if cell.full else KINDS[1]
+        corner = cell.round, cell.rank
+        axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, hatch=hatch, edgecolor="white"))
+        label = f"{numbers(cell.q)},{numbers(cell.kv)}"
+        axes.text(cell.round + 0.5, cell.rank + 0.5, label, **LABEL)
     for edge in range(1, max(plan.rounds, RANKS)):
         axes.axhline(edge, color="white", lw=0.8)
         axes.axvline(edge, color="white", lw=0.8)

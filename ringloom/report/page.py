@@ -19,7 +19,7 @@ from ringloom.report.facts.recorded import Recorded, matching_case
 from ringloom.report.facts.tiles import tables
 from ringloom.report.pictures.stepper import StepperPicture
 from ringloom.report.pictures.timeline import TimelinePicture
-from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficPicture, look_of
+from ringloom.report.pictures.totals import LoadPicture, MemoryPicture, TrafficPicture, line_style
 from ringloom.report.summary import TEMPLATES, summary
 from ringloom.rows import Row
 from ringloom.simulator.facts import (
@@ -36,46 +36,45 @@ from ringloom.simulator.pictures import FEW
 from ringloom.trials import Case
 from ringloom.views.units import seconds, size, times
 
-APART = 3  # ratio of a run to its prediction beyond which its time axis is scaled
+MAX_RATIO = 3  # the time axis of a run is scaled if it differs more from its prediction
 BOKEH = Path(bokeh.__file__).parent
-Panel = dict[str, Any]  # the variables of one schedule in the template
+Panel = dict[str, Any]  # variables of one schedule in the template
 
 
 def page(
-    compared: Comparison, run: Recorded | None = None, command: str = "", all_ranks: bool = False
+    comparison: Comparison, run: Recorded | None = None, command: str = "", all_ranks: bool = False
 ) -> str:
     """Returns the report as HTML; a recorded `run` is drawn below the prediction of its plans.
 
     With many ranks, timelines show the busiest, the least busy, the median and the first rank of
-    each node, or all ranks with `all_ranks`. The footer shows `command`, if given, and the digests
-    of the plans.
+    each node, unless `all_ranks` is set. The footer shows `command`, if given, and the digests of
+    the plans.
 
-    Raises RingloomError for a run of other plans.
+    Raises RingloomError if none of the plans is that of the run.
     """
-    cases, figures = compared.cases, dict[str, Any]()
-    ran = matching_case(compared, run) if run else None
-    scale = _scale(ran.row, run) if run and ran else 1.0
-    end = max([row.makespan_s for row in compared.rows] + ([run.makespan * scale] if run else []))
+    cases, figures = comparison.cases, dict[str, Any]()
+    run_case = matching_case(comparison, run) if run else None
+    scale = _scale(run_case.row, run) if run and run_case else 1.0
+    end = max([row.makespan_s for row in comparison.rows] + ([run.makespan * scale] if run else []))
     axis = Range1d(0, 1e3 * end or 1.0, name="seconds", bounds="auto")
     passes = [(case.row.schedule, plan) for case in cases for plan in case.plans]
-    if compared.pass_ == "both":
+    if comparison.pass_ == "both":
         passes = [(f"{name} {plan.pass_}", plan) for name, plan in passes]
     facts, skipped = tables(passes)
     if facts:
-        stepper = StepperPicture(compared.ranks)
+        stepper = StepperPicture(comparison.ranks)
         stepper.show(facts)
         figures |= {"tiles": stepper.tiles, "ways": stepper.ways}
     content = {
-        "timelines": _timelines(compared, ran, run, scale, axis, all_ranks),
+        "timelines": _timelines(comparison, run_case, run, scale, axis, all_ranks),
         "loads": _loads(cases),
         "links": _links(cases),
     }
     panels = [panel for group in content.values() for panel in group]
     figures |= {panel["figure"].name: panel["figure"] for panel in panels}
-    memory = _memory(compared, axis, figures)
-    numbers = json.dumps({"rows": compared.as_rows()}).replace(
-        "<", "\\u003c"
-    )  # in a script element
+    memory = _memory(comparison, axis, figures)
+    # "<" could end the script element.
+    numbers = json.dumps({"rows": comparison.as_rows()}).replace("<", "\\u003c")
     document = Document()
     with document.models.freeze():  # otherwise bokeh walks all models again for each figure
         for figure in figures.values():
@@ -84,16 +83,16 @@ def page(
     for panel in panels:
         panel["picture"] = Markup(drawn[panel["figure"].name])
     html: str = TEMPLATES.get_template("page.html").render(
-        title=compared.title,
-        answer=compared.recommendation.answer,
-        finding=compared.why,
-        summary=Markup(summary(compared.rows, compared.refused)),
+        title=comparison.title,
+        answer=comparison.recommendation.answer,
+        finding=comparison.why,
+        summary=Markup(summary(comparison.rows, comparison.refused)),
         skipped=skipped,
         pictures={name: Markup(drawn[name]) for name in ("tiles", "ways") if facts},
         memory=Markup(drawn["memory"]) if memory else "",
         legend=memory,
-        run=_run_words(compared, ran.row, run, scale) if run and ran else "",
-        few=compared.ranks > FEW and not all_ranks,
+        run=_describe_run(comparison, run_case.row, run, scale) if run and run_case else "",
+        few=comparison.ranks > FEW and not all_ranks,
         command=command,
         digests=[(case.row.schedule, digest(case.plans)) for case in cases],
         version=ringloom.__version__,
@@ -108,80 +107,80 @@ def page(
 
 
 def _library() -> str:
-    """Returns BokehJS; bokeh.resources would load it from a network once panel is imported."""
+    """Returns BokehJS; bokeh.resources would load it from the network once panel is imported."""
     script = (BOKEH / "server/static/js/bokeh.min.js").read_text(encoding="utf-8")
     return "<script>" + script.replace("</script", "<\\/script") + "</script>"
 
 
 def _timelines(
-    compared: Comparison,
-    ran: Case | None,
+    comparison: Comparison,
+    run_case: Case | None,
     run: Recorded | None,
     scale: float,
     axis: Range1d,
-    every: bool,
+    all_ranks: bool,
 ) -> list[Panel]:
     panels = []
-    for number, case in enumerate(compared.cases):
-        shown = case.prediction.representatives(compared.ranks if every else FEW)
-        bars = bars_of(case.prediction, shown)
-        own = run if case is ran else None
+    for number, case in enumerate(comparison.cases):
+        ranks = case.prediction.representatives(comparison.ranks if all_ranks else FEW)
+        bars = bars_of(case.prediction, ranks)
+        case_run = run if case is run_case else None
         picture = TimelinePicture(f"timeline-{number}", axis)
-        drawn = picture.show(bars, compared.ranks, shown, own, scale, case.row.makespan_s)
-        words = _time_words(case, bool(bars))
-        words += f"; measured {seconds(own.makespan)}" if own else ""
-        panels.append({"title": case.row.schedule, "words": words, "figure": drawn})
+        figure = picture.show(bars, comparison.ranks, ranks, case_run, scale, case.row.makespan_s)
+        words = _describe_time(case, bool(bars))
+        words += f"; measured {seconds(case_run.makespan)}" if case_run else ""
+        panels.append({"title": case.row.schedule, "words": words, "figure": figure})
     return panels
 
 
-def _time_words(case: Case, drawn: bool) -> str:
+def _describe_time(case: Case, has_bars: bool) -> str:
     words = f"{seconds(case.row.makespan_s)}, {case.row.idle_fraction:.0%} idle"
-    if not drawn:
+    if not has_bars:
         return f"{words}; the plan is too large to draw its timeline"
-    one = "; one bar per step, because the plan has too many rows"
-    return words if whole(case.prediction) else words + one
+    merged = "; one bar per step, because the plan has too many rows"
+    return words if whole(case.prediction) else words + merged
 
 
 def _scale(row: Row, run: Recorded) -> float:
-    """Returns the factor that scales a run far off its prediction to it, otherwise 1."""
+    """Returns 1, or the factor that gives a run the length of its very different prediction."""
     ratio = row.makespan_s / (run.makespan or 1.0)
-    return 1.0 if 1 / APART <= ratio <= APART else ratio
+    return 1.0 if 1 / MAX_RATIO <= ratio <= MAX_RATIO else ratio
 
 
-def _run_words(compared: Comparison, row: Row, run: Recorded, scale: float) -> str:
+def _describe_run(comparison: Comparison, row: Row, run: Recorded, scale: float) -> str:
     """Returns a sentence that compares a recorded run with its prediction."""
-    where = f" on {run.hardware}" if run.hardware else ""
-    drawn = "" if scale == 1 else f", and its time axis is scaled by {scale:.3g}"
+    hardware = f" on {run.hardware}" if run.hardware else ""
+    scaling = "" if scale == 1 else f" Its time axis is scaled by {scale:.3g}."
     return (
-        f"A recorded run of {row.schedule}{where} is drawn below its prediction, hatched: it took"
-        f" {seconds(run.makespan)}, {run.makespan / row.makespan_s:.2f}x the"
-        f" {seconds(row.makespan_s)} predicted for {compared.hardware}{drawn}."
+        f"A recorded run of {row.schedule}{hardware} is drawn below its prediction, hatched. It"
+        f" took {seconds(run.makespan)}, {run.makespan / row.makespan_s:.2f}x the"
+        f" {seconds(row.makespan_s)} predicted for {comparison.hardware}.{scaling}"
     )
 
 
 def _loads(cases: Sequence[Case]) -> list[Panel]:
     """Draws the load of each schedule, all on one scale."""
     works = [work_of(case.plans) for case in cases]
-    high, panels = max(over_average(work).max() for work in works), list[Panel]()
+    highest, panels = max(over_average(work).max() for work in works), list[Panel]()
     for number, (case, work) in enumerate(zip(cases, works, strict=True)):
-        drawn = LoadPicture(f"load-{number}").show(work, high)
-        panels.append({"title": case.row.schedule, "words": _load_words(case), "figure": drawn})
+        figure = LoadPicture(f"load-{number}").show(work, highest)
+        panels.append({"title": case.row.schedule, "words": _describe_load(case), "figure": figure})
     return panels
 
 
 def _links(cases: Sequence[Case]) -> list[Panel]:
-    """Draws a heat map of each schedule, all on one scale."""
+    """Draws a heat map of traffic for each schedule, all on one scale."""
     links = [by_nodes(traffic_of(case.plans), case.prediction.ranks_per_node) for case in cases]
-    high, panels = max(float(table.max()) for table, _ in links), list[Panel]()
+    highest, panels = max(float(table.max()) for table, _ in links), list[Panel]()
     for number, (case, link) in enumerate(zip(cases, links, strict=True)):
         total, busiest = case.prediction.bytes_sent.sum(), case.row.max_bytes_sent
         words = f"{size(int(total))} in total, {size(busiest)} by the busiest sender"
-        drawn = TrafficPicture(f"links-{number}").show(*link, high)
-        panels.append({"title": case.row.schedule, "words": words, "figure": drawn})
+        figure = TrafficPicture(f"links-{number}").show(*link, highest)
+        panels.append({"title": case.row.schedule, "words": words, "figure": figure})
     return panels
 
 
-def _load_words(case: Case) -> str:
+def _describe_load(case: Case) -> str:
     busiest, lightest = case.row.busiest, case.row.lightest
     most, least = times(busiest.share), times(lightest.share)
     if most == least:
@@ -191,16 +190,16 @@ def _load_words(case: Case) -> str:
     )
 
 
-def _memory(compared: Comparison, axis: Range1d, figures: Panel) -> list[Panel]:
-    """Draws memory and returns its legend: an entry per schedule with memory over time."""
-    used = [(case.row.schedule, usage(case.prediction)) for case in compared.cases]
-    held: Sequence[tuple[str, Usage]] = [(name, one) for name, one in used if one is not None]
-    if held:
-        figures["memory"] = MemoryPicture(axis, len(held)).show(held)
+def _memory(comparison: Comparison, axis: Range1d, figures: Panel) -> list[Panel]:
+    """Adds the picture of memory to `figures`, and returns its legend, an entry per line."""
+    usages = [(case.row.schedule, usage(case.prediction)) for case in comparison.cases]
+    lines: Sequence[tuple[str, Usage]] = [(name, used) for name, used in usages if used is not None]
+    if lines:
+        figures["memory"] = MemoryPicture(axis, len(lines)).show(lines)
     return [
         {
-            "words": f"{name}: peak {size(one.peak)} on rank {one.rank}",
-            **look_of(number, len(held)),
+            "words": f"{name}: peak {size(used.peak)} on rank {used.rank}",
+            **line_style(number, len(lines)),
         }
-        for number, (name, one) in enumerate(held)
+        for number, (name, used) in enumerate(lines)
     ]

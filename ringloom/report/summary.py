@@ -11,7 +11,7 @@ from ringloom.report import PAGE
 from ringloom.rows import COLUMNS, Refusal, Row, cells
 from ringloom.views.units import seconds
 
-MEANINGS = defaultdict(  # of columns whose label needs words
+MEANINGS = defaultdict(  # of columns whose label needs an explanation
     str,
     exposed_comm_s="longest time that a rank waits for transfers",
     max_bytes_sent="bytes sent by the busiest rank",
@@ -31,26 +31,26 @@ def summary(
     rows: Sequence[Row],
     refused: Sequence[Refusal] = (),
     links: Mapping[str, str] | None = None,
-    whole: bool = True,
+    complete: bool = True,
 ) -> str:
-    """Returns the comparison as HTML; every cell has its unrounded number as data-value.
+    """Returns the comparison as HTML; each cell has its unrounded number as data-value.
 
-    Schedules that cannot run come last, with the reason; `links` gives addresses by schedule. A
-    badge marks the fastest schedule, or all that are tied with it: too close to call. A single row
-    has no badge, nor have rows that are not the `whole` table yet.
+    Schedules that cannot run come last, with the reason; `links` maps schedules to addresses. A
+    badge marks the fastest schedule, or all schedules that are too close to call. There is no badge
+    for a single row, or as long as the table is not `complete`.
     """
     slowest = max(row.makespan_s for row in rows) or 1.0
     advice = recommend(rows)
-    first = {advice.schedule, *advice.close_to} if whole and len(rows) > 1 else set[str]()
-    badge = "tied" if len(first) > 1 else "fastest"
+    fastest = {advice.schedule, *advice.close_to} if complete and len(rows) > 1 else set[str]()
+    badge = "tied" if len(fastest) > 1 else "fastest"
     html: str = TEMPLATES.get_template("summary.html").render(
         labels=[(label, MEANINGS[field]) for label, field, _ in COLUMNS],
         meanings=MEANINGS,
         rows=[
             _row(row, slowest)
             | {
-                "best": bool(first) and row.schedule == advice.schedule,
-                "badge": badge if row.schedule in first else "",
+                "best": bool(fastest) and row.schedule == advice.schedule,
+                "badge": badge if row.schedule in fastest else "",
             }
             for row in rows
         ],

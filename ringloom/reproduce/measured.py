@@ -149,11 +149,12 @@ class Measured:
         compute = transfers = alphas = overlapped = 0.0
         predictions = self.predicted.passes or (self.predicted,)
         across_nodes = self.ranks > self.machine.ranks_per_node
-        for one, prediction in zip(self.plans, predictions, strict=True):
-            per_pair = Kernels(self.machine, self.work, one.pass_).seconds_per_pair
-            busy, link = float(loads(one).sum(axis=0).max()) * per_pair, prediction.busiest_link
+        for pass_plan, prediction in zip(self.plans, predictions, strict=True):
+            per_pair = Kernels(self.machine, self.work, pass_plan.pass_).seconds_per_pair
+            busy = float(loads(pass_plan).sum(axis=0).max()) * per_pair
+            link = prediction.busiest_link
             compute, transfers = compute + busy, transfers + link
-            alphas += self.machine.links[across_nodes].alpha * (len(one.steps) if link else 0)
+            alphas += self.machine.links[across_nodes].alpha * (len(pass_plan.steps) if link else 0)
             overlapped += max(busy, link)
         return {
             "peak": self.flop / flop_rate,

@@ -1,4 +1,4 @@
-"""Prints the judgement of an emitted file: its errors, and the result of its own check."""
+"""Prints the verdict on an emitted file: its errors, and the result of its own check."""
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -10,12 +10,12 @@ from ringloom.runtimes.judging.verdict import Verdict
 from ringloom.views.tables import mark, plain_table, titled
 from ringloom.views.units import counted
 
-SAID = {True: "passes", False: "FAILS", None: "did not run"}
+RESULTS = {True: "passes", False: "FAILS", None: "did not run"}
 LONGEST = 60  # characters of a mask
 
 
-def judgement(case: Case, verdict: Verdict, own: bool | None) -> Group:
-    """Returns the attention that was judged, its errors, their tolerances, and the verdict."""
+def judgement(case: Case, verdict: Verdict, passes_own_check: bool | None) -> Group:
+    """Returns the attention, its errors with their tolerances, and the verdict, as text."""
     work = case.work
     mask = str(work.mask)
     mask = mask if len(mask) <= LONGEST else f"{mask[:LONGEST]}..."
@@ -24,12 +24,12 @@ def judgement(case: Case, verdict: Verdict, own: bool | None) -> Group:
     for name, error in verdict.errors.items():
         allowed = verdict.tolerances[name]
         table.add_row(name, f"{error:.2g}", f"{allowed:.2g}", mark(error <= allowed))
-    compared = verdict.queries < work.seq and verdict.queries
     table.add_row("exact", "yes" if verdict.exact else "NO", "", mark(verdict.exact))
-    table.add_row("own check", SAID[own], "", "" if own is None else mark(own))
+    own_mark = "" if passes_own_check is None else mark(passes_own_check)
+    table.add_row("own check", RESULTS[passes_own_check], "", own_mark)
     lines: list[RenderableType] = [titled(case.target, head), table]
-    if compared:
-        lines.append(Text(f"compared: {compared} of {work.seq} queries", "dim"))
+    if 0 < verdict.queries < work.seq:
+        lines.append(Text(f"compared: {verdict.queries} of {work.seq} queries", "dim"))
     if verdict.fault:
         lines.append(Text(printable(verdict.fault)))
     if verdict.reason:
@@ -38,8 +38,9 @@ def judgement(case: Case, verdict: Verdict, own: bool | None) -> Group:
 
 
 def reason(text: str) -> str:
-    """Returns the first line of a reason, the error its traceback ends with, and other ranks."""
+    """Shortens a reason to its first line, the error at the end of its traceback, and the lines of
+    other ranks."""
     first, *rest = printable(text).strip().splitlines()
-    others = [line for line in rest if line.startswith("rank ")]
-    errors = first_errors("\n".join(line for line in rest if line not in others))
-    return "\n".join(map(safe_text, [f"{first} {errors}".strip(), *others]))
+    other_ranks = [line for line in rest if line.startswith("rank ")]
+    errors = first_errors("\n".join(line for line in rest if line not in other_ranks))
+    return "\n".join(map(safe_text, [f"{first} {errors}".strip(), *other_ranks]))

@@ -1,4 +1,4 @@
-"""Prints the loop form of a plan as pseudo-code: a section per loop, a line per statement."""
+"""Prints the loops of a plan as pseudo-code, a line per statement."""
 
 from collections.abc import Iterator
 from math import prod
@@ -21,26 +21,26 @@ from ringloom.planner.loops.form import (
     When,
 )
 
-WIDTH = 54  # characters of a statement; its conditions follow
+WIDTH = 54  # characters of a statement, before its conditions
 ZERO = Expr()
 
 
 def pseudo_code(loops: Loops) -> str:
     """Returns the loops as text, lines joined by newlines, none at the end."""
-    axes = names(loops.mesh)
+    axes = axis_names(loops.mesh)
     sizes = " x ".join(f"{a}={n}" for a, n in zip(axes, loops.mesh, strict=True))
     lines = [f"mesh {sizes}"]
     for section in loops.sections():
-        a, b = section.first, section.last
-        lines.append(f"for t in {a}..{b}:" if b > a else f"step {a}:")
+        first, last = section.first, section.last
+        lines.append(f"for t in {first}..{last}:" if last > first else f"step {first}:")
         for s in section.statements:
-            when = ", ".join(_when(s.when, section, loops.mesh))
-            lines.append(f"    {_statement(s, axes):<{WIDTH}} {when}".rstrip())
+            conditions = ", ".join(_conditions(s.when, section, loops.mesh))
+            lines.append(f"    {_statement(s, axes):<{WIDTH}} {conditions}".rstrip())
     return "\n".join(lines)
 
 
-def names(mesh: tuple[int, ...]) -> tuple[str, ...]:
-    """Returns a letter per axis: r for one axis, else g, h, i, ..."""
+def axis_names(mesh: tuple[int, ...]) -> tuple[str, ...]:
+    """Returns a letter per axis: r for a single axis, otherwise g, h, i, ..."""
     return ("r",) if len(mesh) == 1 else tuple("ghijklm"[: len(mesh)])
 
 
@@ -52,8 +52,8 @@ def expression(e: Expr, axes: tuple[str, ...]) -> str:
         return f"TABLE[{text}]"
     if not (e.modulo and (e.step or any(e.axes))):
         return text
-    alone = len(terms) == 1 and terms[0][0] == 1
-    return f"{text if alone else f'({text})'}%{e.modulo}"
+    is_symbol = len(terms) == 1 and terms[0][0] == 1
+    return f"{text if is_symbol else f'({text})'}%{e.modulo}"
 
 
 def _terms(e: Expr, axes: tuple[str, ...]) -> list[tuple[int, str]]:
@@ -82,15 +82,15 @@ def _statement(s: Statement, axes: tuple[str, ...]) -> str:
             return f"attend {q} x {kv}, {s.kind}"
         case Send():
             parts = " + ".join(_part(p, axes) for p in s.parts)
-            what = f"{' '.join(s.tensors)} {_sums(s.tensors)}{parts}"
+            content = f"{' '.join(s.tensors)} {_sums(s.tensors)}{parts}"
             into = f" into {_part(s.into, axes)}" if s.into else ""
-            return f"{s.name} <- send {what} {_to(s, axes)}{into}"
+            return f"{s.name} <- send {content} {_destination(s, axes)}{into}"
         case Exchange():
-            what, along = f"{' '.join(s.tensors)} {_part(s.part, axes)}", f"along {axes[s.axis]}"
+            content, along = f"{' '.join(s.tensors)} {_part(s.part, axes)}", f"along {axes[s.axis]}"
             heads = _slices(Part("", heads=s.heads), axes)
             if s.gathers:
-                return f"{s.name} <- gather {what}{f', {heads},' * bool(heads)} {along}"
-            return f"{s.name} <- all-to-all {what}, {heads} of receiver, {along}"
+                return f"{s.name} <- gather {content}{f', {heads},' * bool(heads)} {along}"
+            return f"{s.name} <- all-to-all {content}, {heads} of receiver, {along}"
         case Return():
             exchanged = s.name + _age(s.lag)
             return f"return {' '.join(s.tensors)} over {exchanged} along {axes[s.axis]}"
@@ -118,7 +118,7 @@ def _span(ends: Ends, axes: tuple[str, ...]) -> str:
     return low if low == high else f"{low}..{high}"
 
 
-def _to(s: Send, axes: tuple[str, ...]) -> str:
+def _destination(s: Send, axes: tuple[str, ...]) -> str:
     match s.hop:
         case Root():
             root = f"{axes[s.hop.axis]} = {expression(s.hop.root, axes)}"
@@ -133,7 +133,7 @@ def _hop(axis: str, e: Expr, axes: tuple[str, ...]) -> str:
     return f"{axis}{'' if backward else '+'}{expression(e, axes)}"
 
 
-def _when(w: When, section: Section, mesh: tuple[int, ...]) -> Iterator[str]:
+def _conditions(w: When, section: Section, mesh: tuple[int, ...]) -> Iterator[str]:
     if w.every > 1:
         steps = f" {w.width} steps" if w.width > 1 else ""
         yield f"t in {w.first}..{w.last}, every {w.every}{steps}"
@@ -142,11 +142,11 @@ def _when(w: When, section: Section, mesh: tuple[int, ...]) -> Iterator[str]:
         low = first if w.first > section.first or w.first == w.last else None
         high = last if w.last < section.last or w.first == w.last else None
         yield _between("t", low, high, ())
-    yield from _guard(w.guard, mesh)
+    yield from _rank_conditions(w.guard, mesh)
 
 
-def _guard(g: Guard, mesh: tuple[int, ...]) -> Iterator[str]:
-    axes = names(mesh)
+def _rank_conditions(g: Guard, mesh: tuple[int, ...]) -> Iterator[str]:
+    axes = axis_names(mesh)
     for axis, low, high in g.bounds:
         size = prod(mesh) if axis < 0 else mesh[axis]
         if not low and high == ZERO:
@@ -155,11 +155,11 @@ def _guard(g: Guard, mesh: tuple[int, ...]) -> Iterator[str]:
             high = low
         name = "rank" if axis < 0 else axes[axis]
         yield _between(f"to_{name}" if g.receiver else name, low, high, axes)
-    who = "to_r" if g.receiver else "r"
+    rank = "to_r" if g.receiver else "r"
     if g.spans:
-        yield f"FIRST[{who}] <= t <= LAST[{who}]"
+        yield f"FIRST[{rank}] <= t <= LAST[{rank}]"
     if g.ranks:
-        yield f"{who} in {list(g.ranks)}"
+        yield f"{rank} in {list(g.ranks)}"
 
 
 def _between(name: str, low: Expr | None, high: Expr | None, axes: tuple[str, ...]) -> str:
@@ -168,7 +168,7 @@ def _between(name: str, low: Expr | None, high: Expr | None, axes: tuple[str, ..
         return f"{name} = {first}"
     if not (low and high):
         return f"{name} >= {first}" if low else f"{name} <= {last}"
-    fixed = low == Expr(low.constant) and high == Expr(high.constant)
-    if fixed and low.constant > high.constant:  # wraps around the last rank
+    are_constant = low == Expr(low.constant) and high == Expr(high.constant)
+    if are_constant and low.constant > high.constant:  # wraps around the last rank
         return f"({name} >= {first} or {name} <= {last})"
     return f"{first} <= {name} <= {last}"

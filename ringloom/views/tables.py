@@ -1,4 +1,4 @@
-"""Tables and bars for the terminal; plain text when piped."""
+"""Tables and bars for the terminal."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +25,9 @@ LINE = 80  # characters of a line of pseudo-code
 CHECKED = {None: "-", True: "ok @{}", False: "WRONG @{}"}  # by `Row.exact`
 
 
-def titled(title: str, rest: str = "") -> Text:
-    """Returns a bold title and the rest of its line."""
-    return Text.assemble((title, "bold"), rest)
+def titled(title: str, remainder: str = "") -> Text:
+    """Returns a bold title and the remainder of its line."""
+    return Text.assemble((title, "bold"), remainder)
 
 
 def faint(text: str) -> Text:
@@ -35,7 +35,7 @@ def faint(text: str) -> Text:
     return Text(text, "dim")
 
 
-def loops(text: str) -> Text:
+def wrapped(text: str) -> Text:
     """Returns pseudo-code with long lines wrapped and indented."""
     lines = [
         piece
@@ -46,7 +46,7 @@ def loops(text: str) -> Text:
 
 
 def traffic(travels: Sequence[Mapping[str, Any]]) -> Table:
-    """Returns messages and bytes per tensor, of all ranks and of the busiest sender."""
+    """Returns a table of messages and bytes per tensor, of all ranks and of the busiest sender."""
     none = {"tensor": "none", "messages": 0, "bytes": 0, "max_bytes": 0}
     lines = (
         (row["tensor"], str(row["messages"]), size(row["bytes"]), size(row["max_bytes"]))
@@ -62,8 +62,8 @@ def travels(plan: Plan) -> list[dict[str, Any]]:
     for number, move in plan.moves():
         for tensor in move.tensors:
             count, sent = sums.get(tensor, (0, np.zeros(plan.ranks, np.int64)))
-            alone = Move((tensor,), move.blocks, move.src, move.dst)
-            np.add.at(sent, move.src, message_bytes(plan, number, alone))
+            one_tensor = Move((tensor,), move.blocks, move.src, move.dst)
+            np.add.at(sent, move.src, message_bytes(plan, number, one_tensor))
             sums[tensor] = count + len(move), sent
     return [
         {"tensor": t, "messages": n, "bytes": int(sent.sum()), "max_bytes": int(sent.max())}
@@ -74,12 +74,12 @@ def travels(plan: Plan) -> list[dict[str, Any]]:
 def comparison_table(rows: Sequence[Row], checked: bool, refused: Sequence[Refusal] = ()) -> Table:
     """Returns the table of `ringloom compare`; `checked` adds the column of numeric checks.
 
-    A star and green mark the recommended schedule, a tilde those too close to call, a plus a plan
-    that the caller passed. Schedules that cannot run come last, with the reason.
+    A star and green mark the recommended schedule, a tilde those too close to call, and a plus
+    plans that the caller passed. Schedules that cannot run come last, with the reason.
     """
-    heads = map(_head, ("", "schedule", *LABELS, *(["checked"] if checked else [])))
-    table, advice = plain_table(*heads, numbers=slice(2, None), apart=1), recommend(rows)
-    table.columns[1].overflow = "fold"  # names are to be typed: none is cut off
+    heads = map(_two_lines, ("", "schedule", *LABELS, *(["checked"] if checked else [])))
+    table, advice = plain_table(*heads, numbers=slice(2, None), gap=1), recommend(rows)
+    table.columns[1].overflow = "fold"  # does not cut names, which users type
     for row in rows:
         best = row.schedule == advice.schedule
         texts = (
@@ -89,15 +89,15 @@ def comparison_table(rows: Sequence[Row], checked: bool, refused: Sequence[Refus
             *([CHECKED[row.exact].format(length(row.exact_seq or 0))] if checked else []),
         )
         table.add_row(*texts, style="bold green" if best else "")
-    below = [*notes(rows), *(f"{x.schedule} {x.verdict}: {x.reason}" for x in refused)]
-    if below:
-        table.caption = Text("\n".join(below))
+    captions = [*notes(rows), *(f"{x.schedule} {x.verdict}: {x.reason}" for x in refused)]
+    if captions:
+        table.caption = Text("\n".join(captions))
         table.caption.justify = "left"
     return table
 
 
-def _head(label: str) -> str:
-    """Returns a label as the second of two lines, or its two words on a line each."""
+def _two_lines(label: str) -> str:
+    """Returns a label in two lines, a single word in the second."""
     return label.replace(" ", "\n") if " " in label else f"\n{label}"
 
 
@@ -108,7 +108,8 @@ def bars(rows: Sequence[Row], console: Console) -> list[Table]:
         return []
     table, names = plain_table("", "", ""), [in_lines(row.schedule) for row in rows]
     waits = [f"waits {seconds(row.exposed_comm_s)}" * (row.exposed_comm_s > 0) for row in rows]
-    bar_width = _room(console, max(map(len, "\n".join(names).split("\n"))) + max(map(len, waits)))
+    name_width = max(map(len, "\n".join(names).split("\n")))
+    bar_width = _bar_width(console, name_width + max(map(len, waits)))
     for row, name, wait in zip(rows, names, waits, strict=True):
         share = row.makespan_s / slowest * bar_width
         line = _bar(share * (1 - row.idle_fraction), BUSY) + _bar(share * row.idle_fraction, IDLE)
@@ -123,16 +124,16 @@ def load_bars(plan: Plan, console: Console) -> list[Table]:
     if not console.is_terminal or not total.any():
         return []
     table = plain_table("rank", "work", "", numbers=slice(1))
-    bar_width = _room(console, len("rank") + len("1.00x the average"))
+    bar_width = _bar_width(console, len("rank") + len("1.00x the average"))
     for rank, pairs in enumerate(total[:64].tolist()):
         bar = _bar(pairs / total.max() * bar_width, BUSY)
         table.add_row(str(rank), bar, f"{times(pairs / total.mean())} the average")
     return [table]
 
 
-def _room(console: Console, beside: int) -> int:
-    """Returns the length of the longest bar [characters] next to columns of width `beside`."""
-    return max(1, min(BAR, console.width - beside - 4))
+def _bar_width(console: Console, other_columns: int) -> int:
+    """Returns the characters of the longest bar, next to columns of the given total width."""
+    return max(1, min(BAR, console.width - other_columns - 4))
 
 
 def _bar(characters: float, style: str) -> Text:
@@ -140,36 +141,37 @@ def _bar(characters: float, style: str) -> Text:
 
 
 def verdict(check: Check) -> Table:
-    """Returns the errors of a check with their tolerances, and the result of the leak probe."""
+    """Returns a table of a check: errors, tolerances, and the result of the leak probe."""
     table = plain_table("", "error", "allowed", "")
     for name, allowed in check.tolerances.items():
         error = getattr(check, f"{name}_error")
-        good = error <= allowed
-        table.add_row(name, f"{error:.2g}", f"{allowed:.2g}", mark(good))
+        table.add_row(name, f"{error:.2g}", f"{allowed:.2g}", mark(error <= allowed))
     leaks = "none" if check.leak_free else check.leaks[0]
     table.add_row("leaks", leaks, "none", mark(check.leak_free))
     table.add_row("exact", "yes" if check.exact else "NO", "", mark(check.exact))
     return table
 
 
-def mark(good: bool) -> Text:
-    return Text("ok", "green") if good else Text("WRONG", "bold red")
+def mark(is_right: bool) -> Text:
+    """Returns a green "ok" or a red "WRONG"."""
+    return Text("ok", "green") if is_right else Text("WRONG", "bold red")
 
 
 def prediction(result: Prediction) -> Table:
     """Returns the predicted times and bytes of a plan."""
-    over = f"it does not hold for this plan: {result.bound_reason}"
-    computing = list[tuple[str, str]]()
+    comparison = f"it does not apply to this plan: {result.bound_reason}"
+    compute_lines = list[tuple[str, str]]()
     if result.bound_ratio is not None:
-        over = f"the plan takes {times(result.bound_ratio)}"
+        comparison = f"the plan takes {times(result.bound_ratio)} as long"
     elif result.compute_bound_ratio is not None:
-        least, took = seconds(result.compute_bound.seconds), times(result.compute_bound_ratio)
-        computing = [("compute and memory", f"{least} at least; the plan takes {took}")]
+        least, ratio = seconds(result.compute_bound.seconds), times(result.compute_bound_ratio)
+        line = f"at least {least}; the plan takes {ratio} as long"
+        compute_lines = [("compute and memory", line)]
     lines = (
         ("time", seconds(result.makespan)),
-        ("lower bound", f"{seconds(result.bound.seconds)}; {over}"),
-        *computing,
-        ("own limit", f"{seconds(result.plan_lower_bound)}, of this plan's own work and messages"),
+        ("lower bound", f"{seconds(result.bound.seconds)}; {comparison}"),
+        *compute_lines,
+        ("own limit", f"{seconds(result.plan_lower_bound)}, for this plan's work and messages"),
         ("idle", f"{result.idle_fraction:.1%} of all ranks' time"),
         ("exposed communication", f"{seconds(result.exposed)} on the rank that waits longest"),
         ("bytes sent", f"{size(result.max_bytes_sent)} by the busiest rank"),
@@ -179,10 +181,10 @@ def prediction(result: Prediction) -> Table:
 
 
 def plain_table(
-    *heads: str, rows: Iterable[Iterable[str]] = (), numbers: slice = slice(0), apart: int = 2
+    *heads: str, rows: Iterable[Iterable[str]] = (), numbers: slice = slice(0), gap: int = 2
 ) -> Table:
-    """Returns a table without lines: numbers flush right, `apart` blanks between columns."""
-    table = Table(box=None, pad_edge=False, padding=(0, apart, 0, 0), header_style="bold")
+    """Returns a table without rules: numbers aligned right, columns `gap` characters apart."""
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     table.show_header = any(heads)
     for head in heads:
         table.add_column(head)

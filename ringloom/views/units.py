@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 Entry = TypeVar("Entry")
-SHOWN = 12  # entries of a list; longer ones are cut
-NAME, NARROW = 26, 19  # characters of a schedule in a table of 80 columns, and in a wide one
+SHOWN = 12  # entries of a list; longer lists are cut
+NAME, NARROW = 26, 19  # characters of a schedule's name, and in a table with one more column
 
 
 def both_ends(entries: list[Entry], between: Entry) -> list[Entry]:
-    """Returns a list; of a long one the first and last entries with `between` in the middle."""
+    """Returns a list, or the first and last entries of a long one with `between` in the middle."""
     if len(entries) <= SHOWN:
         return entries
     return [*entries[: SHOWN // 2], between, *entries[-SHOWN // 2 :]]
@@ -32,7 +32,7 @@ def counted(number: int, noun: str, write: Callable[[int], str] = str) -> str:
 def seconds(value: float) -> str:
     """Formats a duration with three digits and its unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
-        if value >= 0.9995 * scale:  # smaller values round to below 1 and take the next unit
+        if value >= 0.9995 * scale:  # rounds to at least 1 in this unit
             amount = value / scale
             return f"{amount:.0f} {unit}" if amount >= 999.5 else f"{amount:.3g} {unit}"
     return f"{value * 1e9:.2g} ns" if value else "0 s"
@@ -55,7 +55,7 @@ def size(value: float) -> str:
 
 
 def numbers(values: Iterable[int]) -> str:
-    """Formats integers with runs shortened: 0-3+7."""
+    """Formats integers, with consecutive ones as a range: 0-3+7."""
     values = list(values)
     if len(values) == 1:
         return str(int(values[0]))
@@ -69,10 +69,10 @@ def numbers(values: Iterable[int]) -> str:
 
 
 def in_lines(schedule: str, most: int = NAME) -> str:
-    """Returns a schedule in lines of `most` characters, broken before a parameter."""
-    first, *more = re.split("(?=:| --| / )", schedule)
+    """Breaks the name of a schedule before parameters into lines of at most `most` characters."""
+    first, *parameters = re.split("(?=:| --| / )", schedule)
     lines = [first]
-    for part in more:
+    for part in parameters:
         if len(lines[-1] + part) > most:
             lines.append(f" {part.strip()}")
         else:

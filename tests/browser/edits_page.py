@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from conftest import PATIENCE, Reader
 from ringloom.explore.choices import from_query
-from ringloom.explore.view import compared
+from ringloom.explore.view import compare_with_ring
 from ringloom.simulator.facts import bars_of
 
 Readers = Callable[..., Reader]
@@ -128,7 +128,7 @@ def test_results_belong_to_the_controls_above_them(reader: Readers, explored: st
     kept, seen, dim, wrong = page.driver.execute_async_script(EDIT, [*edits, *last], SETTLED)
     for told in kept:
         entries, title, makespan, end = json.loads(told)
-        study = compared(from_query(entries))
+        study = compare_with_ring(from_query(entries))
         one = study.cases[0]
         assert (title, float(makespan)) == (study.title, one.row.makespan_s), entries
         assert end == max(bar.end for bar in bars_of(one.prediction)) * 1e3, entries

@@ -15,7 +15,7 @@ import ringloom as rl
 from conftest import Reader
 from ringloom.comparison import compare
 from ringloom.explore.choices import Choices
-from ringloom.explore.view import compared
+from ringloom.explore.view import compare_with_ring
 from ringloom.planner.files import loads
 from ringloom.report.facts.tiles import tile_facts
 from ringloom.simulator.facts import bars_of
@@ -84,7 +84,7 @@ def to_step(page: Reader, step: int) -> None:
 
 def shows(page: Reader, choices: Choices) -> None:
     """Waits until the page shows a comparison, and checks its numbers and bars."""
-    study = compared(choices)
+    study = compare_with_ring(choices)
     expected = [
         [row.schedule, field, getattr(row, field)] for row in study.rows for field in FIELDS
     ]
@@ -144,7 +144,7 @@ def test_the_url_changes_last(reader: Readers, explored: str) -> None:
         )
         set_entry(page, "seq", seq)
         end, words = page.wait("return window.then")
-        study = compared(Choices(schedule="zigzag", seq=seq))
+        study = compare_with_ring(Choices(schedule="zigzag", seq=seq))
         assert end == bars_of(study.cases[0].prediction)[-1].end * 1e3
         assert f"forward of {seq} tokens" in words
 

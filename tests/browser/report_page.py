@@ -146,7 +146,7 @@ def test_the_slider_shows_tiles_and_messages_of_a_step(
             str(number),
         )
         facts = tile_facts(case.row.schedule, case.plans.first)
-        tall, wide = facts.fine
+        tall, wide = facts.pixels_per_piece
         colours = np.array([list(bytes.fromhex(c[1:7])) for c in rank_colours(facts.ranks)])
         slider.send_keys(Keys.HOME)
         for step in range(facts.steps):

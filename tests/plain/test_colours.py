@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ringloom.report import asset
 from ringloom.report.pictures.palette import STREAM_COLOURS, amount_colours, rank_colours
 from ringloom.report.pictures.timeline import HATCHES, TimelinePicture
-from ringloom.report.pictures.totals import look_of
+from ringloom.report.pictures.totals import line_style
 from ringloom.simulator.pictures import COMPUTE
 from ringloom.simulator.timeline import STREAMS, Span
 
@@ -104,7 +104,7 @@ def test_bars_of_a_timeline_differ_without_colours_by_lane_height_and_hatches() 
     for lines in range(1, 9):
         shapes = [
             (str(o["line_dash"]), o["line_width"])
-            for o in (look_of(n, lines) for n in range(lines))
+            for o in (line_style(n, lines) for n in range(lines))
         ]
         assert len(set(shapes)) == lines
 

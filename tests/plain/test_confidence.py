@@ -14,7 +14,7 @@ import ringloom as rl
 from command_line import CommandLine
 from ringloom.advice import recommend
 from ringloom.explore.choices import from_query
-from ringloom.explore.view import compared, finding
+from ringloom.explore.view import compare_with_ring, finding
 from ringloom.planner.planning import plan
 from ringloom.planner.plans import Plans
 from ringloom.planner.workload import Workload
@@ -138,7 +138,7 @@ def test_orders_of_schedules_are_marked_where_none_was_ever_measured(
     ]
     assert "The order is not validated" in file.read_text(encoding="utf-8")
     choices = from_query({"hardware": "tpu-v4", "schedule": "zigzag", "ranks": "4", "seq": "4k"})
-    assert "The order is not validated" in finding(choices, compared(choices))
+    assert "The order is not validated" in finding(choices, compare_with_ring(choices))
 
 
 def test_a_tenth_more_of_everything_that_takes_time_is_a_tenth_more_time() -> None:

@@ -79,7 +79,7 @@ def test_grids_colour_a_block_alike_wherever_it_is() -> None:
 
 def test_a_grid_that_is_too_wide_says_how_much_of_it_is_drawn() -> None:
     plan = rl.plan("zigzag", rl.Workload(seq=65536), 8)
-    assert grid(plan, 80).caption == "6 of 8 rounds and 8 of 8 ranks are drawn"
+    assert grid(plan, 80).caption == "showing 6 of 8 rounds and 8 of 8 ranks"
     assert grid(plan, 200).caption is None
 
 

@@ -23,7 +23,7 @@ from ringloom.comparison import compare
 from ringloom.explore import session as sessions
 from ringloom.explore.choices import Choices, from_query
 from ringloom.explore.controls import plan_file, program, trace_file
-from ringloom.explore.view import View, compared, finding, others, predicted
+from ringloom.explore.view import View, compare_with_ring, finding, other_schedules, predict
 from ringloom.planner.files import loads
 from ringloom.report.facts.tiles import tile_facts
 from ringloom.simulator.facts import bars_of, traffic_of, usage, work_of
@@ -35,14 +35,14 @@ SMALL = Choices(schedule="zigzag", ranks=4, seq="4k", heads=4, kv_heads=2, pass_
 def test_the_numbers_are_those_of_compare() -> None:
     work = rl.Workload(seq=4096, heads=4, kv_heads=2, head_dim=128, mask=rl.Causal())
     rows = compare(work, 4, hardware("a100-nvlink"), ["zigzag", "ring"], pass_="both")
-    assert compared(SMALL).rows == rows.rows
+    assert compare_with_ring(SMALL).rows == rows.rows
 
 
 def test_the_finding_says_first_where_memory_lacks() -> None:
     large = replace(SMALL, seq="4M", heads=32, kv_heads=32, hardware="a100-pcie")
-    said = finding(large, compared(large))
+    said = finding(large, compare_with_ring(large))
     assert re.match(r"zigzag needs [\d.]+ GiB on a rank, which has 74.5 GiB\. ring ", said)
-    assert finding(SMALL, compared(SMALL)) == compared(SMALL).why
+    assert finding(SMALL, compare_with_ring(SMALL)) == compare_with_ring(SMALL).why
 
 
 def show(view: View, choices: Choices) -> None:
@@ -54,7 +54,7 @@ def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
     view = View()
     for choices in (SMALL, replace(SMALL, schedule="balanced", ranks=5, pass_="forward")):
         show(view, choices)
-        case = compared(choices).cases[0]
+        case = compare_with_ring(choices).cases[0]
         plans = case.plans
         bars, held = bars_of(case.prediction), usage(case.prediction)
         assert held is not None
@@ -67,7 +67,7 @@ def test_pictures_hold_the_facts_of_what_was_chosen_last() -> None:
         assert view.links.figure.right[0].ticker.min_interval == 1  # of bytes there are no parts
         assert len(view.stepper.facts.data["words"]) == len(plans)
         assert len(view.stepper.colours.palette) == choices.ranks
-        end = 1e3 * compared(choices).cases[0].row.makespan_s
+        end = 1e3 * compare_with_ring(choices).cases[0].row.makespan_s
         assert (view.axis.start, view.axis.end) == (0, end)
 
 
@@ -93,7 +93,7 @@ def test_files_are_named_after_the_schedule_and_refusals_are_told(
     opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened({"schedule": [b"usp:ulysses=2"], "ranks": [b"4"], "seq": [b"4k"]})
-    session.wanted.data = {"name": ["plan"], "at": [1.0]}
+    session.request.data = {"name": ["plan"], "at": [1.0]}
     assert session.file.data == {
         "name": ["usp-ulysses2-plan.json"],
         "text": [plan_file(session.shown)],
@@ -103,7 +103,7 @@ def test_files_are_named_after_the_schedule_and_refusals_are_told(
         raise rl.PlanError("<b>")
 
     monkeypatch.setitem(sessions.FILES, "plan", ("plan.json", refuses))
-    session.wanted.data = {"name": ["plan"], "at": [2.0]}
+    session.request.data = {"name": ["plan"], "at": [2.0]}
     assert "no plan: &lt;b&gt;" in session.words["trouble"]
 
 
@@ -140,7 +140,7 @@ DRAWN = 4  # turns after which the pictures of other choices are drawn
 
 def choose(session: sessions.Session, name: str, value: Any) -> None:
     """Change a control, and wait for the answer."""
-    session.asked.data = session.asked.data | {name: [value]}
+    session.entries.data = session.entries.data | {name: [value]}
     sessions.pn.state.curdoc.go_on(DRAWN)
 
 
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_told_at_its_entry(opened: Callable[..., Any]) -> None:
     told, entries = session.words, json.loads(session.words["shown"])
     for name, entry, words in (
         ("mask", "documents:1", "documents"),
-        ("ranks", "<b>", "ranks must be a whole number, not &#x27;&lt;b&gt;&#x27;"),
+        ("ranks", "<b>", "ranks must be an integer, not &#x27;&lt;b&gt;&#x27;"),
         ("kv_heads", "5", "32 query heads cannot share 5 KV heads evenly"),
         ("stragglers", "9=0.5", "no rank 9 to slow down"),
         ("share", "1", "a share of the chip below 1"),
@@ -199,7 +199,7 @@ def test_nothing_belongs_to_what_is_half_drawn(
 
 def test_the_table_is_filled_row_by_row_until_the_next_change(opened: Callable[..., Any]) -> None:
     session = opened({"ranks": [b"4"], "seq": [b"4k"], "heads": [b"4"], "schedule": [b"zigzag"]})
-    words, later, names = session.words, sessions.pn.state.curdoc, others(session.shown)
+    words, later, names = session.words, sessions.pn.state.curdoc, other_schedules(session.shown)
     assert words["progress"].endswith(f" 0 of {len(names)} other schedules compared")
     later.wait(lambda: words["progress"].endswith(f" 1 of {len(names)} other schedules compared"))
     assert words["summary"].count("<tbody") == 3
@@ -225,12 +225,12 @@ def test_of_a_burst_of_changes_only_the_last_is_drawn(
         View, "show_plan", lambda view, one: (drawn.append(one.seq), show_plan(view, one))[1]
     )
     for seq in ("8k", "16k", "32k"):
-        session.asked.data = session.asked.data | {"seq": [seq]}
+        session.entries.data = session.entries.data | {"seq": [seq]}
     sessions.pn.state.curdoc.go_on(DRAWN)
     assert (drawn, session.shown.seq) == (["32k"], "32k")
-    session.asked.data = session.asked.data | {"seq": ["64k"]}
+    session.entries.data = session.entries.data | {"seq": ["64k"]}
     sessions.pn.state.curdoc.go_on(DRAWN - 1)
-    session.asked.data = session.asked.data | {"seq": ["0"]}
+    session.entries.data = session.entries.data | {"seq": ["0"]}
     sessions.pn.state.curdoc.go_on(DRAWN)
     assert (drawn, session.shown.seq, session.words["shown"]) == (["32k", "64k"], "32k", "")
 
@@ -269,7 +269,7 @@ def test_copies_say_what_is_shown(ringloom: CommandLine) -> None:
         replace(SMALL, share="0.25", topology="torus:2x2", placement="1,0,3,2"),
         replace(SMALL, share="0", buffers="plan", launch="1e-3"),
     ):
-        row = predicted(choices).row
+        row = predict(choices).row
         rows = ringloom.json(*shlex.split(choices.command)[1:])["rows"]
         assert {r["schedule"]: r["makespan_s"] for r in rows}["zigzag"] == row.makespan_s
         scope = dict[str, Any]()
@@ -278,7 +278,7 @@ def test_copies_say_what_is_shown(ringloom: CommandLine) -> None:
 
 
 def test_a_share_of_nothing_is_not_the_hardwares() -> None:
-    usual, none = (predicted(replace(SMALL, share=share)).row for share in ("", "0"))
+    usual, none = (predict(replace(SMALL, share=share)).row for share in ("", "0"))
     assert none.makespan_s < usual.makespan_s
 
 

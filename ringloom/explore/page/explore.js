@@ -7,50 +7,49 @@
   ringloomFollow(doc)
   ringloomSteps(doc, false)
   const places = [...document.querySelectorAll("[data-control]")]
-  asking(doc.get_model_by_name("asked"))
-  judging()
-  taking(doc.get_model_by_name("wanted"), doc.get_model_by_name("file"))
-  copying()
+  sendEntries(doc.get_model_by_name("entries"))
+  markStale()
+  connectDownloads(doc.get_model_by_name("request"), doc.get_model_by_name("file"))
+  connectCopies()
   document.documentElement.dataset.ready = "yes"
 
   // Sends all entries to the server whenever one of them changes.
-  function asking(asked) {
+  function sendEntries(entries) {
     addEventListener("change", (event) => {
       if (!event.target.closest("[data-control]")) return
-      asked.data = Object.fromEntries(places.map((place) => [place.dataset.control, [entry(place)]]))
+      entries.data = Object.fromEntries(places.map((place) => [place.dataset.control, [entry(place)]]))
     })
   }
 
-  // Asks the server for a file; it sends the name and the text.
-  function taking(wanted, file) {
+  // Requests a file from the server, which sends its name and text.
+  function connectDownloads(request, file) {
     for (const button of document.querySelectorAll("[data-take]")) {
       button.addEventListener("click", () => {
-        wanted.data = {name: [button.dataset.take], at: [performance.now()]}
+        request.data = {name: [button.dataset.take], at: [performance.now()]}
       })
     }
     file.properties.data.change.connect(() => ringloomSave(file.data.name[0], file.data.text[0]))
   }
 
-  // Dims results and disables downloads while the controls differ from the entries that the results
-  // belong to.
-  function judging() {
+  // Dims results and disables downloads while the controls differ from the entries of the results.
+  function markStale() {
     const shown = document.getElementById("shown")
-    const judge = () => {
+    const update = () => {
       const entries = JSON.parse(shown.textContent || "{}")
       const stale = places.some((place) => entry(place) !== entries[place.dataset.control])
       document.querySelector("main").classList.toggle("stale", stale)
       for (const part of document.querySelectorAll(".taken")) part.inert = stale
     }
-    for (const kind of ["input", "change"]) addEventListener(kind, judge, true)
-    new MutationObserver(judge).observe(shown.parentElement, {childList: true, subtree: true})
-    judge()
+    for (const kind of ["input", "change"]) addEventListener(kind, update, true)
+    new MutationObserver(update).observe(shown.parentElement, {childList: true, subtree: true})
+    update()
   }
   function entry(place) {
     const field = place.querySelector("input, select")
     return field.type !== "checkbox" ? field.value : field.checked ? "on" : "off"
   }
 
-  function copying() {
+  function connectCopies() {
     for (const button of document.querySelectorAll("[data-copy]")) {
       button.addEventListener("click", async () => {
         const source = document.getElementById(button.dataset.copy)

@@ -1,4 +1,4 @@
-// Writes each changed text into its element; options with errors are unfolded.
+// Writes each changed text into its element, and unfolds options with errors.
 for (const [id, [html]] of Object.entries(cb_obj.data)) {
   const place = document.getElementById(id)
   if (place.said !== html) { place.innerHTML = html; place.said = html }

@@ -1,1 +1,1 @@
-"""Facts of plans, predictions and recorded runs, as columns of numbers."""
+"""Numbers that the pictures show: tiles and messages of plans, and recorded runs."""

@@ -1,8 +1,7 @@
 """Collects the rank and step of every mask tile, and the messages of each step.
 
-Every live tile of each head is computed exactly once, so two tables describe all steps: the step
-and the rank of every (query piece, key piece). Heads are cut at the ends of all blocks' slices;
-each slice has its own tables.
+Every live tile of a head is computed exactly once, so two tables describe all steps: the step and
+the rank of every (query piece, key piece). Each slice of heads has its own tables.
 """
 
 from collections.abc import Sequence
@@ -23,19 +22,19 @@ from ringloom.planner.partitions import Ints, Ranges, shift
 from ringloom.views.units import counted, numbers, size
 
 PIXELS = 96  # along an edge of the picture; each piece gets a whole number of them
-FINEST = 16  # most pixels of a piece
-CUTS = 16  # head slices that have tables
-MOST = 1 << 19  # head slices x tiles of one pass that a browser can hold
+MOST_PIXELS = 16  # of a piece
+MOST_SLICES = 16  # head slices with tables
+MOST_TILES = 1 << 19  # head slices x tiles of a pass that a browser can hold
 Columns = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
 class TileFacts:
-    """One pass of one schedule; steps count from 0, -1 marks tiles without a pair.
+    """The tiles and messages of one pass; steps count from 0, -1 marks tiles without a pair.
 
-    `step`, `rank` [cuts, q pieces, kv pieces] of the first `heads`; `pairs` [q pieces, kv pieces]
-    allowed pairs of a head; `shares` [q pixels, kv pixels] share of a pixel's pairs that are
-    allowed.
+    `step`, `rank` [slices, q pieces, kv pieces] of the first head slices; `pairs` [q pieces, kv
+    pieces] allowed pairs of a head; `shares` [q pixels, kv pixels] share of a pixel's pairs that
+    are allowed.
     """
 
     title: str
@@ -48,23 +47,23 @@ class TileFacts:
     shares: NDArray[np.float64]
     names: tuple[tuple[str, ...], tuple[str, ...]]  # of the pieces: queries, keys
     busy: NDArray[np.bool_]  # ranks that attend: [steps, ranks]
-    count: NDArray[np.int64]  # tiles attended, heads apart: [steps]
+    count: NDArray[np.int64]  # tiles attended, separately for each slice of heads: [steps]
     messages: list["Message"]
-    transfers: list[str]  # in words: [steps]
+    transfers: list[str]  # descriptions: [steps]
 
     @property
-    def drawn_heads(self) -> tuple[str, ...]:
+    def shown_heads(self) -> tuple[str, ...]:
         """Returns the head slices that have tables."""
         return self.heads[: len(self.step)]
 
     @property
     def note(self) -> str:
         """Returns a sentence on head slices without a table, "" if all have one."""
-        drawn, total = len(self.step), len(self.heads)
-        return f"The first {drawn} of {total} head slices are shown." if drawn < total else ""
+        shown, total = len(self.step), len(self.heads)
+        return f"The first {shown} of {total} head slices are shown." if shown < total else ""
 
     @property
-    def fine(self) -> tuple[int, int]:
+    def pixels_per_piece(self) -> tuple[int, int]:
         """Returns the pixels per piece: queries, keys."""
         (rows, columns), pixels = self.pairs.shape, self.shares.shape
         return pixels[0] // max(1, rows), pixels[1] // max(1, columns)
@@ -78,35 +77,36 @@ class TileFacts:
         return f"step {step + 1} of {self.steps}: {attends}; {self.transfers[step]}"
 
 
-def most_cuts(plan: Plan) -> int:
-    """Returns how many head slices can have tables; 0 if even one is too large to draw."""
+def most_slices(plan: Plan) -> int:
+    """Returns the maximum number of head slices with tables; 0 if a single one is too large."""
     sides = plan.partition
-    return min(CUTS, MOST // (len(sides.q.chunks) * len(sides.kv.chunks)))
+    return min(MOST_SLICES, MOST_TILES // (len(sides.q.chunks) * len(sides.kv.chunks)))
 
 
 def tables(passes: Sequence[tuple[str, Plan]]) -> tuple[tuple[TileFacts, ...], str]:
-    """Returns the facts of titled passes, and a sentence on passes that are too large."""
-    large = [title for title, plan in passes if not most_cuts(plan)]
+    """Returns the facts of (title, plan) pairs, and a sentence on plans that are too large."""
+    large = [title for title, plan in passes if not most_slices(plan)]
     skipped = f"Too many tiles to draw step by step: {', '.join(large)}." if large else ""
-    return tuple(tile_facts(*one) for one in passes if one[0] not in large), skipped
+    return tuple(tile_facts(title, plan) for title, plan in passes if title not in large), skipped
 
 
 def tile_facts(title: str, plan: Plan) -> TileFacts:
-    """Returns the facts of one verified pass; its `most_cuts` must be at least 1."""
+    """Returns the facts of a verified plan, whose `most_slices` must be at least 1."""
     sides = plan.partition
     q, kv = sides.q.chunks, sides.kv.chunks
     edges = _head_edges(plan)
-    shape = min(most_cuts(plan), len(edges) - 1), len(q), len(kv)
-    busy, total, (at, who, a, b) = _attended(plan, edges[shape[0]])
+    shape = min(most_slices(plan), len(edges) - 1), len(q), len(kv)
+    busy, count, (tile_step, tile_rank, i, j) = _attended(plan, edges[shape[0]])
     step, rank = np.full((2, *shape), -1, np.int32)
-    slices = sides.q.slice[a], sides.kv.slice[b]
-    first, last = (np.searchsorted(edges, heads)[slices] for heads in _heads(plan))
+    slices = sides.q.slice[i], sides.kv.slice[j]
+    first, end = (np.searchsorted(edges, heads)[slices] for heads in _shared_heads(plan))
     for head in range(shape[0]):
-        tile = np.flatnonzero((first <= head) & (head < last))
-        place = head, sides.q.chunk[a[tile]], sides.kv.chunk[b[tile]]
-        step[place], rank[place] = at[tile], who[tile]
-    held = [np.flatnonzero(sizes(chunks)) for chunks in (q, kv)]
-    every = np.ix_(np.arange(len(step)), *held)  # without empty pieces, which would be blank rows
+        tile = np.flatnonzero((first <= head) & (head < end))
+        cell = head, sides.q.chunk[i[tile]], sides.kv.chunk[j[tile]]
+        step[cell], rank[cell] = tile_step[tile], tile_rank[tile]
+    # Empty pieces would be blank rows.
+    non_empty = [np.flatnonzero(sizes(chunks)) for chunks in (q, kv)]
+    cells = np.ix_(np.arange(len(step)), *non_empty)
     q, kv = (tuple(filter(_size, chunks)) for chunks in (q, kv))
     sent = messages(plan)
     return TileFacts(
@@ -114,23 +114,23 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
         plan.ranks,
         len(plan.steps),
         tuple(f"{a}" if b == a + 1 else f"{a}-{b - 1}" for a, b in pairwise(edges)),
-        step[every],
-        rank[every],
-        tiles(plan).areas[np.ix_(*held)],
+        step[cells],
+        rank[cells],
+        tiles(plan).areas[np.ix_(*non_empty)],
         _shares(plan, q, kv),
         (tuple(map(_name, q)), tuple(map(_name, kv))),
         busy,
-        total,
+        count,
         sent,
-        _step_words(sent, len(plan.steps)),
+        _describe_steps(sent, len(plan.steps)),
     )
 
 
 def _attended(
     plan: Plan, heads: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], tuple[Columns, ...]]:
-    """Returns busy ranks [steps, ranks], live tiles per step, and the columns step, rank, query
-    block and key block of the live tiles of the first heads."""
+    """Returns busy ranks [steps, ranks], the number of live tiles per step, and (step, rank, query
+    block, key block) columns of the live tiles of the first heads."""
     busy = np.zeros((len(plan.steps), plan.ranks), np.bool_)
     count = np.zeros(len(plan.steps), np.int64)
     parts = [np.zeros((4, 0), np.int32)]
@@ -140,9 +140,9 @@ def _attended(
         busy_rows = live.any(axis=(1, 2))
         busy[number, attend.rank[busy_rows]] = True
         count[number] += np.count_nonzero(live)
-        drawn = np.flatnonzero(((first[attend.q] < heads) & (attend.q >= 0)).any(axis=1))
-        rows, i, j = np.nonzero(live[drawn])
-        rows = drawn[rows]
+        selected = np.flatnonzero(((first[attend.q] < heads) & (attend.q >= 0)).any(axis=1))
+        rows, i, j = np.nonzero(live[selected])
+        rows = selected[rows]
         columns = np.empty((4, len(rows)), np.int32)
         columns[0], columns[1] = number, attend.rank[rows]
         columns[2], columns[3] = attend.q[rows, i], attend.kv[rows, j]
@@ -153,12 +153,12 @@ def _attended(
 def _head_edges(plan: Plan) -> list[int]:
     """Returns the query heads at which a slice of either side begins or ends."""
     sides, group = plan.partition, plan.workload.group
-    ends = {e for s in sides.q.slices for e in (s.start, s.stop)}
-    return sorted(ends | {e * group for s in sides.kv.slices for e in (s.start, s.stop)})
+    edges = {edge for s in sides.q.slices for edge in (s.start, s.stop)}
+    return sorted(edges | {edge * group for s in sides.kv.slices for edge in (s.start, s.stop)})
 
 
-def _heads(plan: Plan) -> tuple[NDArray[np.int64], ...]:
-    """Returns the first query head that slices (q, kv) share, and the one after the last."""
+def _shared_heads(plan: Plan) -> tuple[NDArray[np.int64], ...]:
+    """Returns the range of query heads that slices share: first and end, both [q, kv slices]."""
     sides, group = plan.partition, plan.workload.group
     q_heads = np.array([(s.start, s.stop) for s in sides.q.slices])
     kv_heads = np.array([(s.start, s.stop) for s in sides.kv.slices]) * group
@@ -169,7 +169,7 @@ def _heads(plan: Plan) -> tuple[NDArray[np.int64], ...]:
 
 
 def _shares(plan: Plan, q: tuple[Ranges, ...], kv: tuple[Ranges, ...]) -> NDArray[np.float64]:
-    """Returns the exact share of allowed pairs of every pixel: [q pixels, kv pixels]."""
+    """Returns the exact share of allowed pairs in every pixel: [q pixels, kv pixels]."""
     offset = plan.workload.offset
     rows = [shift(p, offset) for p in _pieces(q)]
     columns = _pieces(kv)
@@ -181,17 +181,20 @@ def _shares(plan: Plan, q: tuple[Ranges, ...], kv: tuple[Ranges, ...]) -> NDArra
 def _pieces(chunks: tuple[Ranges, ...]) -> list[Ranges]:
     """Cuts each chunk along its tokens into one part per pixel."""
     shortest = min((_size(c) for c in chunks if _size(c)), default=1)
-    parts = max(1, min(FINEST, PIXELS // max(1, len(chunks)), shortest))
-    return [piece for chunk in chunks for piece in _parts(chunk, parts)]
+    parts = max(1, min(MOST_PIXELS, PIXELS // max(1, len(chunks)), shortest))
+    return [piece for chunk in chunks for piece in _cut(chunk, parts)]
 
 
-def _parts(chunk: Ranges, parts: int) -> list[Ranges]:
-    """Cuts consecutive ranges at tokens, and each of several interleaved ranges by itself."""
+def _cut(chunk: Ranges, parts: int) -> list[Ranges]:
+    """Cuts a chunk along its tokens; cuts each range separately if they are interleaved."""
     if len(chunk) == 1 or any(a[-1] >= b[0] for a, b in pairwise(chunk)):
         return split(chunk, parts)
-    ends = np.cumsum([0, *map(len, chunk[:-1])]).tolist()
+    starts = np.cumsum([0, *map(len, chunk[:-1])]).tolist()
     return [
-        tuple(r[max(0, c.start - e) : max(0, c.stop - e)] for r, e in zip(chunk, ends, strict=True))
+        tuple(
+            positions[max(0, c.start - start) : max(0, c.stop - start)]
+            for positions, start in zip(chunk, starts, strict=True)
+        )
         for c in cut(_size(chunk), parts)
     ]
 
@@ -201,20 +204,20 @@ def _size(positions: Ranges) -> int:
 
 
 def _name(positions: Ranges) -> str:
-    """Returns the tokens of a piece as text: 0-255; 3, 11, 19 ... 251."""
+    """Returns the tokens of a piece as text, such as 0-255 or 3, 11 ... 251."""
     if len(positions) != 1:
         return f"{_size(positions)} tokens starting at {min((p[0] for p in positions), default=0)}"
-    (one,) = positions
-    if one.step == 1 or len(one) == 1:
-        return numbers(one) if len(one) == 1 else f"{one[0]}-{one[-1]}"
-    return f"{one[0]}, {one[1]} ... {one[-1]}"
+    (tokens,) = positions
+    if tokens.step == 1 or len(tokens) == 1:
+        return numbers(tokens) if len(tokens) == 1 else f"{tokens[0]}-{tokens[-1]}"
+    return f"{tokens[0]}, {tokens[1]} ... {tokens[-1]}"
 
 
 # ---- messages
 
 
 class Message(NamedTuple):
-    """One message of a step; its name lists tensors and blocks: KV,DKV 0-3+7."""
+    """A message of a step."""
 
     step: int
     src: int
@@ -225,27 +228,27 @@ class Message(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Returns its tensors, and its blocks with runs shortened."""
+        """Returns the tensors and blocks as text: KV,DKV 0-3+7."""
         return f"{','.join(self.tensors)} {numbers(self.blocks)}"
 
 
 def messages(plan: Plan) -> list[Message]:
     """Returns all messages of a plan, in order."""
-    every = list[Message]()
+    sent = list[Message]()
     for number, move in plan.moves():
-        ends = move.src.tolist(), move.dst.tolist(), message_bytes(plan, number, move).tolist()
-        for src, dst, sent, blocks in zip(*ends, move.blocks, strict=True):
-            every.append(Message(number, src, dst, sent, move.tensors, blocks[blocks >= 0]))
-    return every
+        columns = move.src.tolist(), move.dst.tolist(), message_bytes(plan, number, move).tolist()
+        for src, dst, sent_bytes, blocks in zip(*columns, move.blocks, strict=True):
+            sent.append(Message(number, src, dst, sent_bytes, move.tensors, blocks[blocks >= 0]))
+    return sent
 
 
-def _step_words(messages: list[Message], steps: int) -> list[str]:
+def _describe_steps(messages: list[Message], steps: int) -> list[str]:
     """Describes the messages of each step: "KV: 7 transfers, 3.5 GiB"."""
     words = dict.fromkeys(range(steps), "no transfers")
-    for step, here in groupby(messages, attrgetter("step")):
-        sent = list(here)
+    for step, group in groupby(messages, attrgetter("step")):
+        sent = list(group)
         names = sorted({tensor for message in sent for tensor in message.tensors})
-        ways = len({(message.src, message.dst) for message in sent})
-        transfers, total = counted(ways, "transfer"), size(sum(m.bytes for m in sent))
+        pairs = len({(message.src, message.dst) for message in sent})
+        transfers, total = counted(pairs, "transfer"), size(sum(m.bytes for m in sent))
         words[step] = f"{', '.join(names)}: {transfers}, {total}"
     return list(words.values())

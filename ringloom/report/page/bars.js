@@ -1,6 +1,6 @@
-// Fills bars without outline as rectangles: Bokeh fills a path for each, which takes far longer.
-// A bar thinner than a pixel fills the pixel: otherwise the background shows through many in a row.
-// If this version of Bokeh paints bars differently, its own code is used.
+// Fills bars without outline as rectangles, which is far faster than Bokeh's path for each bar. A
+// bar thinner than a pixel fills the pixel, because the background would show through many such
+// bars. Other versions of Bokeh keep their own code.
 function ringloomBars() {
   const bars = Bokeh.Models.get("HBar").prototype.default_view.prototype, painted = bars._paint
   if (!painted || bars.plain) return

@@ -1,4 +1,4 @@
-// The controls of the page: its steps, the zoom of all timelines, and downloads.
+// Connects the controls of the page: steps, zoom of all timelines, downloads.
 (function begin() {
   const doc = window.Bokeh && Bokeh.documents[0]
   if (!doc) { setTimeout(begin, 20); return }
@@ -10,7 +10,7 @@
   downloads()
   document.documentElement.dataset.ready = "yes"
 
-  // Each picture as SVG, and its numbers as CSV.
+  // Adds buttons that save each picture as SVG and its numbers as CSV.
   function downloads() {
     for (const view of Bokeh.index) {
       const place = view.el.closest("figure")
@@ -40,7 +40,7 @@
       return lines.join("\n") + "\n"
     }
     const names = Object.keys(data), quoted = (word) => `"${String(word).replaceAll('"', '""')}"`
-    const sources = new Set(view.model.renderers.map((one) => one.data_source)) // memory: one a line
+    const sources = new Set(view.model.renderers.map((one) => one.data_source)) // memory: one per line
     const tables = [...sources].map((one) => one.data).filter((one) => String(Object.keys(one)) === String(names))
     const lines = tables.flatMap((table) => [...table[names[0]]].map((_, i) => names.map((name) => {
       const value = table[name][i]

@@ -1,4 +1,4 @@
-// Downloads a text as a file whose type follows from its name.
+// Downloads a text as a file; its name determines the type.
 function ringloomSave(name, text) {
   const types = {svg: "image/svg+xml", csv: "text/csv", json: "application/json"}
   const link = document.createElement("a")

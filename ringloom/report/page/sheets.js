@@ -1,5 +1,5 @@
-// Bokeh rewrites its style sheets at each painting; unchanged sheets are left alone, because
-// otherwise the browser computes all styles again.
+// Keeps unchanged style sheets: Bokeh rewrites all of them whenever it paints, after which the
+// browser computes all styles again.
 function ringloomSheets() {
   const sheet = new (Bokeh.Models.get("InlineStyleSheet"))({css: ""}).underlying()
   const sheets = Object.getPrototypeOf(sheet), update = sheets._update

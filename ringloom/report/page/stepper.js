@@ -1,5 +1,5 @@
-// Draws one step: state {leg, step, cut}, facts a column per table with an entry per leg.
-// Facts and state that change together are drawn once; Bokeh repaints only what changed.
+// Draws one step. `state` has leg (a pass of a schedule), step and cut (a slice of heads); `facts`
+// has a column per table, with an entry per leg. If both change together, draws once.
 if (!state.drawing) {
   state.drawing = true
   Promise.resolve().then(() => { state.drawing = false; draw() })
@@ -20,11 +20,11 @@ function draw() {
   labels.data = numbers()
   fillPlaces()
   const ways = arrows(), crowded = ways.src.length > 512
-  // Thin lines if there are many: thicker ones and heads cover each other and take longer.
+  // Many arrows are thin lines without heads: otherwise they cover each other and take longer.
   messages.data = {...ways, width: ways.src.map(() => (crowded ? 1 : 2))}
   heads.data = crowded ? {x0: [], y0: [], x1: [], y1: []} : ways
 
-  // A pixel holds the rank that computes it now; values off that scale are masked, coming or done.
+  // Sets each pixel to the rank that computes it in this step, or to masked, coming or done.
   function paintTiles() {
     const image = table("image"), [masked, coming, done] = [-1, ranks, NaN]
     const {image: [shown], dw: [width], dh: [height]} = pixels.data
@@ -39,13 +39,13 @@ function draw() {
         image[pixel] = value
       }
     }
-    // Skips the check for equality: Bokeh would compare the array with itself.
+    // The array is reused, so Bokeh's check for equality would find no change.
     const data = {image: [image], x: [0], y: [0], dw: [columns], dh: [rows]}
     if (!same) pixels.setv({data}, {check_eq: false})
   }
 
-  // A number on each tile that is computed now, if there is room: at the middle of its live part,
-  // and small if only half of a small tile is live.
+  // Places the rank on each tile of this step, if there is room: at the middle of the live part, and
+  // smaller on a small tile that is partly masked.
   function numbers() {
     const named = {x: [], y: [], text: [], ink: [], size: []}
     const many = Math.max(rows, columns), roomy = many <= 20
@@ -75,7 +75,7 @@ function draw() {
     }
   }
 
-  // An arrow per pair of ranks, shifted to its right so that both directions show.
+  // Returns an arrow per pair of ranks, shifted to the right so that both directions are visible.
   function arrows() {
     const ways = {x0: [], y0: [], x1: [], y1: [], src: [], dst: [], parts: []}, known = new Map()
     const when = table("at"), src = table("src"), dst = table("dst")

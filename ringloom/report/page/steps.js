@@ -1,11 +1,11 @@
-// The controls for schedule, heads and step write to the model `state`, which draws. With `named`,
-// the URL ends in #schedule/step.
+// Connects the controls of schedule, heads and step to the model `state`, which draws the step.
+// With `named`, the URL ends in #schedule/step.
 function ringloomSteps(doc, named) {
   const state = doc.get_model_by_name("state"), facts = doc.get_model_by_name("facts")
   if (!state) return
   const find = (id) => document.getElementById(id)
   const [leg, cut, slider, said, play] = ["leg", "cut", "step", "said", "play"].map(find)
-  let playing = 0, moved = false // by the reader
+  let playing = 0, moved = false // true once the reader has selected a step
   function show(fromAddress) {
     const steps = Number(slider.max), step = Math.min(Number(slider.value), steps)
     state.data = {leg: [Number(leg.value)], step: [step - 1], cut: [Number(cut.value)]}
@@ -31,7 +31,7 @@ function ringloomSteps(doc, named) {
     else if (!moved) slider.value = firstWork()
     show(at === 0)
   }
-  // The first step in which a rank computes: some schedules begin by exchanging blocks.
+  // Returns the first step in which a rank computes: some schedules exchange blocks first.
   function firstWork() {
     const ranks = facts.data.size[leg.value][5]
     return 1 + Math.floor(Math.max(0, facts.data.busy[leg.value].indexOf(1)) / ranks)

@@ -1,4 +1,4 @@
-// Gives pictures the colours of the page: light or dark as the reader prefers, light in print.
+// Sets the colours of pictures: light or dark as the reader prefers, light in print.
 function ringloomPaint(doc, dark) {
   const paper = dark ? "#14181d" : "#ffffff", ink = dark ? "#e8ebee" : "#1b1f24"
   const faint = dark ? "#39424d" : "#d5dae0"
@@ -22,7 +22,7 @@ function ringloomPaint(doc, dark) {
       case "Grid": model.setv({grid_line_color: faint}); break
       case "LinearColorMapper":
         if (model.name === "ranks") model.setv({low_color: paper, high_color: coming, nan_color: done})
-        // Larger amounts differ more from the background; the smallest still differs from it.
+        // Larger amounts contrast more with the background; the smallest are still visible.
         if (model.name === "amounts") model.palette = dark ? model.tags.slice(51) : model.tags.slice(0, 205).reverse()
         break
     }

@@ -1,4 +1,4 @@
-// The tile under the pointer, with the rank and step that compute it.
+// Describes the tile under the pointer, with the rank and step that compute it.
 const leg = Math.min(state.data.leg[0], facts.data.size.length - 1)
 const table = (name) => facts.data[name][leg]
 const [cuts, rows, columns] = table("size")

@@ -1,4 +1,4 @@
-// The bytes that the ranks of the row send to those of the column.
+// Describes the bytes that the ranks of the row send to the ranks of the column.
 const cell = cells.data.cell[0]
 const [from, to] = [special_vars.y, special_vars.x].map((at) => {
   const first = cell * Math.floor((at + 0.5) / cell)

@@ -1,4 +1,4 @@
-// The messages of the arrow under the pointer: tensors, blocks, bytes.
+// Describes the messages of the arrow under the pointer: tensors, blocks, bytes.
 const leg = Math.min(state.data.leg[0], facts.data.size.length - 1)
 const table = (name) => facts.data[name][leg]
 const parts = messages.data.parts[special_vars.index]

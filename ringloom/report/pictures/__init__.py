@@ -1,1 +1,1 @@
-"""Pictures of facts as bokeh figures, which `show` redraws."""
+"""Pictures as Bokeh figures, which `show` redraws."""

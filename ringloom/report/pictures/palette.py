@@ -1,8 +1,8 @@
-"""Colours that colour-blind readers can tell apart, in light and in dark; words repeat them.
+"""Colours that colour-blind readers can tell apart, on light and dark pages; labels repeat them.
 
-Streams, schedules and up to eight ranks: Okabe and Ito, "Color Universal Design", with two other
-colours for the two that are hard to see on white or black. More ranks, and amounts: cividis
-(Nuñez, Anderton, Renslow 2018), which looks the same to nearly everyone.
+Streams, schedules and up to eight ranks have the colours of Okabe and Ito, "Color Universal Design",
+except for two that are hard to see on white or black. More ranks, and amounts, have cividis (Nuñez,
+Anderton, Renslow 2018), which looks the same to nearly everyone.
 """
 
 from ringloom.simulator.pictures import COMPUTE, MERGE, SEND, WAIT
@@ -12,9 +12,9 @@ OKABE_ITO = (
     *("#56B4E9", "#D55E00", "#6E28C8", "#6E2800"),
 )
 STREAM_COLOURS = {"compute": COMPUTE, "merge": MERGE, "send": SEND, "wait": WAIT}
-# Lengths in pixels, drawn and left out in turn.
+# Lengths of dashes and gaps, in pixels.
 DASHES: list[list[int]] = [[], [6], [2, 4, 6, 4], [2, 4], [6, 4, 2, 4]]
-# The light theme; `page/theme.js` replaces these if the reader prefers dark.
+# The light theme; `page/theme.js` replaces these colours if the reader prefers dark.
 PAPER, INK, COMING, DONE, IDLE = "#ffffff", "#1b1f24", "#dbe1e7", "#b4bcc5", "#ccd3da"
 
 
@@ -27,7 +27,7 @@ def rank_colours(ranks: int) -> list[str]:
 
 
 def amount_colours(count: int) -> list[str]:
-    """Returns `count` colours from little to much."""
+    """Returns `count` colours, for small to large amounts."""
     from bokeh.palettes import Cividis256, interp_palette
 
     return list(interp_palette(Cividis256, count))

@@ -1,4 +1,4 @@
-"""The timeline picture: a lane of compute and a lane of links per rank."""
+"""The timeline picture: per rank, a lane of compute and a lane of transfers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,14 +16,14 @@ from ringloom.simulator.timeline import STREAMS, Span
 
 TIP = """
 <div style="max-width:20rem;color:#111"><b>rank @rank</b> @name<br>
-from @since{custom} on, takes @takes{custom}<br>step @step</div>
+starts at @since{custom}, takes @takes{custom}<br>step @step</div>
 """
 MOMENT = "return `${Number(value.toPrecision(6))} ms`"
 COLUMNS = ("lane", "left", "right", "height", "since", "takes", "stream", "rank", "step")
 PALETTE = [STREAM_COLOURS.get(stream, SEND) for stream in STREAMS]
-HATCHES = "/", "\\"  # of predicted merges, of measured bars
-BAR = 0.86  # of a lane's height
-LABELLED = 16  # most rank numbers along the axis
+HATCHES = "/", "\\"  # of predicted merges, and of measured bars
+BAR = 0.86  # height of a bar, relative to its lane
+MOST_LABELS = 16  # ranks named along the axis
 
 
 class TimelinePicture:
@@ -31,12 +31,12 @@ class TimelinePicture:
 
     def __init__(self, name: str, axis: models.Range1d) -> None:
         self.source = models.ColumnDataSource(data={}, name=f"{name}-bars")
-        # One source per pattern: a thousand bars with a pattern column take a browser a second.
+        # One source per pattern: drawing a thousand bars with a pattern column takes a second.
         self.hatched = [models.ColumnDataSource(data={}) for _ in HATCHES]
         self.figure = time_frame(name, x_range=axis, output_backend="canvas")
-        place = {"y": "lane", "left": "left", "right": "right", "height": "height"}
+        edges = {"y": "lane", "left": "left", "right": "right", "height": "height"}
         bars = self.figure.hbar(
-            **place,
+            **edges,
             fill_color={
                 "field": "stream",
                 "transform": models.LinearColorMapper(
@@ -44,7 +44,7 @@ class TimelinePicture:
                 ),
             },
             line_color=None,
-            # Constants, never shown: otherwise the browser looks up a colour for every bar.
+            # Never shown; without these constants the browser computes more colours for every bar.
             selection_color=SEND,
             nonselection_color=SEND,
             muted_color=SEND,
@@ -52,7 +52,7 @@ class TimelinePicture:
         )
         for pattern, source in zip(HATCHES, self.hatched, strict=True):
             self.figure.hbar(
-                **place,
+                **edges,
                 fill_color=None,
                 line_color=None,
                 hatch_pattern=pattern,
@@ -63,10 +63,10 @@ class TimelinePicture:
                 source=source,
             )
         self.idle = models.ColumnDataSource(data={}, name=f"{name}-idle")
-        shade = self.figure.hbar(
-            **place, fill_color=IDLE, line_color=None, level="underlay", source=self.idle
+        shading = self.figure.hbar(
+            **edges, fill_color=IDLE, line_color=None, level="underlay", source=self.idle
         )
-        shade.glyph.name = "idle"
+        shading.glyph.name = "idle"
         moment = models.CustomJSHover(code=MOMENT)
         hover = models.HoverTool(renderers=[bars], tooltips=TIP, attachment="vertical")
         hover.formatters = {"@since": moment, "@takes": moment}
@@ -84,35 +84,34 @@ class TimelinePicture:
         scale: float = 1.0,
         makespan: float | None = None,
     ) -> figure:
-        """Draw the bars of the `shown` ranks, and below them those of a recorded run.
+        """Draws the bars of the `shown` ranks, and below them those of a recorded run.
 
-        Compute lanes are shaded up to the `makespan` [s], by default the end of the last bar: what
-        no bar covers is idle. A run may be drawn at another `scale`; its tooltips keep its own
-        times.
+        Idle time is shaded up to the `makespan` [s], by default the end of the last bar. `scale`
+        multiplies the times of a run, but not those in its tooltips.
         """
         lanes = 2 if run is None else 4
-        until = max((bar.end for bar in bars), default=0.0) if makespan is None else makespan
-        ends = [(0, until)] * bool(bars)
+        last = max((bar.end for bar in bars), default=0.0) if makespan is None else makespan
+        ends = [(0, last)] * bool(bars)
         ends += [(2, run.makespan * scale)] if run is not None else []
-        self.idle.data = _shades(len(shown), lanes, ends)
+        self.idle.data = _shading(len(shown), lanes, ends)
         rows = np.array(shown)
-        parts, names = [_columns(bars, rows, 0, lanes)], [f"predicted: {bar.name}" for bar in bars]
+        parts = [_columns(bars, rows, 0, lanes)]
+        names = [f"predicted: {bar.name}" for bar in bars]
         if run is not None:
-            kept = {*shown}
-            own = [bar for bar in run.bars if bar.rank in kept]
-            parts.append(_columns(own, rows, 2, lanes, scale))
-            names += [f"measured: {bar.name}" for bar in own]
+            run_bars = [bar for bar in run.bars if bar.rank in {*shown}]
+            parts.append(_columns(run_bars, rows, 2, lanes, scale))
+            names += [f"measured: {bar.name}" for bar in run_bars]
         data = {key: np.concatenate([part[key] for part in parts]) for key in COLUMNS}
         self.source.data = data | {"name": names}
         merges = data["stream"] == STREAMS.index("merge")
         measured = np.arange(len(merges)) >= len(bars)
-        for source, rows_of in zip(self.hatched, (merges & ~measured, measured), strict=True):
-            source.data = {key: data[key][rows_of] for key in COLUMNS[:4]}
-        count = len(rows)
+        for source, selected in zip(self.hatched, (merges & ~measured, measured), strict=True):
+            source.data = {key: data[key][selected] for key in COLUMNS[:4]}
+        count = len(shown)
         self.figure.y_range.start, self.figure.y_range.end = count, 0
         self.figure.height = 84 + max(60, min(1600, count * lanes * (9 if count <= 16 else 6)))
-        spacing = -(-count // LABELLED)
-        # Changes the ticker: for a new model the server would search the document.
+        spacing = -(-count // MOST_LABELS)
+        # The ticker is updated and not replaced: the server would search the document for a new one.
         self.ticks.ticks = [row + 0.5 for row in range(0, count, spacing)]
         labels = {row + 0.5: str(rank) for row, rank in enumerate(shown)}
         self.figure.yaxis.major_label_overrides = labels
@@ -120,27 +119,27 @@ class TimelinePicture:
         return self.figure
 
 
-def _shades(ranks: int, lanes: int, ends: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """Returns a bar from 0 to each end [s] on its lane of every rank."""
-    places = [(row + (lane + 0.5) / lanes, end) for lane, end in ends for row in range(ranks)]
+def _shading(ranks: int, lanes: int, ends: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """Returns columns of bars from 0 to an end [s], for each (lane, end) and rank."""
+    bars = [(row + (lane + 0.5) / lanes, end) for lane, end in ends for row in range(ranks)]
     return {
-        "lane": [place for place, _ in places],
-        "left": [0.0] * len(places),
-        "right": [1e3 * end for _, end in places],
-        "height": [BAR / lanes] * len(places),
+        "lane": [lane for lane, _ in bars],
+        "left": [0.0] * len(bars),
+        "right": [1e3 * end for _, end in bars],
+        "height": [BAR / lanes] * len(bars),
     }
 
 
 def _columns(
-    bars: Sequence[Span], rows: NDArray[np.int_], first: int, lanes: int, scale: float = 1.0
+    bars: Sequence[Span], ranks: NDArray[np.int_], first: int, lanes: int, scale: float = 1.0
 ) -> dict[str, Any]:
-    """Puts attention, merges and waits on lane `first` of each rank, sends on the next lane."""
+    """Returns columns of bars: attention, merges and waits in lane `first`, sends in the next."""
     rank, step = (np.array([getattr(bar, n) for bar in bars], np.int32) for n in ("rank", "step"))
     start, end = (np.array([getattr(bar, n) for bar in bars], float) for n in ("start", "end"))
     stream = np.array([STREAMS.index(bar.stream) for bar in bars], np.int8)
     link, wait = (stream == STREAMS.index(name) for name in ("send", "wait"))
     return {
-        "lane": np.searchsorted(rows, rank) + (first + link + 0.5) / lanes,
+        "lane": np.searchsorted(ranks, rank) + (first + link + 0.5) / lanes,
         "left": start * 1e3 * scale,
         "right": end * 1e3 * scale,
         "since": start * 1e3,

@@ -36,7 +36,7 @@ def sent_by_tensor(schedule: str, pass_: Pass, ranks: int) -> dict[str, float]:
     """
     work = Workload(seq=64 * ranks, heads=4, head_dim=128, mask=Full())
     loop = plan(schedule, work, ranks, pass_=pass_, passes=NO_PASSES)
-    return {name: float(every) for name, (every, _) in sent_blocks(loop).items()}
+    return {name: float(sent) for name, (sent, _) in sent_blocks(loop).items()}
 
 
 def per_round_trip(schedule: str, pass_: Pass, ranks: int) -> tuple[float, float]:
@@ -139,6 +139,7 @@ def speedup(ranks: int, seq: int) -> float:
     Megatron's GPUs share the port of their node; a ring uses the whole port, for one hop.
     """
     base = hardware("a100-pcie")
-    shared, whole = (base.changed({"inter.bandwidth": PORT / n}) for n in (base.ranks_per_node, 1))
-    megatron = Setting(LLAMA_7B, shared, ranks, seq, "megatron-v3")
-    return iteration(megatron) / iteration(Setting(LLAMA_7B, whole, ranks, seq, "burst"))
+    whole_port = base.changed({"inter.bandwidth": PORT})
+    shared_port = base.changed({"inter.bandwidth": PORT / base.ranks_per_node})
+    megatron = Setting(LLAMA_7B, shared_port, ranks, seq, "megatron-v3")
+    return iteration(megatron) / iteration(Setting(LLAMA_7B, whole_port, ranks, seq, "burst"))

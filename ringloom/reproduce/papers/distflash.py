@@ -157,7 +157,7 @@ def volume(name: str, pass_: Pass) -> float:
     """Returns the vectors that a rank of 8 sends on average, in nd (P - 1)/P."""
     ranks = 8
     blocks = sent_blocks(_trimmed_plan(name, ranks, pass_, 64)).items()
-    vectors = sum(every * len(TENSORS[tensor].vectors) for tensor, (every, _) in blocks)
+    vectors = sum(sent * len(TENSORS[tensor].vectors) for tensor, (sent, _) in blocks)
     return float(vectors / (ranks - 1))
 
 
