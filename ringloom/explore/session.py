@@ -1,9 +1,10 @@
 """An open page: controls that redraw the pictures, and a URL that restores them.
 
-Results include the entries that they belong to (`shown`); the page compares these with its controls,
-and dims results of other entries.
+Results include the entries that they belong to (`shown`); the page compares these with its
+controls, and dims results of other entries.
 
-An answer has stages, and ends when an entry changes; of several fast changes only the last is drawn.
+An answer has stages, and ends when an entry changes; of several fast changes, only the last is
+answered.
 """
 
 import json
@@ -77,7 +78,7 @@ class Session:
         return self.table.fill() if first == choices else self._answer(choices, texts)
 
     def _draw(self, choices: Choices) -> None:
-        """Draws everything except the rows of other schedules; raises PlanError as planning does."""
+        """Draws all but the rows of other schedules; raises PlanError as planning does."""
         for _ in self._draw_in_stages(choices, choices.texts()):
             pass
 

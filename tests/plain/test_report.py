@@ -79,7 +79,10 @@ def test_pixels_count_the_pairs_that_the_mask_allows(data: st.DataObject) -> Non
     work = rl.Workload(seq=seq, heads=2, head_dim=8, mask=data.draw(masks(seq, seq)))
     plan = rl.plan(data.draw(st.sampled_from(["ring", "striped", "zigzag"])), work, 3)
     facts, sides = tile_facts("", plan), (plan.partition.q, plan.partition.kv)
-    (tall, wide), (qs, kvs) = facts.pixels_per_piece, ([c for c in s.chunks if any(c)] for s in sides)
+    (tall, wide), (qs, kvs) = (
+        facts.pixels_per_piece,
+        ([c for c in s.chunks if any(c)] for s in sides),
+    )
     for i, q in enumerate(qs):
         for j, kv in enumerate(kvs):
             rows, cols = (np.concatenate([[*r] for r in c]).astype(int) for c in (q, kv))

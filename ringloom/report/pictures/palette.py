@@ -1,8 +1,8 @@
 """Colours that colour-blind readers can tell apart, on light and dark pages; labels repeat them.
 
-Streams, schedules and up to eight ranks have the colours of Okabe and Ito, "Color Universal Design",
-except for two that are hard to see on white or black. More ranks, and amounts, have cividis (Nuñez,
-Anderton, Renslow 2018), which looks the same to nearly everyone.
+Streams, schedules and up to eight ranks have the colours of Okabe and Ito ("Color Universal
+Design"), except for two that are hard to see on white or black. More ranks, and amounts, have
+cividis (Nuñez, Anderton, Renslow 2018), which looks the same to nearly everyone.
 """
 
 from ringloom.simulator.pictures import COMPUTE, MERGE, SEND, WAIT

@@ -18,10 +18,10 @@ from ringloom.report import asset
 from ringloom.report.facts.tiles import TileFacts
 from ringloom.report.pictures.frames import (
     LABEL,
+    add_tooltip,
     draw_cells,
     fixed_width,
     frame,
-    add_tooltip,
     use_integer_axes,
 )
 from ringloom.report.pictures.palette import COMING, DONE, PAPER, rank_colours

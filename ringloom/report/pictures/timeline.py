@@ -111,7 +111,7 @@ class TimelinePicture:
         self.figure.y_range.start, self.figure.y_range.end = count, 0
         self.figure.height = 84 + max(60, min(1600, count * lanes * (9 if count <= 16 else 6)))
         spacing = -(-count // MOST_LABELS)
-        # The ticker is updated and not replaced: the server would search the document for a new one.
+        # Updates the ticker: for a new one the server would search the document.
         self.ticks.ticks = [row + 0.5 for row in range(0, count, spacing)]
         labels = {row + 0.5: str(rank) for row, rank in enumerate(shown)}
         self.figure.yaxis.major_label_overrides = labels

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ringloom.report import asset
 from ringloom.report.pictures.frames import (
+    add_tooltip,
     byte_ticks,
     draw_cells,
     frame,
-    add_tooltip,
     time_frame,
     use_integer_axes,
 )
