@@ -169,7 +169,7 @@ def test_the_page_begins_with_the_scenario_of_the_command(
 def test_what_is_like_a_wrong_entry_is_not_told_too() -> None:
     with pytest.raises(ChoiceError) as refused:
         from_query({"heads": "x", "head_dim": "1.5"})
-    assert [*refused.value.at] == ["heads", "head_dim"]
+    assert [*refused.value.messages] == ["heads", "head_dim"]
 
 
 def test_values_are_as_wide_as_keys_where_nothing_else_is_said(

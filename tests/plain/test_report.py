@@ -393,4 +393,4 @@ def test_a_page_of_nothing_and_a_page_of_many_ranks_are_pages_too() -> None:
     assert 'class="badge"' not in alone  # of one
     assert 'class="badge">tied<' in page(compare(WORK, 4, HARDWARE, ["zigzag", "burst"]))
     html = page(compare(WORK, 100, HARDWARE, ["balanced"]))
-    assert "The busiest, the least busy, the median and the first rank of" in html
+    assert "the busiest, the least busy, the median and the first rank of" in html
