@@ -16,8 +16,8 @@ from stored import stored
 
 import ringloom
 
-CHOOSE = HERE / "how-to/choose.md"
-INCLUDED = {"situations": situations}  # parts of pages that are written by hand
+CHOOSE_PAGE = HERE / "how-to/choose.md"
+INCLUDED = {"situations": situations}  # generated parts of pages written by hand
 
 project = "ringloom"
 author = "the ringloom authors"
@@ -51,9 +51,9 @@ html_theme_options = {"navigation_with_keys": True}
 
 
 def write_pages(app: Any) -> None:
-    """Writes the pages that come from code, each only if it changed.
+    """Writes the generated pages that have changed.
 
-    Raises ExtensionError if the page on choosing recommends what `ringloom compare` does not.
+    Raises ExtensionError if choose.md recommends a schedule that `ringloom compare` does not.
     """
     folder = HERE / "generated"
     folder.mkdir(exist_ok=True)
@@ -61,9 +61,9 @@ def write_pages(app: Any) -> None:
         path, text = folder / f"{name}.md", stored(name, lines)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
-    wrong = unsupported(CHOOSE.read_text(encoding="utf-8"), stored("situations", situations))
-    if wrong:
-        raise ExtensionError(f"{CHOOSE} recommends {wrong}, which compare does not")
+    names = unsupported(CHOOSE_PAGE.read_text(encoding="utf-8"), stored("situations", situations))
+    if names:
+        raise ExtensionError(f"{CHOOSE_PAGE} recommends {names}, but `compare` does not")
 
 
 def show_outputs(app: Any, docname: str, source: list[str]) -> None:
@@ -73,13 +73,15 @@ def show_outputs(app: Any, docname: str, source: list[str]) -> None:
         source[0] = with_outputs(page)
 
 
-def read_docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: Any) -> None:
-    """Converts our docstrings, which are plain text."""
+def convert_docstring(
+    app: Any, kind: str, name: str, value: Any, options: Any, lines: list[str]
+) -> None:
+    """Converts a docstring from plain text to reStructuredText."""
     lines[:] = as_rst(lines)
 
 
 def setup(app: Any) -> None:
-    """Called by Sphinx."""
+    """Connects these functions to the events of Sphinx."""
     app.connect("builder-inited", write_pages)
     app.connect("source-read", show_outputs)
-    app.connect("autodoc-process-docstring", read_docstring)
+    app.connect("autodoc-process-docstring", convert_docstring)

@@ -7,29 +7,29 @@ A paragraph with columns or arrows is a drawing and keeps its spaces. All others
 import re
 from itertools import groupby
 
-DRAWN = re.compile(r"\S {2,}\S|-->")
+DRAWING = re.compile(r"\S {2,}\S|-->")
 DOCTEST = re.compile(r"\s*>>>")
 
 
 def as_rst(lines: list[str]) -> list[str]:
     """Returns the lines of a docstring as reStructuredText."""
-    printed = list[str]()
+    text = list[str]()
     for blank, paragraph in groupby(lines, key=lambda line: not line.strip()):
         if not blank:
-            printed += [*_paragraph(list(paragraph)), ""]
-    return printed
+            text += [*_paragraph(list(paragraph)), ""]
+    return text
 
 
 def _paragraph(lines: list[str]) -> list[str]:
     if DOCTEST.match(lines[0]):
         return lines
-    if any(DRAWN.search(line) for line in lines):
+    if any(DRAWING.search(line) for line in lines):
         return ["::", "", *(f"    {line}" for line in lines)]
     return [re.sub(r"`([^`]+)`", r"``\1``", _escaped(line)) for line in lines]
 
 
 def _escaped(line: str) -> str:
-    """Escapes stars, bars and trailing underscores outside of code."""
+    """Escapes stars, bars and trailing underscores outside code."""
     parts = line.split("`")
     parts[::2] = [re.sub(r"([*|])|(_)(?=\W|$)", r"\\\1\2", part) for part in parts[::2]]
     return "`".join(parts)

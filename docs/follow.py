@@ -1,7 +1,7 @@
 """Runs a lesson up to its exercise, for you to continue:  python -i docs/follow.py ring
 
-The names of the page are then defined; `check(answer)` says whether an answer is right. Without -i
-it runs the whole page, including the solution.
+The names of the page are then defined; `check(answer)` says whether an answer is right. Without -i,
+the whole page runs, including the solution.
 """
 
 import sys
@@ -21,25 +21,25 @@ def lessons() -> list[Path]:
 
 def parts(page: Path) -> tuple[list[Block], list[Block]]:
     """Returns the python blocks before the solution, and those of the solution."""
-    fold = page.read_text(encoding="utf-8").partition("<details>")[0].count("\n")
+    end = page.read_text(encoding="utf-8").partition("<details>")[0].count("\n")
     code = [block for block in blocks(page) if block.language == "python"]
-    return [b for b in code if b.line <= fold], [b for b in code if b.line > fold]
+    return [b for b in code if b.line <= end], [b for b in code if b.line > end]
 
 
 def follow(
-    page: Path, solved: bool, compiler: Callable[..., Any] = compile, **scope: Any
+    page: Path, with_solution: bool, compiler: Callable[..., Any] = compile, **scope: Any
 ) -> dict[str, Any]:
     """Returns the namespace of a page after its blocks, with or without the solution."""
     scope |= {"__name__": "__lesson__"}
     lesson, solution = parts(page)
-    for block in [*lesson, *solution] if solved else lesson:
+    for block in [*lesson, *solution] if with_solution else lesson:
         execute(block, page, scope, compiler)
     return scope
 
 
 if __name__ == "__main__":
-    chosen = [page for page in lessons() if sys.argv[1:] and sys.argv[1] in page.stem]
-    if len(chosen) != 1:
-        sys.exit(f"which one? {', '.join(page.stem for page in lessons())}")
-    globals().update(follow(chosen[0], solved=not sys.flags.interactive))
-    print(f"{chosen[0].stem}: every block ran")
+    pages = [page for page in lessons() if sys.argv[1:] and sys.argv[1] in page.stem]
+    if len(pages) != 1:
+        sys.exit(f"name one lesson: {', '.join(page.stem for page in lessons())}")
+    globals().update(follow(pages[0], with_solution=not sys.flags.interactive))
+    print(f"{pages[0].stem}: every block ran")

@@ -1,14 +1,13 @@
-"""Writes the pages that are generated from code: one function per page returns its Markdown.
+"""Generates pages from code: each page has a function that returns its Markdown.
 
-They contain nothing written by hand, so they cannot be out of date. `docs/conf.py` writes them into
-docs/generated/ before every build.
+`docs/conf.py` writes the pages into docs/generated/ before every build.
 """
 
 import re
 from collections.abc import Callable
 
 import click
-import judged
+import measurements
 import model
 import questions
 import searched
@@ -51,14 +50,14 @@ def command_line() -> Lines:
 
 def option_row(option: click.Option, context: click.Context) -> tuple[str, str]:
     """Returns an option as it is typed, and its help with its default."""
-    written = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    syntax = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
     if not option.is_flag:
-        written += f" *{option.make_metavar(context).lower().replace('|', ' | ')}*"
+        syntax += f" *{option.make_metavar(context).lower().replace('|', ' | ')}*"
     default = option.get_default(context, call=False)
     meaning = option.help or ""
     if isinstance(default, str | int | float) and not isinstance(default, bool) and default != "":
         meaning += f" Default: {default}".replace(",", ", ")
-    return written, re.sub(r"(?<!\S)--[a-z-]+", r"`\g<0>`", meaning).strip()
+    return syntax, re.sub(r"(?<!\S)--[a-z-]+", r"`\g<0>`", meaning).strip()
 
 
 # ---- schedules and hardware
@@ -66,7 +65,7 @@ def option_row(option: click.Option, context: click.Context) -> tuple[str, str]:
 
 def schedules() -> Lines:
     """Lists schedules, and layouts with their names in other projects."""
-    yield from ("# Schedules and layouts", "", "What `ringloom schedules` lists:", "")
+    yield from ("# Schedules and layouts", "", "`ringloom schedules` prints this list:", "")
     rows = (
         (
             " or ".join(f"`{n}`" for n in (s.name, PLAIN_NAMES.get(s.name)) if n),
@@ -78,9 +77,12 @@ def schedules() -> Lines:
         for s in rl.SCHEDULES.values()
     )
     yield from table(("schedule", "what travels", "over which paths", "parameters", "from"), rows)
-    yield from ("Layouts have other names elsewhere, which work too: `layout=head-tail` is", "")
-    yield from ("`layout=zigzag`.", "")
-    yield from table(("in ringloom", "elsewhere"), PEER_NAMES.items())
+    yield from (
+        "Other projects have other names for these layouts. Options accept both:",
+        "`layout=head-tail` is `layout=zigzag`.",
+        "",
+    )
+    yield from table(("in ringloom", "in other projects"), PEER_NAMES.items())
 
 
 def _parameters(parameters: dict[str, int | str]) -> str:
@@ -92,7 +94,7 @@ def hardware() -> Lines:
     yield from (
         "# Hardware presets",
         "",
-        "Constants that are not calibrated are marked.",
+        "*Assumed* marks constants that were not measured on that hardware.",
         "",
     )
     marks = {True: "", False: " **(assumed)**"}
@@ -115,22 +117,21 @@ def reproduction() -> Lines:
     yield from ("# Published numbers and ours", "")
     yield from (
         "This is the output of `ringloom reproduce all`. *Equal* counts rows with the same printed",
-        "digits. *Mean* and *worst* are relative errors, or percentage points (pp).",
+        "digits. *Mean* and *worst* are errors, relative or in percentage points (pp).",
         "*Rank* is Spearman's rank correlation. *Left out* counts two kinds of rows:",
         f"{in_terminal.ARITHMETIC}, which shows that the numbers were copied correctly;",
         f"and context: {in_terminal.CONTEXT}.",
         "",
     )
-    every = [each for tables in papers.values() for each in tables]
-    yield from table(in_terminal.HEADS, map(in_terminal.agreement, every))
-    for each in every:
-        yield from (f"## {each.title}", "")
-        rows = map(_compared, each.lines)
-        yield from table(("", "published", "ours", "error", ""), rows)
-        yield from (each.note, "")
+    published = [page for tables in papers.values() for page in tables]
+    yield from table(in_terminal.HEADS, map(in_terminal.agreement, published))
+    for page in published:
+        yield from (f"## {page.title}", "")
+        yield from table(("", "published", "ours", "error", ""), map(_cells, page.lines))
+        yield from (page.note, "")
 
 
-def _compared(line: Line) -> tuple[str, ...]:
+def _cells(line: Line) -> tuple[str, ...]:
     published, ours = (in_terminal.number(v, line.digits) for v in (line.published, line.ours))
     return line.what, published, ours, in_terminal.deviation(line), in_terminal.note(line)
 
@@ -141,7 +142,7 @@ PAGES: dict[str, Callable[[], Lines]] = {
     "hardware_presets": hardware,
     "model": model.page,
     "reproduction": reproduction,
-    "validation": judged.page,
+    "validation": measurements.page,
     "support": support,
     "questions": questions.page,
     "searches": searched.page,

@@ -1,4 +1,4 @@
-"""Freezes the fit of the constants, and finds the rows that each constant was fitted to.
+"""Freezes the fit of the constants, and finds the rows to which each constant was fitted.
 
     python docs/frozen_fit.py 2026-01-31
 
@@ -26,7 +26,7 @@ def scatter() -> list[Residual]:
 
 
 def digest(path: Path = ROWS) -> str:
-    """Return the SHA-256 of a file."""
+    """Returns the SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -36,12 +36,17 @@ def freeze(date: str) -> None:
         f'{r.hardware},{r.source},{r.pass_},{r.ranks},"{r.what}",{r.error:.4f}' for r in scatter()
     ]
     RESIDUALS.write_text("\n".join(["hardware,source,pass,ranks,what,error", *lines, ""]))
-    head = "# The fit that predictions rest on; written by docs/frozen_fit.py."
-    parts = [head, f'date = "{date}"', f"rows = {len(published_rows())}", f'sha256 = "{digest()}"']
+    comment = "# The fit that predictions rest on; written by docs/frozen_fit.py."
+    parts = [
+        comment,
+        f'date = "{date}"',
+        f"rows = {len(published_rows())}",
+        f'sha256 = "{digest()}"',
+    ]
     for name in machines():
-        if fitted := fitted_constants(name):
+        if constants := fitted_constants(name):
             parts += ["", f'[constants."{name}"]']
-            parts += [f'"{key}" = {value!r}' for key, value in fitted.items()]
+            parts += [f'"{key}" = {value!r}' for key, value in constants.items()]
     FROZEN.write_text("\n".join([*parts, ""]))
 
 
@@ -61,23 +66,23 @@ class Fitted:
 
 
 def fitted(rows: Sequence[Measured]) -> list[Fitted]:
-    """Returns the constants that were fitted to rows; constants of one fit only once."""
+    """Returns the constants that were fitted to rows; each fit counts once."""
     chips = dict[tuple[str, str], list[str]]()
     for name in dict.fromkeys(row.on for row in rows):
         for key in fitted_constants(name):
             chips.setdefault((key, hardware(name).constants[key].source), []).append(name)
     return [
-        Fitted(key, tuple(names), tuple(r for r in rows if r.on in names and _rests_on(r, key)))
+        Fitted(key, tuple(names), tuple(r for r in rows if r.on in names and _depends_on(r, key)))
         for (key, _), names in chips.items()
     ]
 
 
-def _rests_on(row: Measured, key: str) -> bool:
-    """Returns True if constants were fitted to a row, and its time depends on this one."""
+def _depends_on(row: Measured, key: str) -> bool:
+    """Returns True if constants were fitted to a row, and its time depends on this constant."""
     if row.use != "fitted":
         return False
-    other = row.machine.changed({key: row.machine[key] * 1.01})
-    return simulate(row.plans, other, record=False).makespan != row.predicted.makespan
+    changed = row.machine.changed({key: row.machine[key] * 1.01})
+    return simulate(row.plans, changed, record=False).makespan != row.predicted.makespan
 
 
 if __name__ == "__main__":

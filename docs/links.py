@@ -10,7 +10,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 
 class Page(HTMLParser):
-    """Collects the links of a page, and its anchors."""
+    """The links of a page, and its anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Collect every href, src and id."""
+        """Collects links and anchors."""
         for name, value in attrs:
             if name in ("href", "src") and value is not None:
                 self.links.add(value)
@@ -35,21 +35,21 @@ def broken(site: Path) -> list[str]:
         f"{path.relative_to(site)}: {link}"
         for path, page in pages.items()
         for link in page.links
-        if not _leads_somewhere(path, link, pages)
+        if not _is_reachable(path, link, pages)
     )
 
 
-def _leads_somewhere(path: Path, link: str, pages: dict[Path, Page]) -> bool:
+def _is_reachable(path: Path, link: str, pages: dict[Path, Page]) -> bool:
     if urlsplit(link).scheme:
         return True
-    where, anchor = urldefrag(link)
-    target = (path.parent / unquote(urlsplit(where).path)).resolve() if where else path
+    address, anchor = urldefrag(link)
+    target = (path.parent / unquote(urlsplit(address).path)).resolve() if address else path
     if target in pages:
         return unquote(anchor) in pages[target].anchors
     return target.is_file()
 
 
 if __name__ == "__main__":
-    complaints = broken(Path(sys.argv[1]).resolve())
-    print("\n".join(complaints) or "no broken links")
-    sys.exit(bool(complaints))
+    lines = broken(Path(sys.argv[1]).resolve())
+    print("\n".join(lines) or "no broken links")
+    sys.exit(bool(lines))

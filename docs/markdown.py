@@ -1,4 +1,4 @@
-"""Tables in Markdown."""
+"""Writes tables in Markdown."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""Writes the page on the model of the simulator: formulas, constants, what is left out."""
+"""Writes the page on the simulator's model: formulas, constants, and what the model leaves out."""
 
 from collections.abc import Sequence
 from math import expm1
@@ -47,8 +47,8 @@ TIMES = """
 * A pass ends when the last rank ends; a backward pass follows the forward pass.
 """
 LEFT_OUT = """
-* All parts of a model except attention, and overlap with them: a gather that a compiler overlaps
-  with the previous layer is priced as if attention waited for it.
+* All parts of a model except attention, and overlap with these parts: a gather that a compiler
+  overlaps with the previous layer is priced as if attention waited for it.
 * The copies that concatenate the results of a gather or arrange the input of a reduce-scatter.
 * Waits of programs that run a plan by tables. In torch a rank that relays a copy waits for it
   before it attends in that step, even to blocks that have arrived; in JAX a step ends when all of
@@ -77,27 +77,27 @@ def page() -> Lines:
         *FORMULAS.strip().split("\n"),
         "```",
         "",
-        f"{len(TERMS)} more costs are added, each by a function in `simulator/costs/terms.py`:",
+        f"{len(TERMS)} other costs are added by functions in `simulator/costs/terms.py`:",
         "",
     )
-    yield from table(("", "when", "what"), map(_term, TERMS))
+    yield from table(("", "when", "cost"), map(_term, TERMS))
     yield from ("## Start times", "", *TIMES.strip().split("\n"), "")
     yield from _example(machine)
     yield from (
         "## Constants",
         "",
-        f"The constants of `{SHOWN}`, with sources; [another page](hardware_presets.md) lists all.",
+        f"The constants of `{SHOWN}`; [another page](hardware_presets.md) lists all presets.",
         "",
     )
     yield from table(("constant", "value", "source"), _constants(machine))
     yield from ("## What is left out", "", *LEFT_OUT.strip().split("\n"), "")
-    own, every = (100 * expm1(basis(SHOWN, p).error) for p in ("forward", "backward"))
+    forward, backward = (100 * expm1(basis(SHOWN, p).error) for p in ("forward", "backward"))
     yield from (
         "## Accuracy",
         "",
-        f"Nine of ten predictions of forward passes on H100 should be within {own:.0f}%. If a chip",
-        f"or a pass has fewer than {SOURCES} sources, the errors on all chips are used:",
-        f"{every:.0f}%. An interval is wider if a constant of the chip was not measured.",
+        f"Nine of ten predictions of forward passes on H100 should be within {forward:.0f}%. If a",
+        f"chip or a pass has fewer than {SOURCES} sources, the errors on all chips are used:",
+        f"{backward:.0f}%. An interval is wider if a constant of the chip was not measured.",
         "[Predictions against measurements](validation.md) lists every row.",
         "",
     )
@@ -105,21 +105,21 @@ def page() -> Lines:
 
 def _term(name: str) -> tuple[str, str, str]:
     event, seconds = TERMS[name]
-    said = (seconds.__doc__ or "").partition("\n")[0]
-    return f"`{name}`", EVENTS[event], said
+    summary = (seconds.__doc__ or "").partition("\n")[0]
+    return f"`{name}`", EVENTS[event], summary
 
 
 def constants(machine: Hardware) -> Sequence[str]:
     """Returns the constants on which the time of attention in one dtype may depend."""
-    kinds = [k for k in machine.constants if k.startswith("peak.")]
-    return [k for k in machine.constants if k not in kinds or k == f"peak.{DTYPE}"]
+    keys = machine.constants
+    return [k for k in keys if not k.startswith("peak.") or k == f"peak.{DTYPE}"]
 
 
 def _constants(machine: Hardware) -> Lines:
     for key in constants(machine):
-        one, unit = machine.constants[key], unit_of(key).name
-        assumed = "" if one.calibrated else " **(assumed)**"
-        yield f"`{key}`", f"{one.value:.4g} {unit}", f"{one.source}{assumed}"  # type: ignore[misc]
+        constant, unit = machine.constants[key], unit_of(key).name
+        mark = "" if constant.calibrated else " **(assumed)**"
+        yield f"`{key}`", f"{constant.value:.4g} {unit}", f"{constant.source}{mark}"  # type: ignore[misc]
 
 
 def _example(machine: Hardware) -> Lines:
@@ -127,14 +127,14 @@ def _example(machine: Hardware) -> Lines:
     result = rl.simulate(rl.plan("zigzag", WORK, 8), machine, record=True)
     assert result.timeline is not None
     rank = int(np.argmax(result.busy))
-    own = [span for span in spans(result.timeline) if span.rank == rank]
+    rank_spans = [span for span in spans(result.timeline) if span.rank == rank]
     rows = list[tuple[str, int, str]]()
     for stream in ("compute", "merge", "send"):
-        parts = [span.end - span.start for span in own if span.stream == stream]
-        rows.append((stream, len(parts), f"{1e3 * sum(parts):.2f} ms"))
+        times = [span.end - span.start for span in rank_spans if span.stream == stream]
+        rows.append((stream, len(times), f"{1e3 * sum(times):.2f} ms"))
     yield from (
         f"`zigzag` on 8 ranks, {WORK.seq // 1024}k causal tokens, forward, takes",
         f"{1e3 * result.makespan:.2f} ms. Its busiest rank sends while it computes:",
         "",
     )
-    yield from table((f"rank {rank}", "spans", "together"), rows)
+    yield from table((f"rank {rank}", "spans", "total time"), rows)

@@ -1,9 +1,9 @@
-"""Shows the output of a page's commands below them; every build runs them, in the page's order.
+"""Runs the commands of a page in order, at every build, and shows their output below them.
 
 A block also gets a picture: its first comparison or timeline, the tiles of its first plan, the
 pairs of an audit, or the first figure that it writes.
 
-Blocks that already contain their output are not changed: the tests compare it with the real output.
+Blocks that contain their output stay as they are: the tests compare it with the real output.
 Commands and Python that need a library which is not installed are skipped.
 """
 
@@ -40,16 +40,16 @@ from ringloom.sweeps.results import profiles
 from ringloom.sweeps.run import standings
 
 PICTURES = Path(__file__).parent / "generated/pictures"
-LINES, LAST = 24, 7  # of output that a page shows at most; those of them from its end
+MAX_LINES, LAST_LINES = 24, 7  # lines of output on a page, and how many come from the end
 INK = "#757575"  # readable on white and on black
-ON_ANY = {
+STYLE = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), INK),
 }
-WIDE, LONG = 80, 100  # columns of a page, and the length from which lines are broken
-NEEDS = {"audit": "torch", "check": "torch", "report": "bokeh", "sweep": "pyarrow"}
-DRAWN = (  # commands, and the function of each whose first result is drawn
+WIDTH, MAX_LENGTH = 80, 100  # columns of a page; longer lines than this are wrapped
+LIBRARIES = {"audit": "torch", "check": "torch", "report": "bokeh", "sweep": "pyarrow"}
+DRAWN_RESULTS = (  # commands, and the functions whose first result is drawn
     *(("compare", "compared"), ("report", "compared"), ("simulate", "simulate")),
     *(("plan", "plans_of"), ("emit", "plans_of"), ("audit", "audited")),
 )
@@ -57,48 +57,48 @@ DRAWN = (  # commands, and the function of each whose first result is drawn
 
 def with_outputs(page: Path) -> str:
     """Returns the Markdown of a page with the output of each block below it."""
-    outputs = {block.line: (block, printed, drawn) for block, printed, drawn in _run(page)}
+    outputs = {block.line: (block, *results) for block, *results in _run(page)}
     text, shown = page.read_text(encoding="utf-8"), ""
-    at, below = 0, ""
+    copied, pending = 0, ""
     for fence in FENCE.finditer(text):
         line = text.count("\n", 0, fence.start(2)) + 1
-        shown += text[at : fence.end()] + below
-        at, below = fence.end(), ""
+        shown += text[copied : fence.end()] + pending
+        copied, pending = fence.end(), ""
         if line not in outputs:
             continue
-        block, printed, drawn = outputs[line]
+        block, printed, image = outputs[line]
         shown += f"\n\n```text\n{printed}\n```" if printed else ""
-        below = f"\n\n{drawn}\n" if drawn else ""
-        if block.prints is None:
-            shown, below = shown + below, ""
-    return shown + below + text[at:]
+        pending = f"\n\n{image}\n" if image else ""
+        if block.output is None:
+            shown, pending = shown + pending, ""
+    return shown + pending + text[copied:]
 
 
 def _run(page: Path) -> Iterator[tuple[Block, str, str]]:
     """Yields each block of commands, its output, and its picture."""
-    scope, seen, lost = dict[str, Any](), set[str](), set[str]()
-    needed = "write_text" in page.read_text(encoding="utf-8")  # commands read what Python writes
-    folder, look = tempfile.TemporaryDirectory(), patch.dict(sheet.STYLE, ON_ANY)
-    with folder as place, contextlib.chdir(place), look:
+    scope, drawn_plans, unbound = dict[str, Any](), set[str](), set[str]()
+    writes_files = "write_text" in page.read_text(encoding="utf-8")  # for commands to read
+    folder, style = tempfile.TemporaryDirectory(), patch.dict(sheet.STYLE, STYLE)
+    with folder as path, contextlib.chdir(path), style:
         for block in blocks(page):
             if block.file:
                 Path(block.file).write_text(block.text, encoding="utf-8")
-            elif block.language == "python" and needed and not lacking(block.text, lost):
+            elif block.language == "python" and writes_files and can_run(block.text, unbound):
                 execute(block, page, scope)
             elif block.language == "console":
-                with kept() as results:
-                    silent = bool(block.shown.strip())
-                    printed = "" if silent else "\n\n".join(filter(None, _outputs(block)))
-                drawn = {str(digest(plans)) for plans in results[:1] if isinstance(plans, Plans)}
-                same = bool(drawn) and drawn <= seen  # a page shows the tiles of a plan only once
-                seen |= drawn
-                yield block, printed, "" if same else picture(page, block, results)
+                with collected_results() as results:
+                    has_output = bool(block.shown.strip())
+                    printed = "" if has_output else "\n\n".join(filter(None, _outputs(block)))
+                plans = {str(digest(plans)) for plans in results[:1] if isinstance(plans, Plans)}
+                is_repeated = bool(plans) and plans <= drawn_plans  # each plan is drawn only once
+                drawn_plans |= plans
+                yield block, printed, "" if is_repeated else picture(page, block, results)
 
 
-def lacking(code: str, lost: set[str]) -> bool:
-    """Returns True if Python needs a library that is not installed, or a name that is lost.
+def can_run(code: str, unbound: set[str]) -> bool:
+    """Returns False if Python needs a library that is not installed, or an unbound name.
 
-    The names that such a program would have bound become lost too.
+    The names that such code would have bound are then added to `unbound`.
     """
     nodes = list(ast.walk(ast.parse(code)))
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -108,59 +108,62 @@ def lacking(code: str, lost: set[str]) -> bool:
     bound = {alias.asname or alias.name for alias in aliases}
     bound |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
     bound |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-    lacks = not all(find_spec(module.partition(".")[0]) for module in modules)
-    if lacks or lost & {name.id for name in names if isinstance(name.ctx, ast.Load)} - bound:
-        lost |= bound
-        return True
-    lost -= bound
-    return False
+    installed = all(find_spec(module.partition(".")[0]) for module in modules)
+    read = {name.id for name in names if isinstance(name.ctx, ast.Load)} - bound
+    if not installed or unbound & read:
+        unbound |= bound
+        return False
+    unbound -= bound
+    return True
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[list[Any]]:
-    """Collects the results of the functions of DRAWN."""
+def collected_results() -> Iterator[list[Any]]:
+    """Collects the results of the functions in DRAWN_RESULTS."""
     results = list[Any]()
 
-    def keep(asked: Callable[..., Any], *given: Any, **more: Any) -> Any:
-        results.append(asked(*given, **more))
+    def collect(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        results.append(function(*arguments, **options))
         return results[-1]
 
     with contextlib.ExitStack() as stack:
-        for command, function in DRAWN:
+        for command, name in DRAWN_RESULTS:
             module = import_module(f"ringloom.cli.{command}")
-            asked = partial(keep, getattr(module, function))
-            stack.enter_context(patch.object(module, function, asked))
+            function = partial(collect, getattr(module, name))
+            stack.enter_context(patch.object(module, name, function))
         yield results
 
 
 def picture(page: Path, block: Block, results: list[Any]) -> str:
     """Draws the first result or written figure of a block; returns the Markdown that shows it."""
-    name, what = f"{page.stem}-{block.line}", ""
+    name, title = f"{page.stem}-{block.line}", ""
     words = shlex.split(block.commands[0]) if block.commands else []
     if results:
-        what, draw = drawing(results[0])
+        title, draw = drawing(results[0])
         sheet.write(draw, name, PICTURES, ("svg",))
     elif words[:2] == ["ringloom", "figures"]:
-        what, written = "The first figure", sorted(Path(words[-1]).glob("*.svg"))
+        title, files = "The first figure", sorted(Path(words[-1]).glob("*.svg"))
         PICTURES.mkdir(parents=True, exist_ok=True)
-        shutil.copy(written[0], PICTURES / f"{name}.svg")
+        shutil.copy(files[0], PICTURES / f"{name}.svg")
     elif words[:2] == ["ringloom", "sweep"]:
-        what, grid = "Performance profile of the schedules", read_grid(Path(words[2]))
+        title, grid = "Performance profile of the schedules", read_grid(Path(words[2]))
         rows = [outcome(*grid.point(number), VERSION)["row"] for number in range(len(grid))]
         draw = partial(profiles, standings(rows, list(grid.axes)))
         sheet.write(draw, name, PICTURES, ("svg",))
-    return f"![{what}]({os.path.relpath(PICTURES, page.parent)}/{name}.svg)" if what else ""
+    return f"![{title}]({os.path.relpath(PICTURES, page.parent)}/{name}.svg)" if title else ""
 
 
-def drawing(one: Any) -> tuple[str, Callable[[], Figure]]:
+def drawing(result: Any) -> tuple[str, Callable[[], Figure]]:
     """Returns the title of the picture of a result, and a function that draws it."""
-    if isinstance(one, Audit):
-        return "Pairs: expected, computed, and the difference", partial(pairs, one)
-    if hasattr(one, "plot_timeline"):
-        return "Timeline of the ranks", partial(_plotted, one.plot_timeline, min(one.ranks, FEW))
-    if hasattr(one, "plot"):
-        return "Times of the schedules", partial(_plotted, one.plot, len(one.cases))
-    return "Tiles of the mask, with the rank and step that attends each", partial(tiles, one)
+    if isinstance(result, Audit):
+        return "Pairs: expected, computed, and the difference", partial(pairs, result)
+    if hasattr(result, "plot_timeline"):
+        return "Timeline of the ranks", partial(
+            _plotted, result.plot_timeline, min(result.ranks, FEW)
+        )
+    if hasattr(result, "plot"):
+        return "Times of the schedules", partial(_plotted, result.plot, len(result.cases))
+    return "Tiles of the mask, with the rank and step that attends each", partial(tiles, result)
 
 
 def _plotted(plot: Callable[..., Any], rows: int) -> Figure:
@@ -173,8 +176,8 @@ def _outputs(block: Block) -> list[str]:
     """Returns the output of each command of a block, below the command if several print."""
     outputs = [output(command) for command in block.commands]
     if sum(map(bool, outputs)) > 1:
-        told = zip(block.commands, outputs, strict=True)
-        return [f"$ {folded(line)}\n{text}" for line, text in told if text]
+        shown = zip(block.commands, outputs, strict=True)
+        return [f"$ {folded(command)}\n{text}" for command, text in shown if text]
     return outputs
 
 
@@ -184,8 +187,8 @@ def folded(command: str) -> str:
 
 
 def _wrapped(line: str) -> list[str]:
-    kept = re.sub('"[^"]*"', lambda quoted: quoted[0].replace(" ", "\0"), line)
-    parts = textwrap.wrap(kept, WIDE, break_long_words=False, break_on_hyphens=False)
+    joined = re.sub('"[^"]*"', lambda quoted: quoted[0].replace(" ", "\0"), line)
+    parts = textwrap.wrap(joined, WIDTH, break_long_words=False, break_on_hyphens=False)
     return [part.replace("\0", " ") for part in parts]
 
 
@@ -194,19 +197,21 @@ def output(command: str) -> str:
     from ringloom.cli import main
 
     words = shlex.split(command.removesuffix(STATUS), comments=True)
-    if words[0] != "ringloom" or not find_spec(NEEDS.get(words[1], "ringloom")):
+    if words[0] != "ringloom" or not find_spec(LIBRARIES.get(words[1], "ringloom")):
         return ""
-    said = io.StringIO()
-    with patch.dict(os.environ, {"COLUMNS": str(WIDE)}), contextlib.redirect_stdout(said):
+    stream = io.StringIO()
+    with patch.dict(os.environ, {"COLUMNS": str(WIDTH)}), contextlib.redirect_stdout(stream):
         status = main(words[1:])
     if command.endswith(STATUS):
-        said.write(f"{status}\n")
+        stream.write(f"{status}\n")
     else:
         assert status == 0, shlex.join(words)
-    lines = [line.rstrip() for line in said.getvalue().rstrip().splitlines()]
-    lines = [part for line in lines for part in (_wrapped(line) if len(line) > LONG else [line])]
-    left = len(lines) - LINES
-    if left <= 1:
+    lines = [line.rstrip() for line in stream.getvalue().rstrip().splitlines()]
+    lines = [
+        part for line in lines for part in (_wrapped(line) if len(line) > MAX_LENGTH else [line])
+    ]
+    omitted = len(lines) - MAX_LINES
+    if omitted <= 1:
         return "\n".join(lines)
-    first = lines[: LINES - LAST]
-    return "\n".join([*first, f"... {left} more lines ...", *lines[-LAST:]])
+    first = lines[: MAX_LINES - LAST_LINES]
+    return "\n".join([*first, f"... {omitted} more lines ...", *lines[-LAST_LINES:]])

@@ -1,4 +1,4 @@
-"""Compares runs of emitted programs on our own GPUs with predictions for the kernel that ran.
+"""Compares runs of emitted programs on our own GPUs with predictions for the same kernels.
 
 `benchmarks/gpu_programs.py` runs the kernels and merges of all ranks in turn on one chip, so that
 messages cost nothing, and times each rank. It stores its measurements in `benchmarks/results`.
@@ -33,7 +33,7 @@ DENSE = re.compile(r"rate.* over dense attention by (\w+)(?: attention)?, .*, (\
 
 @dataclass(frozen=True)
 class Run:
-    """Measured milliseconds of each rank on one chip; with one rank, a call of dense attention."""
+    """The measured milliseconds of each rank on one chip; a single rank is dense attention."""
 
     chip: str
     date: str
@@ -64,11 +64,11 @@ def runs() -> list[Run]:
     """Returns the stored runs, each timed call once."""
     calls = dict[tuple[str, ...], Run]()
     for path in sorted(RESULTS.glob("*.json")):
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        for number, row in enumerate(kept["rows"]):
-            for run in _read(kept["chip"], kept["date"], row):
-                busy = len(run.milliseconds) > 1  # of which each row is a run of its own
-                name = (str(number),) if busy else map("{:.3f}".format, run.milliseconds)
+        file = json.loads(path.read_text(encoding="utf-8"))
+        for number, row in enumerate(file["rows"]):
+            for run in _read(file["chip"], file["date"], row):
+                has_ranks = len(run.milliseconds) > 1  # each row is then a separate run
+                name = (str(number),) if has_ranks else map("{:.3f}".format, run.milliseconds)
                 calls.setdefault((run.chip, run.kernel, run.pass_, *name), run)
     return list(calls.values())
 
@@ -81,78 +81,81 @@ def _read(chip: str, date: str, row: dict[str, object]) -> Iterator[Run]:
     elif match := DENSE.match(str(row["what"])):
         kernel, pass_ = match.groups()
         pairs = tiles(plan("ring", WORK, 1)).total_pairs()
-        both = FLOP["forward"] + (FLOP["backward"] if pass_ == "both" else 0)
+        flop = FLOP["forward"] + (FLOP["backward"] if pass_ == "both" else 0)
         rate: float = row["dense_teraflop_per_second"]  # type: ignore[assignment]
-        took = both * WORK.head_dim * pairs / rate / 1e9
-        yield Run(chip, date, kernel, "ring", pass_, (took,))  # type: ignore[arg-type]
+        time = flop * WORK.head_dim * pairs / rate / 1e9
+        yield Run(chip, date, kernel, "ring", pass_, (time,))  # type: ignore[arg-type]
 
 
 def section() -> Lines:
     """Lists every run with its prediction."""
-    every = runs()
-    within = sum(abs(run.error) <= LIMIT for run in every)
+    all_runs = runs()
+    within = sum(abs(run.error) <= LIMIT for run in all_runs)
     yield from (
-        "Emitted programs on one GPU that runs all ranks in turn (64k causal tokens, 32:8 heads of",
-        "128): the time in milliseconds that ranks are busy, as mean and maximum; and dense",
-        "attention in one call. Predictions are for the kernel that ran: flash kernels are",
-        f"FlashAttention-2, `{CURVES['flash']}`, and cuDNN's is `{CURVES['cuDNN']}`.",
-        f"{within} of {len(every)} are within {LIMIT:.0%}; no constant was fitted to them.",
+        "Here one GPU runs all ranks of an emitted program in turn (64k causal tokens, 32:8 heads",
+        "of 128). The table lists the mean and the maximum time in milliseconds that ranks are",
+        "busy, and the time of dense attention in one call. Predictions are for the kernel that",
+        f"ran: `{CURVES['flash']}` (FlashAttention-2) for flash kernels, `{CURVES['cuDNN']}` for",
+        f"cuDNN's. {within} of {len(all_runs)} are within {LIMIT:.0%}; no constant was fitted to",
+        "them.",
         "",
     )
     yield from table(
         ("", "kernel", "mean", "ours", "error", "slowest", "ours"),
         (
             (
-                f"{run.chip}, {run.date}: {what(run)}",
+                f"{run.chip}, {run.date}: {describe(run)}",
                 run.kernel,
                 *(f"{np.mean(times):.2f}" for times in (run.milliseconds, run.predicted)),
                 f"{run.error:+.1%}",
                 *(f"{max(times):.2f}" for times in (run.milliseconds, run.predicted)),
             )
-            for run in every
+            for run in all_runs
         ),
     )
-    far = [run for run in every if abs(run.error) > LIMIT]
+    far_runs = [run for run in all_runs if abs(run.error) > LIMIT]
     yield from (
-        "Further off: " + "; ".join(f"{run.chip}, {what(run)}, {run.kernel}" for run in far) + ".",
-        "The time in excess of a rank's share of dense attention shows the cause: calls on pieces,",
-        "and adding their results.",
+        "These runs are further off: "
+        + "; ".join(f"{run.chip}, {describe(run)}, {run.kernel}" for run in far_runs)
+        + ".",
+        "The next table lists the time in excess of a rank's share of dense attention. It is spent",
+        "on calls on pieces, and on adding their results.",
         "",
     )
     yield from table(
         ("", "kernel", "memory, GB/s", "in excess of the share, ms", "ours"),
         (
             (
-                f"{run.chip}: {what(run)}",
+                f"{run.chip}: {describe(run)}",
                 run.kernel,
                 f"{run.on['memory.bandwidth'] / 1e9:.0f}",
-                *(f"{beside:.2f}" for beside in besides(run, every)),
+                *(f"{excess:.2f}" for excess in excess_times(run, all_runs)),
             )
-            for run in every
-            if besides(run, every)
+            for run in all_runs
+            if excess_times(run, all_runs)
         ),
     )
     yield from (
-        "The H200 has faster memory, but the excess is as long as on the H100. With flash kernels,",
-        "most of it is not the predicted traffic of adding gradients, but backward calls on pieces",
-        "that are slower than predicted; those of cuDNN are not. No published row times such calls",
-        "of FlashAttention-2 separately, and no constant was fitted to these runs.",
+        "The H200 has faster memory, but its excess is as long as that of the H100. With flash",
+        "kernels, most of it is not the predicted traffic of adding gradients, but backward calls",
+        "on pieces that are slower than predicted; those of cuDNN are not. No published row times",
+        "such calls of FlashAttention-2 separately, and no constant was fitted to these runs.",
         "",
     )
 
 
-def besides(run: Run, every: Sequence[Run]) -> tuple[float, ...]:
+def excess_times(run: Run, all_runs: Sequence[Run]) -> tuple[float, ...]:
     """Returns milliseconds in excess of a rank's share of dense attention: measured, predicted."""
-    ranks, last = len(run.milliseconds), list[tuple[float, ...]]()
-    for dense in every:
-        same = (dense.chip, dense.kernel, dense.pass_) == (run.chip, run.kernel, run.pass_)
-        if ranks > 1 and same and len(dense.milliseconds) == 1:
+    ranks, excess = len(run.milliseconds), list[tuple[float, ...]]()
+    for dense in all_runs:
+        matches = (dense.chip, dense.kernel, dense.pass_) == (run.chip, run.kernel, run.pass_)
+        if ranks > 1 and matches and len(dense.milliseconds) == 1:
             pairs = ((run.milliseconds, dense.milliseconds), (run.predicted, dense.predicted))
-            last.append(tuple(float(np.mean(a)) - b[0] / ranks for a, b in pairs))
-    return last[-1] if last else ()
+            excess.append(tuple(float(np.mean(a)) - b[0] / ranks for a, b in pairs))
+    return excess[-1] if excess else ()
 
 
-def what(run: Run) -> str:
+def describe(run: Run) -> str:
     """Returns a short description of a run."""
     ranks = len(run.milliseconds)
     return f"{run.schedule}, {ranks} ranks, {run.pass_}" if ranks > 1 else f"dense, {run.pass_}"

@@ -3,8 +3,8 @@
 page   ::= (text | block)*
 block  ::= ```python       runs, in the order of the page, in one namespace per page
          | ```python       a file, if its first line is `# NAME.EXT`; so are toml and json blocks
-         | ```console      lines that begin with `$ ` are commands, the others their output
-         | ```text         directly below one of these: its exact output
+         | ```console      lines that begin with `$ ` are commands, all others their output
+         | ```text         directly below such a block: its exact output
          | ```{directive} a Sphinx directive
          | ```bash, ```py  needs a cluster, or never ends: shown and counted, never run
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 FENCE = re.compile(r"^```(\S*)[^\n`]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"#+ ([\w/]+\.\w+)$")
-STATUS = "; echo $?"  # behind a command whose exit status its page shows
+STATUS = "; echo $?"  # follows a command whose exit status the page shows
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.MULTILINE)
 
 
@@ -27,19 +27,19 @@ COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.MULTILINE)
 class Block:
     """A fenced block: its language, its text, and the line of the page on which the text begins.
 
-    `prints` is the text block directly below it, or None.
+    `output` is the text block directly below it, or None.
     """
 
     language: str
     text: str
     line: int
-    prints: str | None = None
+    output: str | None = None
 
     @property
     def file(self) -> str | None:
-        """The name of the file, if the first line says that the block is one."""
-        named = FILE.match(self.text.partition("\n")[0]) if self.language != "console" else None
-        return named[1] if named else None
+        """The name of the file, if the first line says that the block is a file."""
+        match = FILE.match(self.text.partition("\n")[0]) if self.language != "console" else None
+        return match[1] if match else None
 
     @property
     def commands(self) -> list[str]:
@@ -49,20 +49,20 @@ class Block:
     @property
     def shown(self) -> str:
         """The output shown among the commands of a console block, or directly below the block."""
-        return COMMAND.sub("", self.text) + (self.prints or "")
+        return COMMAND.sub("", self.text) + (self.output or "")
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Yields the blocks of a page; a block that prints includes the text block with its output."""
+    """Yields the blocks of a page; a block includes the text block with its output, if any."""
     text = page.read_text(encoding="utf-8")
     fences = list(FENCE.finditer(text))
-    shown = [_shows_output(text, *pair) for pair in zip([None, *fences], fences, strict=False)]
+    is_output = [_shows_output(text, *pair) for pair in zip([None, *fences], fences, strict=False)]
     for number, fence in enumerate(fences):
-        if shown[number]:
+        if is_output[number]:
             continue
-        below = number + 1 < len(fences) and shown[number + 1]
-        prints = fences[number + 1][2] if below else None
-        yield Block(fence[1], fence[2], text.count("\n", 0, fence.start(2)) + 1, prints)
+        has_output = number + 1 < len(fences) and is_output[number + 1]
+        output = fences[number + 1][2] if has_output else None
+        yield Block(fence[1], fence[2], text.count("\n", 0, fence.start(2)) + 1, output)
 
 
 def _shows_output(text: str, above: re.Match[str] | None, fence: re.Match[str]) -> bool:
@@ -79,15 +79,17 @@ def execute(
     block: Block, page: Path, scope: dict[str, Any], compiler: Callable[..., Any] = compile
 ) -> None:
     """Runs a python block; raises AssertionError if its output differs from the page."""
-    said = io.StringIO()
+    stream = io.StringIO()
     code = compiler("\n" * (block.line - 1) + block.text, str(page), "exec")  # its own lines
-    with contextlib.redirect_stdout(said):
+    with contextlib.redirect_stdout(stream):
         exec(code, scope)
-    if block.prints is not None and not same(said.getvalue(), block.prints):
-        raise AssertionError(f"{page}:{block.line} prints\n{said.getvalue()}\nnot\n{block.prints}")
+    if block.output is not None and not equal_texts(stream.getvalue(), block.output):
+        raise AssertionError(
+            f"{page}:{block.line} prints\n{stream.getvalue()}\nnot\n{block.output}"
+        )
 
 
-def same(printed: str, shown: str) -> bool:
+def equal_texts(printed: str, shown: str) -> bool:
     """Returns True if two texts are equal, except for spaces at the ends of lines."""
     return _bare(printed) == _bare(shown)
 

@@ -11,26 +11,26 @@ from ringloom.planner.plans import Plans
 from ringloom.report.facts.tiles import tile_facts
 from ringloom.report.pictures.palette import rank_colours
 
-NUMBERED = 24  # tiles per row up to which each shows its step
+MAX_NUMBERED = 24  # tiles per row; with more tiles, steps are not shown
 
 
 def tiles(plans: Plans) -> Figure:
     """Draws the forward tiles of the first head: a colour per rank, the step as a number."""
     plan = plans.first
     facts, colours = tile_facts(plan.name, plan), rank_colours(plan.ranks)
-    tall, wide = facts.pixels_per_piece
-    who = np.kron(facts.rank[0], np.ones((tall, wide), int))
-    picture = np.ones((*who.shape, 4))
+    height, width = facts.pixels_per_piece
+    ranks = np.kron(facts.rank[0], np.ones((height, width), int))
+    picture = np.ones((*ranks.shape, 4))
     picture[..., 3] = 0
     for rank, colour in enumerate(colours):
-        picture[(who == rank) & (facts.shares > 0)] = (*to_rgb(colour), 1)
+        picture[(ranks == rank) & (facts.shares > 0)] = (*to_rgb(colour), 1)
     rows, columns = facts.rank[0].shape
     figure = Figure(figsize=(4.6, 3.4), layout="constrained")
     axes = figure.subplots()
     axes.imshow(picture, interpolation="none", extent=(0, columns, rows, 0))
-    for i, j in np.argwhere(facts.step[0] >= 0) if columns <= NUMBERED else ():
-        live = np.argwhere(facts.shares[i * tall : (i + 1) * tall, j * wide : (j + 1) * wide] > 0)
-        y, x = (live.mean(axis=0) + 0.5) / (tall, wide)
+    for i, j in np.argwhere(facts.step[0] >= 0) if columns <= MAX_NUMBERED else ():
+        tile = facts.shares[i * height : (i + 1) * height, j * width : (j + 1) * width]
+        y, x = (np.argwhere(tile > 0).mean(axis=0) + 0.5) / (height, width)
         number, box = str(facts.step[0, i, j] + 1), {"fc": "white", "ec": "none", "pad": 1.0}
         axes.text(j + x, i + y, number, ha="center", va="center", fontsize=6.5, bbox=box, color=INK)
     axes.set_facecolor(WASTE)

@@ -1,6 +1,6 @@
-"""Questions that people ask, each answered by one command or five lines of Python.
+"""Writes the page of questions that users ask.
 
-`page` runs every answer and shows its output.
+The answer is a command or up to five lines of Python, and the page shows its output.
 """
 
 import io
@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from outputs import folded
+
 
 @dataclass(frozen=True)
 class Question:
     """A question, its answer as a command or as Python, and a sentence that explains the answer."""
 
-    asks: str
+    text: str
     answer: str
-    see: str
+    explanation: str
 
     @property
     def is_command(self) -> bool:
@@ -30,7 +32,7 @@ class Question:
 SITUATIONS = {
     "Packed documents of any length": (
         Question(
-            "My batch packs documents of any length. Must each be padded to twice the ranks?",
+            "My batch packs documents of any length. Must I pad them to multiples of the ranks?",
             "ringloom run zigzag --ranks 4 --seq 203 --heads 4 --head-dim 16"
             ' --mask "causal & documents:50,100,53" --check',
             "No. Pieces may be uneven; the result is still exact.",
@@ -40,36 +42,36 @@ SITUATIONS = {
             "ringloom compare --ranks 8 --seq 64k --heads 32 --kv-heads 8 --hardware h100"
             ' --mask "causal & documents:40000,20000,5536"'
             " --schedules ring,zigzag,allgather:layout=per-document,group-cast",
-            "The layout `per-document`, which shards each document separately: compare *idle*. The"
-            " best-balanced schedule need not be the fastest.",
+            "Schedules with the layout `per-document`, which shards each document separately:"
+            " compare *idle*. The best-balanced schedule need not be the fastest.",
         ),
     ),
     "Windows, and layers that differ": (
         Question(
-            "My layers see 4,096 tokens back. Do all of K and V have to be sent?",
+            "My layers have a window of 4,096 tokens. Must all keys and values be sent?",
             """import ringloom as rl
 work = rl.Workload(seq=2**18, heads=32, kv_heads=8, mask="window:4096")
 for name in ("ring", "zigzag", "halo"):
     result = rl.simulate(rl.plan(name, work, 8), "h100")
     print(f"{name:7} sends {result.max_bytes_sent / 2**20:6.1f} MiB")""",
-            "No. Rings send whole pieces, but only as far as they are needed; `halo` sends exactly"
+            "No. Rings send whole pieces, but only to ranks that need them; `halo` sends exactly"
             " the keys inside the window.",
         ),
         Question(
-            "Every fourth layer is causal, the others have a window. Can one schedule serve all?",
+            "Every fourth layer is causal; all others have a window. Can all use one schedule?",
             """import ringloom as rl
 for mask in ("causal", "window:4096"):
     work = rl.Workload(seq=2**17, heads=32, kv_heads=8, mask=mask)
     advice = rl.compare(work, 8, "h100", ["ring", "zigzag", "allgather", "halo"]).recommendation
-    print(f"{mask}: {advice.schedule}, close to it: {', '.join(advice.close_to) or 'none'}")""",
-            "Ask once per kind of layer: the answers may differ. Layers that share the layout of"
-            " their tokens need no exchange in between; `rl.balanced_layout` makes one for several"
+    print(f"{mask}: {advice.schedule}, too close: {', '.join(advice.close_to) or 'none'}")""",
+            "Compare once per kind of layer: the answers may differ. Layers with the same layout of"
+            " tokens need no exchange in between; `rl.balanced_layout` makes one layout for several"
             " masks.",
         ),
     ),
     "Which method and degree for my links and heads": (
         Question(
-            "32 query and 8 KV heads, two H100 nodes: ring, Ulysses or both, and which degree?",
+            "Ring, Ulysses or both, and which degree, for 32 and 8 heads on two H100 nodes?",
             "ringloom compare --ranks 16 --seq 128k --heads 32 --kv-heads 8 --hardware h100",
             "`compare` tries every degree that divides the heads, and recommends one at the end.",
         ),
@@ -90,7 +92,7 @@ for ranks in (3, 5, 7):
             "Yes. Any number of ranks works.",
         ),
         Question(
-            "Can a long sample use many ranks, and short ones few?",
+            "Can a long sample use many ranks, and short samples few?",
             "ringloom compare --ranks 8 --seq 64k --heads 32 --kv-heads 8 --hardware h100"
             ' --mask "causal & documents:49152,8192,8192" --schedules groups,zigzag',
             "Yes. `groups` assigns each document to its own ranks.",
@@ -124,49 +126,38 @@ print(f"{times[1] / times[0]:.1f}x as fast")""",
             "Which combinations of Ulysses and ring are possible on 12 ranks?",
             "ringloom compare --ranks 12 --seq 96k --heads 24 --kv-heads 6 --hardware h100"
             " --schedules usp:ulysses=2,usp:ulysses=3,usp:ulysses=4,usp:ulysses=6,ulysses",
-            "All factors whose product is 12; if one cannot run, its row says why.",
+            "All pairs of degrees whose product is 12; if a pair cannot run, its row says why.",
         ),
     ),
 }
 
 
 def output(question: Question) -> str:
-    """Runs the answer, and returns its output, 80 columns wide."""
+    """Runs an answer, and returns its output, 80 columns wide."""
     from ringloom.cli import main
 
-    said = io.StringIO()
-    with patch.dict(os.environ, {"COLUMNS": "80"}), redirect_stdout(said):
+    printed = io.StringIO()
+    with patch.dict(os.environ, {"COLUMNS": "80"}), redirect_stdout(printed):
         if question.is_command:
             status = main(shlex.split(question.answer)[1:])
             assert status == 0, question.answer
         else:
             scope: dict[str, Any] = {}
             exec(question.answer, scope)
-    return said.getvalue()
+    return printed.getvalue()
 
 
 def page() -> Iterator[str]:
     """Writes the page: a section per situation, and each answer with its output."""
     yield from ("# Questions and answers", "")
-    yield from ("Each answer was run when this page was built; its output is below it.", "")
+    yield from ("Each answer was run when this page was built, and is followed by its output.", "")
     for situation, questions in SITUATIONS.items():
         yield from (f"## {situation}", "")
         for question in questions:
-            yield from (f"**{question.asks}** {question.see}", "")
+            yield from (f"**{question.text}** {question.explanation}", "")
             if question.is_command:
                 yield from ("```console", f"$ {folded(question.answer)}", "```", "")
             else:
                 yield from ("```python", question.answer, "```", "")
             lines = output(question).rstrip().splitlines()
             yield from ("```text", *(line.rstrip() for line in lines), "```", "")
-
-
-def folded(command: str) -> str:
-    """Returns a command; if it is long, with --mask and --schedules on lines of their own."""
-    return (
-        command
-        if len(command) < 90
-        else command.replace(" --mask", " \\\n    --mask").replace(
-            " --schedules", " \\\n    --schedules"
-        )
-    )

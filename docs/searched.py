@@ -13,13 +13,13 @@ from ringloom.views.units import counted, seconds, times
 FILE = Path(__file__).resolve().parents[1] / "benchmarks/results/search.csv"
 BASELINE = FILE.with_name("baseline.csv")
 KEY = "mask", "machine", "tokens_per_rank", "pass"
-FAR = 1.3  # times the bound: a best row of compare above this leaves room for gains
+SLOW = 1.3  # times the bound; if the best row of compare takes longer, there is room for gains
 Row = dict[str, str]
 
 
 def page(file: Path = FILE) -> Lines:
-    """Lists the plan of every mask, machine and pass in a file, if it exists."""
-    yield from ("# What searches find", "")
+    """Lists the plan of every mask, machine and pass in a file, if the file exists."""
+    yield from ("# Results of searches", "")
     yield from (
         "`benchmarks/search.py` searches for the best plan for every case of a corpus, which",
         "`benchmarks/corpus.py` draws from one seed: families of masks on several machines, with",
@@ -29,7 +29,7 @@ def page(file: Path = FILE) -> Lines:
         "bound](../predictions.md), minus 1; with a c, divided by the bound of compute and memory",
         "alone, because the lower bound does not apply to the plan. *Gain* is how many times",
         "faster the plan is than the best row of `ringloom compare` before searches existed, saved",
-        "in `benchmarks/results/baseline.csv`. *Search* is the time of one processor.",
+        "in `benchmarks/results/baseline.csv`. *Search* is the processor time of the search.",
         "",
     )
     rows = list(_rows(file)) if file.exists() else []
@@ -39,22 +39,22 @@ def page(file: Path = FILE) -> Lines:
     yield from (_summary(rows), "")
     yield from ("{download}`All rows as CSV <../../benchmarks/results/search.csv>`", "")
     for heading, name in (("Masks", "mask"), ("Machines", "machine")):
-        yield from (f"## {heading}", "", "Medians over all cases; *search* is the longest.", "")
+        yield from (f"## {heading}", "", "Medians over all cases; for *search*, the maximum.", "")
         kinds = dict.fromkeys((row[name], row["pass"]) for row in rows)
         lines = (_medians(row for row in rows if (row[name], row["pass"]) == k) for k in kinds)
-        heads = name, "pass", "over the bound", "gain", "least gain", "search"
-        yield from table(heads, ((*k, *line) for k, line in zip(kinds, lines, strict=True)))
+        columns = name, "pass", "over the bound", "gain", "least gain", "search"
+        yield from table(columns, ((*k, *line) for k, line in zip(kinds, lines, strict=True)))
     masks, machines, passes = (
         dict.fromkeys(row[name] for row in rows) for name in ("mask", "machine", "pass")
     )
     for pass_ in passes:
         yield from (f"## Every {pass_} pass", "", "Each cell has one line per length.", "")
         groups = (
-            [row for row in rows if (row["mask"], row["machine"], row["pass"]) == (*where, pass_)]
-            for where in product(masks, machines)
+            [row for row in rows if (row["mask"], row["machine"], row["pass"]) == case]
+            for case in product(masks, machines, (pass_,))
         )
-        heads = "mask", "machine", "tokens", "time", "bound", "over the bound", "gain", "search"
-        yield from table(heads, (_case(group) for group in groups if group))
+        columns = "mask", "machine", "tokens", "time", "bound", "over the bound", "gain", "search"
+        yield from table(columns, (_case(group) for group in groups if group))
 
 
 def _rows(file: Path) -> Iterable[Row]:
@@ -64,26 +64,29 @@ def _rows(file: Path) -> Iterable[Row]:
 
 def _summary(rows: list[Row]) -> str:
     """Returns sentences on the gain over the saved rows of compare."""
-    before = {tuple(row[k] for k in KEY): row for row in _rows(BASELINE)}
-    least = [float(row["gain"]) for row in rows]
-    far = [
+    baseline = {tuple(row[k] for k in KEY): row for row in _rows(BASELINE)}
+    gains = [float(row["gain"]) for row in rows]
+    slow_gains = [
         float(row["gain"])
         for row in rows
-        if (saved := before[tuple(row[k] for k in KEY)])
-        and float(saved["seconds"]) > FAR * float(saved["bound_s"])
+        if (saved := baseline[tuple(row[k] for k in KEY)])
+        and float(saved["seconds"]) > SLOW * float(saved["bound_s"])
     ]
-    text = f"In {counted(len(rows), 'case')} the median gain is {times(median(least))}, between"
-    text += f" {times(min(least))} and {times(max(least))}."
-    if far:
-        text += f" In the {len(far)} cases in which the best row of compare took more than {FAR}"
-        text += f" times the bound, the median gain is {times(median(far))}."
+    text = f"In {counted(len(rows), 'case')} the median gain is {times(median(gains))}, between"
+    text += f" {times(min(gains))} and {times(max(gains))}."
+    if slow_gains:
+        text += f" In the {len(slow_gains)} cases in which the best row of compare took more than"
+        text += f" {SLOW} times the bound, the median gain is {times(median(slow_gains))}."
     return text
 
 
 def _medians(rows: Iterable[Row]) -> tuple[str, ...]:
     rows = list(rows)
-    gap, gain, took = ([float(row[k]) for row in rows] for k in ("gap", "gain", "processor_s"))
-    return f"{median(gap):.0%}", times(median(gain)), times(min(gain)), f"{max(took):.1f} s"
+    gaps, gains, search_times = (
+        [float(row[k]) for row in rows] for k in ("gap", "gain", "processor_s")
+    )
+    longest = f"{max(search_times):.1f} s"
+    return f"{median(gaps):.0%}", times(median(gains)), times(min(gains)), longest
 
 
 def _case(rows: list[Row]) -> tuple[str, ...]:

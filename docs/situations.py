@@ -1,4 +1,4 @@
-"""The table of situations: what `ringloom compare` recommends for each, asked at every build."""
+"""Writes the table of situations, with the schedule that `ringloom compare` recommends for each."""
 
 import io
 import json
@@ -17,10 +17,10 @@ from ringloom.cli import command_of, main
 from ringloom.planner.errors import PlanError
 from ringloom.planner.planning import find_schedule
 
-LISTED = 4  # schedules too close to call that a cell lists; the others are counted
+MAX_LISTED = 4  # schedules too close to call that a cell lists; all others are counted
 LLAMA = "--heads 32 --kv-heads 8"
 TREE = "tree:8192,1024,1024,1024,1024/-,0,0,0,0"
-ASKED = {
+SITUATIONS = {
     "One node of H100s, training": f"--ranks 8 --seq 128k {LLAMA} --hardware h100 --pass both",
     "One node of H100s, prefill": f"--ranks 8 --seq 128k {LLAMA} --hardware h100",
     "Two nodes of H100s, training": f"--ranks 16 --seq 256k {LLAMA} --hardware h100 --pass both",
@@ -56,7 +56,7 @@ ASKED = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of compare: the fastest schedule, those that tie with it, and why.
+    """The answer of compare: the fastest schedule, the schedules that tie with it, and the reason.
 
     `names` are the schedules of all rows.
     """
@@ -72,16 +72,16 @@ class Answer:
 def answer(situation: str, options: str) -> Answer:
     """Runs `ringloom compare` with some options.
 
-    Raises AssertionError if it fails, or prints a name that `--schedules` does not accept.
+    Raises AssertionError if the command fails, or prints a name that `--schedules` does not accept.
     """
     output = io.StringIO()
     with redirect_stdout(output):
         status = main(["compare", *shlex.split(options), "--json"])
     assert status == 0, f"ringloom compare {options}"
-    said: dict[str, Any] = json.loads(output.getvalue())
-    names = tuple(row["schedule"] for row in said["rows"])
+    result: dict[str, Any] = json.loads(output.getvalue())
+    names = tuple(row["schedule"] for row in result["rows"])
     assert accepted(options, names), f"--schedules does not accept {names} of {options}"
-    advice = said["recommendation"]
+    advice = result["recommendation"]
     return Answer(
         situation, options, advice["schedule"], tuple(advice["close_to"]), reason(advice), names
     )
@@ -91,12 +91,12 @@ def accepted(options: str, names: Sequence[str]) -> bool:
     """Returns True if the option `--schedules` reads names as the same schedules."""
     words = [*shlex.split(options), "--schedules", ",".join(names)]
     with command_of("compare").make_context("compare", words) as context:
-        chosen: list[str] = context.params["schedules"]
-    return chosen == list(names) and all(map(is_schedule, chosen))
+        schedules: list[str] = context.params["schedules"]
+    return schedules == list(names) and all(map(is_schedule, schedules))
 
 
 def is_schedule(name: str) -> bool:
-    """Returns True if a name, without options such as --trim, is one of a schedule."""
+    """Returns True if a name, without options such as --trim, is the name of a schedule."""
     try:
         find_schedule(name.partition(" --")[0])
     except PlanError:
@@ -114,14 +114,14 @@ def reason(advice: Mapping[str, Any]) -> str:
 def situations() -> Lines:
     """Writes the table, a row per situation."""
     yield from table(
-        ("situation", "fastest schedule"), (_row(answer(*one)) for one in ASKED.items())
+        ("situation", "fastest schedule"), (_row(answer(*pair)) for pair in SITUATIONS.items())
     )
 
 
 def unsupported(page: str, rows: str) -> list[str]:
-    """Returns the schedules that a page's prose names and that no row of the table does."""
-    named, supported = (_schedules(text) for text in (FENCE.sub("", page), rows))
-    return sorted(named - supported)
+    """Returns the schedules that the prose of a page names, but no row of the table."""
+    recommended, supported = (_schedules(text) for text in (FENCE.sub("", page), rows))
+    return sorted(recommended - supported)
 
 
 def _schedules(text: str) -> set[str]:
@@ -129,8 +129,9 @@ def _schedules(text: str) -> set[str]:
     return {re.split("[: ]", word)[0] for word in words} & rl.SCHEDULES.keys()
 
 
-def _row(one: Answer) -> tuple[str, str]:
-    more, ties = len(one.ties) - LISTED, ", ".join(f"`{name}`" for name in one.ties[:LISTED])
-    ties += f" and {more} more" if more > 0 else ""
-    close = f"Too close to call: {ties}.<br>" if ties else ""
-    return f"{one.situation}<br>`{one.options}`", f"**`{one.fastest}`**<br>{close}{one.why}"
+def _row(row: Answer) -> tuple[str, str]:
+    unlisted = len(row.ties) - MAX_LISTED
+    ties = ", ".join(f"`{name}`" for name in row.ties[:MAX_LISTED])
+    ties += f" and {unlisted} more" if unlisted > 0 else ""
+    tied = f"Too close to call: {ties}.<br>" if ties else ""
+    return f"{row.situation}<br>`{row.options}`", f"**`{row.fastest}`**<br>{tied}{row.why}"

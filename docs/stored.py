@@ -1,4 +1,4 @@
-"""Stores generated text under build/, by the hash of the sources that made it."""
+"""Stores generated text under build/, by the hash of the sources."""
 
 import os
 import sys
@@ -10,29 +10,29 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build/tables"
 SOURCES = "planner", "simulator", "codegen", "runtimes", "ringloom", "docs", "benchmarks/results"
-READ = {".py", ".toml", ".json", ".csv"}
+SUFFIXES = {".py", ".toml", ".json", ".csv"}
 
 
 @cache
 def digest() -> str:
     """Returns the hash of all sources, of constraints.txt and of the version of Python."""
-    folders = (place for source in SOURCES for place in os.walk(ROOT / source))
-    walked = (Path(folder, name) for folder, _, names in folders for name in names)
-    kept = (p for p in walked if p.suffix in READ and "generated" not in p.parts)
+    folders = (entry for source in SOURCES for entry in os.walk(ROOT / source))
+    files = (Path(folder, name) for folder, _, names in folders for name in names)
+    sources = (p for p in files if p.suffix in SUFFIXES and "generated" not in p.parts)
     total = sha256(sys.version.encode())
-    for path in sorted([ROOT / "constraints.txt", *kept]):
+    for path in sorted([ROOT / "constraints.txt", *sources]):
         content = sha256(path.read_bytes()).hexdigest()
         total.update(f"{path.relative_to(ROOT)} {content}\n".encode())
     return total.hexdigest()[:16]
 
 
 def stored(name: str, lines: Callable[[], Iterable[str]], folder: Path = FOLDER) -> str:
-    """Returns the lines of a page as text; from its file if no source has changed since."""
+    """Returns the lines of a page as text, from the stored file if no source has changed."""
     path = folder / f"{name}-{digest()}.md"
     if not path.exists():
         text = "\n".join(lines()) + "\n"
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob(f"{name}-*.md"):
-            old.unlink()
+        for outdated in folder.glob(f"{name}-*.md"):
+            outdated.unlink()
         path.write_text(text, encoding="utf-8")
     return path.read_text(encoding="utf-8")

@@ -1,13 +1,13 @@
-"""Writes the support matrix, schedule x workload x pass x program; tries every cell."""
+"""Writes the support matrix (schedule x workload x pass x program), and tests every cell."""
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
+
+from markdown import Lines, table
 
 import ringloom as rl
 from ringloom.codegen import TARGETS
-
-Lines = Iterator[str]
 
 SMALL = rl.Workload(37, None, 4, 2, 8, dtype="float64")
 MASKS: dict[str, rl.Mask] = {
@@ -33,13 +33,13 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 ROWS = [*MASKS, *SHAPES]
 FORMS = "forward", "backward", *TARGETS, *(f"{target} --dynamic" for target in TARGETS)
-# form: the only rows that it supports, and why
-HOLES = {
+# forms that support only some rows: these rows, and the reason
+PARTIAL_FORMS = {
     "jax --dynamic": (
         {"full"},
         (
-            "A compiled program sends fixed messages, before its mask is known. Some mask may need"
-            " any of them, so it is made from plans for the full mask."
+            "A compiled program sends fixed messages, before its mask is known. A mask may need any"
+            " of these messages, so the program is made from plans for the full mask."
         ),
     ),
 }
@@ -48,55 +48,55 @@ LARGE: dict[str, Any] = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "
 # schedules whose loops grow with the ranks, and why
 IRREGULAR = {
     "multi-ring": (
-        "Its rings are not shifts on any mesh: each is a different permutation, and there are as"
-        " many as a rank has links."
+        "Its rings are not shifts on any mesh: each ring is a different permutation, and there is"
+        " one ring per link of a rank."
     ),
     "pass-q": (
         "Every rank sends the results for all other ranks in one step, each over a different"
-        " distance: one transfer per distance."
+        " distance, so a program needs one transfer per distance."
     ),
     "startrail": (
-        "Sections, teams and members are three axes of a mesh, but programs from loops have two,"
-        " `outer` and `inner`: on 8 ranks `plan` shows three, in 9 statements. With one section, on"
-        " 4 or 9 ranks, the program is printed as loops. Member c starts with the data of the rank"
-        " that is c sections further, which is not a single shift on any mesh: each member needs a"
-        " message of its own."
+        "Sections, teams and members are three axes of a mesh, but programs from loops have only"
+        " two, `outer` and `inner`. With one section, on 4 or 9 ranks, the program is printed as"
+        " loops. Member c starts with the data of the rank that is c sections further; this is not"
+        " a single shift on any mesh, so each member needs its own message."
     ),
     "tree": (
-        "Each level sends as many values as all previous levels together, twice as far: one"
-        " transfer per level, and one attended value per rank."
+        "Each level sends as many values as all previous levels together, over twice the distance,"
+        " so a program needs one transfer per level and one attend per rank."
     ),
 }
 
 
 # workloads whose programs are loops only for some schedules, and why
-PARTLY = {
+LOOPS_FOR_SOME = {
     "causal window": (
         {"mask": "causal & window:10000"},
         (
-            "Only what is needed is sent, and a window needs different pieces of different ranks:"
-            " pieces separate, stop at different ranks, and their sums return from there. If no"
+            "Plans send only the pieces that a window needs, and these differ between ranks: pieces"
+            " travel separately, stop at different ranks, and their sums return from there. If no"
             " condition on the step and the rank says which pieces travel, as with two travelling"
-            " pieces per rank, the program uses tables. It also does for `usp`, although `plan`"
-            " shows loops in 6 and 8 statements: a part of the data from an exchange travels, and"
-            " programs know only the positions of whole ranks. Schedules that send whole blocks are"
-            " loops: gathers, exchanges of heads, and stripes, of which a window needs the same"
-            " share on every rank."
+            " pieces per rank, the program uses tables. Programs of `usp` use tables, too, because"
+            " only a part of the exchanged data travels on, and programs know only the positions of"
+            " whole ranks. Schedules that send whole blocks are printed as loops: gathers,"
+            " exchanges of heads, and striped rings, where a window needs the same share of every"
+            " block."
         ),
     ),
     "causal documents": (
         {"mask": "causal & documents:16384,16384,16384,16384"},
         (
-            "As under windows: a list of ranks says which ranks share a document, and therefore"
-            " which pieces travel. `usp` is printed as loops if documents end where groups of ranks"
-            " end."
+            "As under windows, different ranks need different pieces. The ranks that share a"
+            " document form a list, for which there is no condition on the rank. `usp` is printed"
+            " as loops if documents end where groups of ranks end."
         ),
     ),
     "heads that the ranks do not divide": (
         {"mask": "causal", "heads": 12, "kv_heads": 6},
         (
             "Ranks get slices of heads of different sizes, or several ranks get the same slice, but"
-            " loops exchange equal slices. This affects schedules that exchange or gather heads."
+            " loops can only exchange equal slices. This affects schedules that exchange or gather"
+            " heads."
         ),
     ),
 }
@@ -123,86 +123,88 @@ def refusals(schedule: str, row: str, ranks: int = 4) -> dict[str, str]:
         return dict.fromkeys(FORMS, str(error))
     if not check(plans).exact:
         raise AssertionError(f"{plans.forward!r:.200} is not exact")
-    refused = {}
+    errors = {}
     for target in TARGETS:
         for form, options in ((target, {}), (f"{target} --dynamic", {"dynamic": True})):
             try:
                 rl.emit(plans, target, **options)
             except rl.PlanError as error:
-                refused[form] = str(error)
-    return refused
+                errors[form] = str(error)
+    return errors
 
 
 def declared(row: str) -> set[str]:
     """Returns the forms that a row does not support, for any schedule."""
-    return {form for form, (rows, _) in HOLES.items() if row not in rows}
+    return {form for form, (rows, _) in PARTIAL_FORMS.items() if row not in rows}
 
 
 def matrix(names: Iterable[str], rows: Iterable[str]) -> Lines:
-    """Lists for each form the rows that it supports, and why it does not support others.
+    """Lists the rows that each form supports, and why it does not support other rows.
 
-    Raises AssertionError for a cell that differs from `HOLES`.
+    Raises AssertionError for a cell that differs from `PARTIAL_FORMS`.
     """
     names, rows = list(names), list(rows)
     for name in names:
         for row in rows:
-            refused = refusals(name, row)
-            if refused.keys() != declared(row):
-                raise AssertionError(f"{name}, {row}: {refused} but declared {declared(row)}")
-    yield from ("| | schedules | masks and shapes |", "|---|---|---|")
-    every = f"all {len(names)}", f"all {len(rows)}"
+            errors = refusals(name, row)
+            if errors.keys() != declared(row):
+                raise AssertionError(f"{name}, {row}: {errors} but declared {declared(row)}")
+    cells = list[tuple[str, str, str]]()
     for form in FORMS:
-        taken = [row for row in rows if form not in declared(row)]
-        which = every[1] if len(taken) == len(rows) else ", ".join(taken) or "none"
-        yield f"| `{form}` | {every[0]} | {which} |"
-    yield ""
-    for form, (_, reason) in HOLES.items():
+        supported = [row for row in rows if form not in declared(row)]
+        every_row = len(supported) == len(rows)
+        listed = f"all {len(rows)}" if every_row else ", ".join(supported) or "none"
+        cells.append((f"`{form}`", f"all {len(names)}", listed))
+    yield from table(("", "schedules", "masks and shapes"), cells)
+    for form, (_, reason) in PARTIAL_FORMS.items():
         yield from (f"`{form}`: {reason}", "")
 
 
-def lines(schedule: str, target: str, **fields: Any) -> int:
+def count_lines(schedule: str, target: str, **fields: Any) -> int:
     """Returns the number of lines of a program from loops on 8 ranks; 0 if it uses tables."""
     plans = rl.plan(schedule, rl.Workload(seq=2**16, **LARGE | fields), 8, pass_="both")
     source = rl.emit(plans, target)
     return 0 if "(as tables" in source.replace("\n", " ") else source.count("\n")
 
 
-def size(schedule: str, mask: str, target: str) -> int:
+def program_length(schedule: str, mask: str, target: str) -> int:
     """Returns the number of lines under a full or a causal mask; 0 if the program uses tables.
 
     Raises AssertionError if the program differs from what is declared.
     """
-    count = lines(schedule, target, mask=mask)
+    count = count_lines(schedule, target, mask=mask)
     if (not count) != (schedule in IRREGULAR):
         raise AssertionError(f"{schedule}, {mask}, {target}: {'loops' if count else 'tables'}")
     return count
 
 
 def programs(names: Iterable[str]) -> Lines:
-    """Lists the lines of every schedule's programs, and why some use tables."""
-    yield from ("| causal, 8 ranks, both passes | torch | JAX |", "|---|---|---|")
-    for name in names:
-        counts = [size(name, "causal", target) for target in TARGETS]
-        yield f"| `{name}` | {' | '.join(str(count or 'tables') for count in counts)} |"
-    yield from ("", "Programs whose loops would grow with the ranks are printed as tables:", "")
+    """Lists the number of lines of every schedule's programs, and why some use tables."""
+    yield from table(
+        ("causal, 8 ranks, both passes", "torch", "JAX"),
+        (
+            (
+                f"`{name}`",
+                *(program_length(name, "causal", target) or "tables" for target in TARGETS),
+            )
+            for name in names
+        ),
+    )
+    yield from ("Programs whose loops would grow with the ranks are printed as tables:", "")
     yield from (f"* `{name}`: {reason}" for name, reason in IRREGULAR.items())
 
 
-def partly(names: Iterable[str]) -> Lines:
-    """Lists the lines of programs from loops per workload, and why others are not loops."""
-    shown = [name for name in names if name not in IRREGULAR]
-    yield from (
-        f"| 8 ranks, torch and JAX | {' | '.join(PARTLY)} |",
-        f"|---|{'---|' * len(PARTLY)}",
-    )
-    for name in shown:
-        cells = list[str]()
-        for fields, _ in PARTLY.values():
-            counts = [lines(name, target, **fields) for target in TARGETS]
-            cells.append(", ".join(str(count or "tables") for count in counts))
-        yield f"| `{name}` | {' | '.join(cells)} |"
-    yield ""
-    for row, (_, reason) in PARTLY.items():
+def loops_by_workload(names: Iterable[str]) -> Lines:
+    """Lists the number of lines of programs per workload, and why some are not loops."""
+    rows = list[list[str]]()
+    for name in names:
+        if name not in IRREGULAR:
+            rows.append([f"`{name}`"])
+            for fields, _ in LOOPS_FOR_SOME.values():
+                counts = [count_lines(name, target, **fields) for target in TARGETS]
+                rows[-1].append(", ".join(str(count or "tables") for count in counts))
+    yield from table(("8 ranks, torch and JAX", *LOOPS_FOR_SOME), rows)
+    for row, (_, reason) in LOOPS_FOR_SOME.items():
         yield from (f"**{row}** {reason}", "")
 
 
@@ -211,9 +213,9 @@ def support() -> Lines:
     yield from ("# Support matrix", "")
     yield from (
         "Every schedule was tried with every mask and every shape, with 37 tokens on 4 ranks.",
-        "Forward and backward: the plans were verified and run on virtual ranks; they agree with",
-        "dense attention to 1e-12 (gradients to 1e-11) and leak nothing. Programs: both passes",
-        "were emitted; the tests run programs and check that they are exact.",
+        "Forward and backward plans were verified and run on virtual ranks: they agree with dense",
+        "attention to 1e-12 (gradients to 1e-11), and leak nothing. Programs were emitted for both",
+        "passes; the tests also run programs, and check that they are exact.",
         "",
     )
     yield from matrix(rl.SCHEDULES, ROWS)
@@ -221,46 +223,46 @@ def support() -> Lines:
     yield from (f"Masks: {', '.join(MASKS)}. Shapes, under a causal mask: {', '.join(SHAPES)}.", "")
     yield from ("## Loops and tables", "", *programs(rl.SCHEDULES), "")
     yield from (
-        "Lines of programs under other masks, and with other head counts. Programs that cut tiles",
-        "at run time, along the bands of the mask, have some fifty lines more: the boxes, their",
-        "cutting, the merging of tiles, and a self-check of sampled rows, because such programs",
-        "work only for their own lengths.",
+        "The next table shows the lines of programs under other masks and with other head counts.",
+        "Programs that cut tiles at run time, along the bands of the mask, have about fifty lines",
+        "more: the boxes, their cutting, the merging of tiles, and a self-check of sampled rows,",
+        "because such programs work only for their own lengths.",
         "",
-        *partly(rl.SCHEDULES),
+        *loops_by_workload(rl.SCHEDULES),
         "",
     )
     yield from ("## Layouts", "", *layouts(), "")
-    yield from ("## Refused by name", "")
-    yield from ("Features that change weights cannot be expressed by a plan:", "", "```text")
+    yield from ("## Unsupported features", "")
+    yield from ("Plans cannot express features that change weights. The errors are:", "", "```text")
     for word in ("dropout", "alibi", "softcap", "sinks"):
-        yield from textwrap.wrap(refused_word(word), 88, subsequent_indent="    ")
+        yield from textwrap.wrap(refusal_of(word), 88, subsequent_indent="    ")
     yield from ("```", "")
 
 
 def layouts() -> Lines:
-    """Lists the schedules that accept no layout, or none by work, and why; tries each."""
+    """Lists the schedules that accept no layout, or no layout by work, and why; tries each."""
     reasons = {
         "groups": "assigns each document to its own ranks",
         "cache-ring": "lays out the cache and new tokens separately",
     }
-    own, place = list[str](), list[str]()
+    refusing = {"zigzag": list[str](), "heap": list[str]()}
     for name in rl.SCHEDULES:
-        for kinds, layout in ((own, "zigzag"), (place, "heap")):
+        for layout, names in refusing.items():
             try:
                 rl.plan(name, SMALL, 4, layout=layout)
             except rl.PlanError:
-                kinds.append(name)
-    by_place = [name for name in place if name not in own]
-    if set(by_place) != set(reasons):
-        raise AssertionError(f"{by_place} take no layout by work, but declared are {[*reasons]}")
+                names.append(name)
+    only_by_work = [name for name in refusing["heap"] if name not in refusing["zigzag"]]
+    if set(only_by_work) != set(reasons):
+        raise AssertionError(f"{only_by_work} refuse layouts by work; declared: {[*reasons]}")
     yield "Every schedule accepts every layout, with these exceptions:"
     yield ""
-    listed = ", ".join(f"`{name}`" for name in own)
+    listed = ", ".join(f"`{name}`" for name in refusing["zigzag"])
     yield f"* {listed}: their steps depend on the order of tokens or heads."
-    yield from (f"* `{n}` {reasons[n]}, so it accepts no layout by work." for n in by_place)
+    yield from (f"* `{n}` {reasons[n]}, so it accepts no layout by work." for n in only_by_work)
 
 
-def refused_word(word: str) -> str:
+def refusal_of(word: str) -> str:
     """Returns the error for a feature that is not a mask."""
     from ringloom.planner.masks import parse
 

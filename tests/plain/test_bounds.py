@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from soundness import checks
+from sanity_checks import checks
 
 from plain.test_simulator_reference import crowded, machines, plans
 from ringloom.planner.analysis.tiles import tiles

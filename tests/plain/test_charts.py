@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import frozen_fit
-import judged
+import measurements
 import own_runs
 import pytest
-import soundness as soundness_module
-from soundness import CHECKS, soundness
+import sanity_checks
+from sanity_checks import CHECKS, count_failures
 
 from command_line import CommandLine
 from ringloom.planner.errors import RingloomError
@@ -74,7 +74,7 @@ def test_what_is_not_predicted_is_listed_with_its_reason() -> None:
 
 
 def test_rows_far_off_have_a_likely_cause(rows: Sequence[Measured]) -> None:
-    far = [r for r in validation.stated(rows) if abs(expm1(r.error)) > judged.FAR]
+    far = [r for r in validation.stated(rows) if abs(expm1(r.error)) > measurements.LARGE_ERROR]
     assert [row.name for row in far if not row.why] == []
 
 
@@ -88,7 +88,7 @@ def test_runs_on_gpus_of_our_own_are_predicted_for_the_kernel_that_ran() -> None
     flash = [run for run in near if run.kernel == "flash"]
     assert flash
     assert all(replace(run, kernel="cuDNN").error < -0.3 for run in flash)
-    assert "Own runs" in "\n".join(judged.page())
+    assert "Own runs" in "\n".join(measurements.page())
 
 
 def test_one_h800_runs_8k_tokens_as_often_as_published(rows: Sequence[Measured]) -> None:
@@ -239,7 +239,7 @@ def test_the_loss_of_the_ring_has_causes_that_can_be_taken_away() -> None:
 
 
 def test_every_check_of_soundness_is_made_and_none_fails() -> None:
-    counts = soundness(ranks=4, seq=2**12)
+    counts = count_failures(ranks=4, seq=2**12)
     assert counts.keys() == CHECKS.keys()
     assert all(each.runs >= 80 and not each.failed for each in counts.values())
 
@@ -261,13 +261,13 @@ def test_each_check_of_soundness_counts_what_is_wrong(
         }
         return replace(result, **wrong[check])
 
-    monkeypatch.setattr(soundness_module, "_plans", lambda ranks, seq: [one])
-    monkeypatch.setattr(soundness_module, "simulate", faulty)
+    monkeypatch.setattr(sanity_checks, "_plans", lambda ranks, seq: [one])
+    monkeypatch.setattr(sanity_checks, "simulate", faulty)
     if check == "causality":
         monkeypatch.setattr(
-            soundness_module, "spans", lambda line: [replace(s, start=0.0) for s in spans(line)]
+            sanity_checks, "spans", lambda line: [replace(s, start=0.0) for s in spans(line)]
         )
-    counts = soundness()
+    counts = count_failures()
     assert counts[check].failed
     others = {"monotonicity", "engines"} if check == "determinism" else set()
     assert {name for name, each in counts.items() if each.failed} <= {check} | others

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from cross_validation import leave_out_sources
 from frozen_fit import scatter
-from left_out import left_out
 
 import ringloom as rl
 from command_line import CommandLine
@@ -51,7 +51,7 @@ def test_the_frozen_errors_are_those_of_the_published_rows() -> None:
 
 
 def test_without_its_own_rows_the_interval_holds_most_rows_of_a_source_and_is_narrow() -> None:
-    parts = left_out()
+    parts = leave_out_sources()
     total = sum(part.rows for part in parts)
     assert len(parts) >= 5
     assert {row.pass_ for row in residuals()} == {"forward", "backward", "both"}
@@ -71,7 +71,7 @@ def test_the_rows_of_a_source_are_judged_by_the_errors_of_all_others() -> None:
     near = [*errors("a", 0.01, -0.01, 0.01), *errors("b", 0.01, 0.01)]
     far = errors("far", 0.5, 0.01, -0.5)
     one = math.expm1(STUDENT[0] * 0.01)
-    parts = left_out([*near, *far])
+    parts = leave_out_sources([*near, *far])
     assert [(part.source, part.rows, part.inside) for part in parts] == [
         ("a", 3, 3),
         ("b", 2, 2),

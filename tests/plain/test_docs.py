@@ -11,7 +11,7 @@ from docstrings import as_rst
 from from_code import PAGES, command_line, hardware
 from links import broken
 from questions import SITUATIONS, output
-from support import IRREGULAR, layouts, matrix, partly, programs, size
+from support import IRREGULAR, layouts, loops_by_workload, matrix, program_length, programs
 
 import ringloom as rl
 from repository import ROOT
@@ -72,7 +72,7 @@ def test_twelve_questions_have_short_answers_that_run() -> None:
     assert [len(asked) for asked in SITUATIONS.values()] == [2] * 6
     for question in (q for asked in SITUATIONS.values() for q in asked):
         lines = question.answer.splitlines()
-        assert len(lines) == 1 if question.is_command else len(lines) <= 5, question.asks
+        assert len(lines) == 1 if question.is_command else len(lines) <= 5, question.text
         if "compare" not in question.answer:  # those are run when the page is built
             assert output(question).strip()
         elif question.is_command:
@@ -88,7 +88,7 @@ def test_a_hole_is_on_the_page_with_its_reason_and_none_goes_undeclared(
     assert "| `jax --dynamic` | all 2 | full |" in page
     assert "`jax --dynamic`: A compiled program sends fixed messages" in page
     assert "`groups` assigns each document" in "\n".join(layouts())
-    monkeypatch.setattr("support.HOLES", {})
+    monkeypatch.setattr("support.PARTIAL_FORMS", {})
     with pytest.raises(AssertionError, match=r"ring, causal: .*for the mask full.* but declared"):
         list(matrix(["ring"], ["causal"]))
 
@@ -98,18 +98,18 @@ def test_a_hole_is_on_the_page_with_its_reason_and_none_goes_undeclared(
     square([*rl.SCHEDULES], ["causal", "full"], [*TARGETS], every=4),
 )
 def test_programs_are_loops_or_say_why_not(schedule: str, mask: str, target: str) -> None:
-    assert (size(schedule, mask, target) > 0) == (schedule not in IRREGULAR)
+    assert (program_length(schedule, mask, target) > 0) == (schedule not in IRREGULAR)
 
 
 def test_what_is_by_tables_has_to_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "* `tree`: Each level" in "\n".join(programs(["ring"]))
     monkeypatch.setattr("support.IRREGULAR", {})
     with pytest.raises(AssertionError, match="tree, full, torch: tables"):
-        size("tree", "full", "torch")
+        program_length("tree", "full", "torch")
 
 
 def test_the_page_says_for_which_workloads_programs_are_loops_and_why_not_for_others() -> None:
-    page = "\n".join(partly(["ulysses", "tree"]))
+    page = "\n".join(loops_by_workload(["ulysses", "tree"]))
     assert re.search(r"\| `ulysses` \| \d+, \d+ \| \d+, \d+ \| tables, tables \|\n", page)
     assert "**heads that the ranks do not divide** Ranks get slices of heads" in page
     assert "`tree`" not in page

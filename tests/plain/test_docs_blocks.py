@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import STATUS, Block, blocks, execute, same
+from pages import STATUS, Block, blocks, equal_texts, execute
 
 import ringloom as rl
 from assertions import Assertions
@@ -96,7 +96,7 @@ def command(block: Block, page: Path, capsys: pytest.CaptureFixture[str]) -> Non
                 break
         assert status == 0, f"{page}:{block.line}: {line}\n{printed}{complaint}"
     if block.shown.strip():
-        assert same(printed, block.shown), f"{page}:{block.line} prints\n{printed}"
+        assert equal_texts(printed, block.shown), f"{page}:{block.line} prints\n{printed}"
 
 
 def run(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:

@@ -20,7 +20,7 @@ WRONG: list[Any] = [lambda *_: 0, 0, 1, "ring", {}, lambda *_: None]
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_lesson_runs_and_its_exercise_has_one_solution(page: Path) -> None:
     assertions = Assertions()
-    scope = follow(page, solved=True, compiler=assertions.compile, **assertions.names)
+    scope = follow(page, with_solution=True, compiler=assertions.compile, **assertions.names)
     assert assertions.loose == [], "these lines hold whatever the values are"
     for wrong in WRONG:
         with pytest.raises((AssertionError, TypeError, ValueError)):

@@ -72,9 +72,9 @@ def test_causes_of_slow_predictions_for_tpus_are_told_apart() -> None:
 def test_what_own_runs_take_beside_dense_attention_does_not_follow_the_memory() -> None:
     every = own_runs.runs()
     beside = {
-        (own_runs.CURVES[run.kernel], run.on["memory.bandwidth"]): own_runs.besides(run, every)
+        (own_runs.CURVES[run.kernel], run.on["memory.bandwidth"]): own_runs.excess_times(run, every)
         for run in every
-        if run.pass_ == "both" and own_runs.besides(run, every)
+        if run.pass_ == "both" and own_runs.excess_times(run, every)
     }
     (h200,) = (taken for (kernel, rate), taken in beside.items() if rate > 4e12)
     h100 = beside["fa2", hardware("h100")["memory.bandwidth"]]
@@ -82,4 +82,4 @@ def test_what_own_runs_take_beside_dense_attention_does_not_follow_the_memory() 
     assert h200[1] < 0.7 * h100[1]
     far = [run for run in every if abs(run.error) > own_runs.LIMIT]
     text = "\n".join(own_runs.section())
-    assert all(f"{run.chip}, {own_runs.what(run)}, {run.kernel}" in text for run in far)
+    assert all(f"{run.chip}, {own_runs.describe(run)}, {run.kernel}" in text for run in far)

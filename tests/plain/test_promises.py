@@ -14,7 +14,7 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 def promises(text: str) -> list[str]:
     """Returns the rows of the table that names tests, without its head."""
-    table = re.search(r"^\|[^\n]*\| held by \|\n\|[-|]+\n((?:\|[^\n]*\n)+)", text, re.MULTILINE)
+    table = re.search(r"^\|[^\n]*\| tests \|\n\|[-|]+\n((?:\|[^\n]*\n)+)", text, re.MULTILINE)
     return table[1].splitlines() if table else []
 
 
@@ -46,6 +46,6 @@ def test_each_promise_is_held_by_tests(page: Path) -> None:
 )
 def test_a_promise_that_nothing_holds_is_noticed(wrong: str) -> None:
     right = "`tests/plain/test_promises.py::promises`"
-    head = "| promise | held by |\n|---|---|\n"
+    head = "| promise | tests |\n|---|---|\n"
     assert unheld(f"{head}| kept | {right} |\n") == []
     assert unheld(f"{head}| kept | {right} |\n| broken | {right * bool(wrong)} {wrong} |\n")

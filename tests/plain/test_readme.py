@@ -53,7 +53,7 @@ def test_commands_answer_in_the_forms_that_are_said() -> None:
 
 def test_every_schedule_takes_every_mask_and_is_written_for_both_frameworks() -> None:
     """The support page tries every cell."""
-    assert f"| **ringloom** | {len(rl.SCHEDULES)} and their parameters" in OTHERS
+    assert f"| **ringloom** | {len(rl.SCHEDULES)} with parameters" in OTHERS
     assert f"{len(rl.SCHEDULES)} schedules with parameters" in README
     assert f"on {len(presets())} hardware presets" in README
     cells = square(list(rl.SCHEDULES), ROWS, every=len(ROWS))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import stored as storage
-from situations import ASKED, Answer, accepted, answer, reason, unsupported
+from situations import SITUATIONS, Answer, accepted, answer, reason, unsupported
 from stored import stored
 
 from repository import ROOT
@@ -22,14 +22,14 @@ SPLIT = (
 
 
 def test_every_situation_is_a_comparison_of_its_own() -> None:
-    assert len(ASKED) >= 15
-    assert len(set(ASKED.values())) == len(ASKED)
-    for options in ASKED.values():
+    assert len(SITUATIONS) >= 15
+    assert len(set(SITUATIONS.values())) == len(SITUATIONS)
+    for options in SITUATIONS.values():
         with command_of("compare").make_context("compare", shlex.split(options)) as context:
             assert not context.params["schedules"]
 
 
-@pytest.mark.parametrize("options", [SPLIT, ASKED["Decoding one token"]])
+@pytest.mark.parametrize("options", [SPLIT, SITUATIONS["Decoding one token"]])
 def test_schedules_accepts_the_names_that_compare_prints(
     options: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

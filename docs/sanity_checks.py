@@ -1,4 +1,4 @@
-"""Counts how many predictions are sound: properties that need no measurement."""
+"""Checks properties of predictions that need no measurement, and counts failures."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from ringloom.simulator.prediction import simulate
 from ringloom.simulator.timeline import Timeline, spans
 
 MACHINES = "h100", "tpu-v4"
-FASTER = ("peak.bfloat16", "memory.bandwidth", "intra.bandwidth")
+RATES = ("peak.bfloat16", "memory.bandwidth", "intra.bandwidth")
 SLACK = 1 + 1e-9  # for rounding
 CHECKS = {
     "causality": "messages arrive after they leave, and a rank computes one thing at a time",
@@ -29,20 +29,20 @@ CHECKS = {
 
 @dataclass(frozen=True)
 class Count:
-    """Counts the runs of a check, and the failed ones."""
+    """The number of runs of a check, and of failed runs."""
 
     runs: int
     failed: int
 
 
-def soundness(ranks: int = 4, seq: int = 2**13) -> dict[str, Count]:
+def count_failures(ranks: int = 4, seq: int = 2**13) -> dict[str, Count]:
     """Checks every schedule in both passes, on a machine with a switch and one with a torus."""
     runs, failed = Counter[str](), Counter[str]()
-    for one in _plans(ranks, seq):
+    for candidate in _plans(ranks, seq):
         for machine in map(hardware, MACHINES):
-            for check, holds in checks(one, machine):
+            for check, passed in checks(candidate, machine):
                 runs[check] += 1
-                failed[check] += not holds
+                failed[check] += not passed
     return {check: Count(runs[check], failed[check]) for check in CHECKS}
 
 
@@ -56,31 +56,31 @@ def _plans(ranks: int, seq: int) -> Iterator[Plan]:
                 continue
 
 
-def checks(one: Plan, machine: Hardware) -> Iterator[tuple[str, bool]]:
-    """Yields each of `CHECKS` that applies to a plan on some hardware, and its result."""
-    usual = simulate(one, machine, record=True)
-    assert usual.timeline is not None
-    yield "causality", _in_order(usual.timeline)
-    if usual.bound_ratio is not None:
-        yield "bounds", usual.bound_ratio * SLACK >= 1
-    for key in FASTER:
-        faster = simulate(one, machine.changed({key: 1.1 * machine[key]})).makespan
-        yield "monotonicity", faster <= usual.makespan * SLACK
-    if usual.engine == "recurrence":
-        events = simulate(one, machine, engine="events").makespan
-        yield "engines", bool(np.isclose(events, usual.makespan, rtol=1e-9))
-    yield "determinism", simulate(one, machine, record=True).makespan == usual.makespan
+def checks(candidate: Plan, machine: Hardware) -> Iterator[tuple[str, bool]]:
+    """Yields each of `CHECKS` that applies to a plan on some hardware, and True if it passes."""
+    base = simulate(candidate, machine, record=True)
+    assert base.timeline is not None
+    yield "causality", _in_order(base.timeline)
+    if base.bound_ratio is not None:
+        yield "bounds", base.bound_ratio * SLACK >= 1
+    for key in RATES:
+        faster = simulate(candidate, machine.changed({key: 1.1 * machine[key]})).makespan
+        yield "monotonicity", faster <= base.makespan * SLACK
+    if base.engine == "recurrence":
+        events = simulate(candidate, machine, engine="events").makespan
+        yield "engines", bool(np.isclose(events, base.makespan, rtol=1e-9))
+    yield "determinism", simulate(candidate, machine, record=True).makespan == base.makespan
 
 
 def _in_order(timeline: Timeline) -> bool:
     """Returns True if messages arrive after they leave and no rank computes two things at once."""
-    free = dict[int, float]()
+    free_at = dict[int, float]()
     sent = [row for row in timeline.rows or () if row.kind == "message"]
     if not all(((row.start <= row.end) & (row.end <= row.arrival)).all() for row in sent):
         return False
     compute = (s for s in spans(timeline) if s.stream in ("compute", "merge"))
     for span in sorted(compute, key=lambda span: (span.start, span.end)):
-        if span.end < span.start or span.start * SLACK < free.get(span.rank, 0.0):
+        if span.end < span.start or span.start * SLACK < free_at.get(span.rank, 0.0):
             return False
-        free[span.rank] = span.end
+        free_at[span.rank] = span.end
     return True
