@@ -289,7 +289,9 @@ def _repeated_calls(stated: Sequence[Measured]) -> Lines:
         "",
     )
     rows = list[tuple[object, ...]]()
-    for (name, on, quantity), group in validation.group_by(stated, "name", "on", "quantity").items():
+    for (name, on, quantity), group in validation.group_by(
+        stated, "name", "on", "quantity"
+    ).items():
         if len(group) > 1:
             values = [row.value for row in group]
             least = (max(values) / min(values)) ** 0.5 - 1
