@@ -49,7 +49,7 @@ class Form:
     """Properties of a program that printing depends on.
 
     `free`: it accepts any length. `apart`: keys have their own layout. `slices`: number of head
-    slices per side, 0 if their sizes differ. `unequal`: pieces of queries and keys differ in
+    slices per side, 0 if their sizes differ. `unequal_pieces`: pieces of queries and keys differ in
     length. `stats`: the log-sum-exp and delta are sent with queries instead of the output. `runs`:
     pieces of queries are contiguous and equally long. `data` collects named numbers, `constants`
     other named values.
@@ -58,7 +58,7 @@ class Form:
     free: bool
     apart: bool
     slices: Mapping[SideName, int]
-    unequal: bool
+    unequal_pieces: bool
     sinks: bool
     stats: bool
     runs: bool
@@ -75,8 +75,8 @@ def form_of(program: Printed) -> Form:
     shapes = {tuple((run.step, len(run)) for run in chunk) for chunk in chunks}
     runs = len(shapes) == 1 and [step for step, _ in shapes.pop()] == [1]
     stats, apart = program.choices["STATS"], program.choices["APART"]
-    unequal, sinks = program.keys_cut_apart, program.work.sinks
-    return Form(program.free, apart, slices, unequal, sinks, stats, runs)
+    unequal_pieces, sinks = program.unequal_pieces, program.work.sinks
+    return Form(program.free, apart, slices, unequal_pieces, sinks, stats, runs)
 
 
 class Expressions:
@@ -225,14 +225,14 @@ class Expressions:
             raise PlanError("the pieces that a rank attends to wrap around the ranks")
         side, count = part.register.side, self.program.pieces_of(part.register)
         stop = Expr(high.constant + 1, high.step, high.axes, 0, high.table)
-        begin = "" if low == Expr() else f"{self.in_tokens(low, side)}, "
+        begin = "" if low == Expr() else f"{self.token_count(low, side)}, "
         if high.table:
             end = f"({self.words.number(high)} + 1) * {self.size(side)}"
         else:
-            end = "None" if stop == Expr(count) else self.in_tokens(stop, side)
+            end = "None" if stop == Expr(count) else self.token_count(stop, side)
         return f"slice({begin}{end})"
 
-    def in_tokens(self, e: Expr, side: SideName) -> str:
+    def token_count(self, e: Expr, side: SideName) -> str:
         """Prints a number of pieces as a number of tokens."""
         unit, scaled = self.program.unit, e
         if not e.table:
@@ -247,7 +247,7 @@ class Expressions:
 
     def size(self, side: SideName) -> str:
         """Returns the name of the piece size of a side, in tokens."""
-        name = "kv_size" if self.form.unequal and side == "kv" else "size"
+        name = "kv_size" if self.form.unequal_pieces and side == "kv" else "size"
         self.used.add(name)
         return name
 

@@ -92,7 +92,7 @@ class Program:
         return self.loops is not None and self.layout.multiple > 0
 
     @property
-    def least(self) -> int:
+    def min_length(self) -> int:
         """The shortest length of a program that accepts any length.
 
         If a rectangle excludes the diagonal, each rank needs two tokens, as one would have no pair.
@@ -112,7 +112,7 @@ class Program:
         return step
 
     @property
-    def checked(self) -> int:
+    def check_tokens(self) -> int:
         """The number of queries in the self-check, reduced if the program accepts any length."""
         if self.any_plan:
             return CHECKED // 2 * self.ranks
@@ -131,18 +131,18 @@ class Program:
         return self.dynamic and self.target == "torch"
 
     @property
-    def signed(self) -> bool:
+    def needs_sign(self) -> bool:
         """True if kernels get only the size of the scale, as a scale <= 0 would undo the mask."""
         return self.target == "torch" and self.work.softmax_scale <= 0
 
     @property
-    def keys_cut_apart(self) -> bool:
+    def unequal_pieces(self) -> bool:
         """True if pieces of keys and pieces of queries have different numbers of tokens."""
         sides = self.forward.partition
         return int(sides.q.sizes.max()) != int(sides.kv.sizes.max())
 
     @property
-    def unequal(self) -> bool:
+    def unequal_head_dims(self) -> bool:
         """True if values and keys have different head dimensions."""
         return self.work.v_head_dim != self.work.head_dim
 
@@ -163,8 +163,8 @@ class Program:
         return {
             "WINDOWS": self.dynamic or any(low > -reach for *_, low, _ in boxes(work, free=False)),
             "BACKWARD": backward is not None or self.any_plan,
-            "SIGNED": self.signed,
-            "UNEQUAL": self.unequal,
+            "SIGNED": self.needs_sign,
+            "UNEQUAL": self.unequal_head_dims,
             "SINKS": work.sinks,
             "DYNAMIC": self.dynamic,
             "APART": self.layout.apart,

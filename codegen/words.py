@@ -70,13 +70,13 @@ class Words:
         text = sum_of(terms)
         if e.modulo:
             text = f"({text}) % {e.modulo}"
-        return self.entry(self.named("TABLE", e.table), text) if e.table else text
+        return self.entry(self.name_data("TABLE", e.table), text) if e.table else text
 
     def entry(self, name: str, index: str) -> str:
         """Prints an element of named data."""
         return f"{name}[{index}]"
 
-    def named(self, title: str, values: tuple[int, ...]) -> str:
+    def name_data(self, title: str, values: tuple[int, ...]) -> str:
         """Returns the name of data; equal data share a name."""
         known = (name for name, data in self.data.items() if data == values)
         name = next(known, f"{title}_{len(self.data) + 1}")
@@ -122,11 +122,11 @@ class Words:
             case Bound():
                 return self.bound(test)
             case Span(first, last):
-                begin, end = self.named("FIRST", first), self.named("LAST", last)
+                begin, end = self.name_data("FIRST", first), self.name_data("LAST", last)
                 first_step, last_step = (self.entry(x, self.rank) for x in (begin, end))
                 return self.chain(first_step, self.step, last_step)
             case Listed(ranks):
-                return self.among(self.rank, self.named("RANKS_OF", ranks))
+                return self.among(self.rank, self.name_data("RANKS_OF", ranks))
             case _:
                 assert_never(test)
 
@@ -154,10 +154,10 @@ class Words:
         if low == high:
             return f"{x} == {self.number(low)}"
         first, last = self.number(low), self.number(high)
-        flags = {bool(flag) for t in self.steps for flag in self.ordered(low, high, t)}
+        flags = {bool(flag) for t in self.steps for flag in self.is_rising(low, high, t)}
         return self.cyclic(first, x, last, flags.pop() if len(flags) == 1 else None)
 
-    def ordered(self, low: Expr, high: Expr, t: int) -> Ints:
+    def is_rising(self, low: Expr, high: Expr, t: int) -> Ints:
         """Marks the ranks on which low <= high in a step: [ranks]."""
         coordinates = Loops(self.mesh, 0, ()).coordinates()
         return np.asarray(low.at(t, coordinates) <= high.at(t, coordinates), np.intp)

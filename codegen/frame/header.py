@@ -210,7 +210,7 @@ def _limits(program: Program) -> Iterator[str]:
     sizes = f"any batch size{heads} and float dtype"
     multiple = program.layout.multiple
     length = "any sequence length" + f" divisible by {multiple}" * (multiple > 1)
-    length += f" and at least {program.least}" * (program.least > multiple)
+    length += f" and at least {program.min_length}" * (program.min_length > multiple)
     length = f"and {length}" if program.free else "at these sequence lengths only"
     if program.dynamic:
         length = "and any mask at these sequence lengths"
@@ -219,8 +219,10 @@ def _limits(program: Program) -> Iterator[str]:
     yield f"{length}."
     run = f"torchrun --nproc-per-node {program.ranks}" if program.target == "torch" else "python"
     results = "output and gradients" if program.backward else "the output"
-    size = f" on {program.checked} token{'s' * (program.checked > 1)}" * (not program.any_plan)
-    slow = ", which is slow on CPUs" * (program.checked >= SLOW and not program.any_plan)
+    size = f" on {program.check_tokens} token{'s' * (program.check_tokens > 1)}" * (
+        not program.any_plan
+    )
+    slow = ", which is slow on CPUs" * (program.check_tokens >= SLOW and not program.any_plan)
     yield f"`{run} FILE` compares {results}"
     yield f"with dense attention{size}{slow}."
 
@@ -230,12 +232,12 @@ def _limits(program: Program) -> Iterator[str]:
 
 def constants(program: Program) -> str:
     """Prints sizes, PLAN and the data of the mask."""
-    work, sizes = program.work, f"{program.layout.multiple}, {program.least}"
+    work, sizes = program.work, f"{program.layout.multiple}, {program.min_length}"
     lines = [
         f"RANKS = {program.ranks}",
         f"SEQ, KV_SEQ = {work.seq}, {work.kv_seq}{'  # as planned' * program.free}",
         *[f"MULTIPLE, LEAST = {sizes}  # of valid sequence lengths"] * program.free,
-        f"CHECKED = {program.checked}  # tokens in the self-check",
+        f"CHECKED = {program.check_tokens}  # tokens in the self-check",
         f"HEADS, KV_HEADS = {work.heads}, {work.kv_heads}",
         f"HEAD_DIM, V_HEAD_DIM = {work.head_dim}, {work.v_head_dim}",
         _scale(program),
@@ -257,7 +259,7 @@ def _operator(program: Program) -> Iterator[str]:
 
 def _scale(program: Program) -> str:
     work, scale = program.work, program.work.softmax_scale
-    if program.signed:
+    if program.needs_sign:
         sign = int(np.sign(scale))
         return f"SCALE, SIGN = {abs(scale) or 1.0!r}, {sign}  # kernels mask before they scale"
     return f"SCALE = {work.head_dim}**-0.5" if work.scale is None else f"SCALE = {scale!r}"
@@ -266,7 +268,7 @@ def _scale(program: Program) -> str:
 def plan_literal(program: Program) -> str:
     """Prints PLAN, without the values that a dynamic program takes from tables."""
     work = program.work
-    dims = ("head_dim", *["v_head_dim"] * program.unequal)
+    dims = ("head_dim", *["v_head_dim"] * program.unequal_head_dims)
     lengths = () if program.any_plan else ("seq", "kv_seq")
     entries: dict[str, object] = {
         "name": strip_quotes(program.forward.name)[:80],

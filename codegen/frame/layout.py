@@ -131,7 +131,7 @@ class Layout:
         return self.q != self.kv
 
     @property
-    def alike(self) -> bool:
+    def same_formula(self) -> bool:
         """True if both sides have the same formula or data."""
         return self.q == replace(self.kv, tokens=self.q.tokens)
 

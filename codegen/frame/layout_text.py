@@ -20,7 +20,9 @@ def layout_text(layout: Layout, target: str, free: bool) -> str:
 def heading(layout: Layout) -> str:
     """Returns the heading of the section."""
     q, kv = describe_side(layout.q), describe_side(layout.kv)
-    first, *others = q if layout.alike else [f"queries {q[0]}", *q[1:], f"keys {kv[0]}", *kv[1:]]
+    first, *others = (
+        q if layout.same_formula else [f"queries {q[0]}", *q[1:], f"keys {kv[0]}", *kv[1:]]
+    )
     return ";\n# ".join([f"# ---- Layout: {first}", *others]) + "."
 
 
@@ -53,7 +55,7 @@ def describe_side(form: Form) -> list[str]:
 def _data(layout: Layout) -> Iterator[str]:
     """Yields the ranges of each rank if there is no formula."""
     for name, form in (("RANGES", layout.q), ("KV_RANGES", layout.kv)):
-        if isinstance(form, Ranges) and not (name == "KV_RANGES" and layout.alike):
+        if isinstance(form, Ranges) and not (name == "KV_RANGES" and layout.same_formula):
             held = [tuple((p.start, p.stop, p.step) for p in own) for own in form.held]
             yield from ("", "# start, stop and step of the ranges of each rank")
             yield print_data(name, tuple(held))

@@ -68,7 +68,7 @@ def case_of(program: Program) -> Case:
     if program.free:
         forms = replace(layout.q, tokens=seq), replace(layout.kv, tokens=kv_seq)
     at: dict[SideName, Sequence[Ints]] = {"q": [*forms[0].shards()], "kv": [*forms[1].shards()]}
-    width, v_width, seed = 2, 3 if program.unequal else 2, np.random.default_rng(0)
+    width, v_width, seed = 2, 3 if program.unequal_head_dims else 2, np.random.default_rng(0)
     shapes = {
         "q": (heads, seq, width),
         "k": (kv_heads, kv_seq, width),
