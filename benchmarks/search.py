@@ -40,7 +40,7 @@ def row_of(case: Case) -> baseline.Row:
     gain = float(baseline.saved()[case]["seconds"]) / result.makespan
     names = case.mask, case.machine, str(case.tokens), case.pass_, result.recipes[0]
     numbers = f"{result.makespan:.6g}", f"{result.bound:.6g}", f"{result.gap:.4f}"
-    why = result.least.why, result.prediction.bound_inapplicable_reason or ""
+    why = result.applicable_bound.why, result.prediction.bound_inapplicable_reason or ""
     counts = f"{gain:.4f}", f"{took:.2f}", str(result.tried), str(result.pruned)
     return dict(zip(COLUMNS, (*names, *numbers, *why, *counts), strict=False))
 

@@ -49,9 +49,10 @@ STYLE = {
 }
 WIDTH, MAX_LENGTH = 80, 100  # columns of a page; longer lines than this are wrapped
 LIBRARIES = {"audit": "torch", "check": "torch", "report": "bokeh", "sweep": "pyarrow"}
-DRAWN_RESULTS = (  # commands, and the functions whose first result is drawn
-    *(("compare", "compared"), ("report", "compared"), ("simulate", "simulate")),
-    *(("plan", "plans_of"), ("emit", "plans_of"), ("audit", "audited")),
+DRAWN_RESULTS = (  # modules of commands, and the functions whose first result is drawn
+    *(("explore.compare", "compare_schedules"), ("explore.report", "compare_schedules")),
+    *(("explore.simulate", "simulate"), ("explore.plan", "plans_of")),
+    *(("programs.emit", "plans_of"), ("check.audit", "run_audit")),
 )
 
 

@@ -1,4 +1,4 @@
-"""ringloom: plan distributed attention, verify it, predict it, emit it, run it.
+"""ringloom plans, verifies, simulates, emits and runs distributed attention.
 
 >>> import ringloom as rl
 >>> work = rl.Workload(seq=4096, heads=8, mask=rl.Causal())

@@ -1,4 +1,4 @@
-"""`python -m ringloom` is `ringloom`."""
+"""Runs the command line for `python -m ringloom`."""
 
 import sys
 

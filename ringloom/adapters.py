@@ -1,6 +1,7 @@
-"""transformers_attention(program)   use an emitted torch program with Hugging Face Transformers.
-shard_batch(program, ids)         a rank's shard of a batch, as arguments for such a model.
-to_block_mask(work)               a mask for PyTorch's flex attention; `from_block_mask` inverts it.
+"""transformers_attention(program)   registers an emitted torch program in Transformers.
+shard_batch(program, ids)         returns a rank's shard of a batch as arguments of a model.
+to_block_mask(work)               returns a mask for PyTorch's flex attention.
+from_block_mask(block_mask)       returns the mask of flex attention as a mask of a workload.
 """
 
 from collections.abc import Iterable
@@ -24,11 +25,12 @@ def transformers_attention(
 
     Returns the name to pass as `attn_implementation`. Every rank then calls the model with its
     shard of the tokens, `position_ids` from `program.positions(rank)`, and labels that were shifted
-    before sharding; sum the weight gradients over the group. group: the ranks that share the
-    sequence, by default the world. The mask of the program must be that of the model unless
-    `any_mask` is set; documents start where position_ids restart. On several ranks, models whose
-    position_ids cannot be compared with those of the rank are refused unless `any_positions` is
-    set; you must then ensure that they are right.
+    before sharding. Sum the weight gradients over the group.
+
+    group: the ranks that share the sequence, by default all ranks. any_mask: accept a program whose
+    mask differs from that of the model; documents start where position_ids restart. any_positions:
+    on several ranks, accept models whose position_ids cannot be compared with those of the rank;
+    you must then ensure that they are correct.
     Raises RingloomError without transformers, for a name that is in use, and if the model needs
     attention that the plan cannot express (dropout, padding, softcap, another mask, other heads or
     positions).
@@ -50,8 +52,8 @@ def shard_batch(
 ) -> dict[str, Any]:
     """Returns a rank's shard of a batch of whole sequences, as arguments for a transformers model.
 
-    ids, labels: [batch, seq], labels unshifted, by default ids. positions: by default 0, 1, 2 ...
-    Targets are shifted before sharding, and the losses of the ranks add up to the mean.
+    ids, labels: [batch, seq]; labels are not shifted and default to ids. positions: by default
+    0, 1, 2 ... Targets are shifted before sharding, and the losses of the ranks add up to the mean.
     """
     adapter = needing("hf", "ringloom.runtimes.huggingface")
     batch: dict[str, Any] = adapter.shard_batch(program, ids, labels, positions, group, tables)
@@ -62,18 +64,18 @@ def to_block_mask(work: Workload, *, block_size: int = 128, device: Any = "cpu")
     """Returns the mask of a workload as a `BlockMask` for `torch`'s flex attention.
 
     The tables equal those of `create_block_mask`, but no dense seq x kv_seq matrix is built.
-    block_size: tokens per block side. Raises RingloomError without torch.
+    block_size: tokens per side of a block. Raises RingloomError without torch.
     """
     adapter = needing("torch", "ringloom.runtimes.torch.block_masks")
     return adapter.to_block_mask(work, block_size, device)
 
 
 def from_block_mask(block_mask: Any, *, heads: Iterable[int] | None = None) -> Mask:
-    """Returns the mask that allows the pairs of a `BlockMask`: Full, Causal or Slices.
+    """Returns a `BlockMask` as a mask of a workload: Full, Causal or Slices.
 
-    Evaluates its mask_mod on one row of blocks at a time. heads: the heads to convert, by default
+    Evaluates the mask_mod on one row of blocks at a time. heads: the heads to convert, by default
     all; if masks differ between heads, convert and emit each group of equal heads separately.
-    Raises RingloomError if these heads or the batch rows differ, and without torch.
+    Raises RingloomError if the masks of these heads or of the batch rows differ, and without torch.
     """
     adapter = needing("torch", "ringloom.runtimes.torch.block_masks")
     mask: Mask = adapter.from_block_mask(block_mask, heads)

@@ -1,4 +1,4 @@
-"""The public names of `rl.`, imported when one of them is first used.
+"""The public names of `rl`, imported when one of them is first used.
 
 `import x as x` marks a name as re-exported.
 """

@@ -1,4 +1,4 @@
-"""batch_planner(work, ranks, hardware)   plans each batch of packed documents.
+"""batch_planner(work, ranks, hardware)   returns a planner for batches of packed documents.
 
 once        tries recipes on sample batches and ranks them by predicted time
 each batch  lengths -> mask -> verified plans -> tables of a dynamic torch program
@@ -28,25 +28,20 @@ from ringloom.simulator.hardware import hardware as hardware_named
 from ringloom.simulator.prediction import seconds_of, simulate
 from ringloom.simulator.scenario import Scenario
 
-Wanted = Literal["forward", "both"]
+PlannedPass = Literal["forward", "both"]
 Lengths = tuple[int, ...]
 ORDINARY = Scenario()
-NAMED = (
-    "zigzag",
-    "ring",
-    "allgather",
-    "ulysses",
-)  # one schedule for each way to send keys or heads
-KEEPS = (("Q", "KV", "OUT"), ())  # copies that a forward pass keeps: all or none
-DRAWN = 2  # random sample batches if none are given: one to search, one more to rank
-SHORTEST = 64  # tokens of the shortest random document: a tile of kernels for short calls
-TRIED = 24  # recipes of a search: a minute of simulations on 64 ranks
+SCHEDULES = "zigzag", "ring", "allgather", "ulysses"  # one for each way to send keys or heads
+KEEP_CHOICES = (("Q", "KV", "OUT"), ())  # copies that a forward pass keeps: all or none
+SAMPLES = 2  # random sample batches if none are given: the first for the search, both for ranking
+MIN_LENGTH = 64  # tokens of the shortest random document: a tile of kernels for short calls
+BUDGET = 24  # recipes of a search: a minute of simulations on 64 ranks
 RANKED = 4  # best recipes of the search, ranked on all samples and in both passes
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One batch: its document lengths, the recipe used, verified plans, and their tables."""
+    """One batch with its document lengths, the recipe used, verified plans, and their tables."""
 
     lengths: Lengths
     recipe: str
@@ -59,10 +54,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Recipes of both passes, or of a forward pass only."""
+    """A recipe for the forward pass, and for the backward pass if both are planned."""
 
     forward: Recipe
-    keep: tuple[str, ...] | None  # of a searched recipe: copies that its forward pass keeps
+    keep: tuple[str, ...] | None  # copies that the forward pass of a searched recipe keeps
 
     def __str__(self) -> str:
         schedule = self.forward.schedule
@@ -72,38 +67,38 @@ class Choice:
 
 
 class BatchPlanner:
-    """Plans a batch of packed documents from their lengths, and makes the tables.
+    """Plans batches of packed documents from document lengths, and makes the tables.
 
     `ranked`: recipes with their predicted seconds, summed over the sample batches, the fastest
     first. If the first recipe cannot plan a batch, the next one is used.
     """
 
     def __init__(
-        self, work: Workload, ranks: int, hardware: Hardware, pass_: Wanted, kept: int
+        self, work: Workload, ranks: int, hardware: Hardware, pass_: PlannedPass, cache_size: int
     ) -> None:
         self.work, self.ranks, self.pass_ = work, ranks, pass_
         self._hardware = hardware
         self._prices = search_prices(work, hardware)
         self.ranked: tuple[tuple[Choice, float], ...] = ()
-        self._made = lru_cache(maxsize=kept)(self._make)
+        self._cached_batch = lru_cache(maxsize=cache_size)(self._make_batch)
 
     def __repr__(self) -> str:
         return f"<BatchPlanner {self.recipe}: {self.ranks} ranks>"
 
     @property
     def recipe(self) -> str:
-        """Returns the text of the fastest recipe."""
+        """Returns the fastest recipe as text."""
         return str(self.ranked[0][0])
 
     def __call__(self, lengths: Iterable[int]) -> Batch:
         """Returns the verified plans and the tables of a batch; recent batches are cached.
 
         Pass `tables` to `Tables` of a program that was emitted with dynamic=True for the same ranks
-        and heads. Raises PlanError for lengths that are not integers, are negative or all 0.
+        and heads. Raises PlanError for lengths that are not integers, are negative or are all 0.
         """
-        return self._made(as_lengths(lengths))
+        return self._cached_batch(as_lengths(lengths))
 
-    def _make(self, lengths: Lengths) -> Batch:
+    def _make_batch(self, lengths: Lengths) -> Batch:
         work, failure = self.packed(lengths), PlanError("no recipe has been chosen")
         for choice, _ in self.ranked:
             try:
@@ -114,55 +109,54 @@ class BatchPlanner:
         raise failure
 
     def packed(self, lengths: Lengths) -> Workload:
-        """Returns the workload of a batch, whose mask applies within each document."""
+        """Returns the workload of a batch; the mask applies within each document."""
         tokens, mask = sum(lengths), within_documents(self.work.mask, lengths)
         return replace(self.work, seq=tokens, kv_seq=tokens, mask=mask)
 
     def plans(self, choice: Choice, work: Workload) -> Plans:
         """Returns the verified plans of a choice."""
-        forward = self.one(choice.forward, work, "forward")
+        recipe = choice.forward
+        forward = self.build_plan(recipe, work, "forward")
         if self.pass_ == "forward":
             return Plans(forward)
-        schedule = choice.forward.schedule
-        if isinstance(schedule, str):
-            return Plans(forward, self.one(choice.forward, work, "backward"))
-        back = replace(choice.forward, schedule=replace(schedule, keep=choice.keep))
-        return Plans(forward, self.one(back, work, "backward"))
+        if not isinstance(recipe.schedule, str):
+            recipe = replace(recipe, schedule=replace(recipe.schedule, keep=choice.keep))
+        return Plans(forward, self.build_plan(recipe, work, "backward"))
 
-    def one(self, recipe: Recipe, work: Workload, pass_: Pass) -> Plan:
-        """Returns the verified plan of a recipe."""
+    def build_plan(self, recipe: Recipe, work: Workload, pass_: Pass) -> Plan:
+        """Builds the verified plan of a recipe."""
         return build(recipe, work, self.ranks, pass_, self._prices)
 
-    def settle(self, samples: Sequence[Lengths]) -> None:
+    def rank_recipes(self, samples: Sequence[Lengths]) -> None:
         """Ranks recipes by their predicted time on sample batches."""
         works = [self.packed(lengths) for lengths in samples]
-        judged = list[tuple[Choice, float]]()
+        times = list[tuple[Choice, float]]()
         for choice in self.choices(works[0]):
             with suppress(PlanError):
-                made = [self.plans(choice, work) for work in works]
-                seconds = sum(seconds_of(plans, self._hardware, ORDINARY) for plans in made)
-                judged.append((choice, seconds))
-        if not judged:
-            raise PlanError(f"no recipe plans these batches on {self.ranks} ranks")
-        self.ranked = tuple(sorted(judged, key=lambda x: x[1]))
+                plans = [self.plans(choice, work) for work in works]
+                seconds = sum(seconds_of(pair, self._hardware, ORDINARY) for pair in plans)
+                times.append((choice, seconds))
+        if not times:
+            raise PlanError(f"no recipe can plan these batches on {self.ranks} ranks")
+        self.ranked = tuple(sorted(times, key=lambda x: x[1]))
 
     def choices(self, work: Workload) -> Iterator[Choice]:
-        """Yields named schedules, then the best recipes of a search for the forward pass."""
+        """Yields schedules, then the best recipes of a search for the forward pass."""
         node = self._hardware.ranks_per_node
-        names = [*NAMED, *([f"usp:ulysses={node}"] if 1 < node < self.ranks else [])]
-        named = [Recipe.parse(name) for name in names]
-        yield from (Choice(recipe, None) for recipe in named)
+        names = [*SCHEDULES, *([f"usp:ulysses={node}"] if 1 < node < self.ranks else [])]
+        seeds = [Recipe.parse(name) for name in names]
+        yield from (Choice(recipe, None) for recipe in seeds)
         ranks, prices = self.ranks, self._prices
-        tried = explore(work, ranks, "forward", prices, self.score, seeds=named, budget=TRIED)
+        tried = explore(work, ranks, "forward", prices, self.score, seeds=seeds, budget=BUDGET)
         scored = [x for x in tried if x.score and isinstance(x.recipe.schedule, Found)]
         scored.sort(key=lambda x: x.score.seconds if x.score else 0.0)
         for x in scored[:RANKED]:
-            for keep in KEEPS if self.pass_ == "both" else (None,):
+            for keep in KEEP_CHOICES if self.pass_ == "both" else (None,):
                 yield Choice(x.recipe, keep)
 
-    def score(self, made: Plan) -> Score:
+    def score(self, plan: Plan) -> Score:
         """Returns the predicted time, loads and memory of a plan."""
-        run = simulate(made, self._hardware, record=False)
+        run = simulate(plan, self._hardware, record=False)
         return Score(run.makespan, tuple(run.busy.tolist()), run.peak_bytes)
 
 
@@ -172,41 +166,41 @@ def batch_planner(
     hardware: Hardware | str | Path,
     *,
     samples: Sequence[Iterable[int]] = (),
-    pass_: Wanted = "both",
+    pass_: PlannedPass = "both",
     seed: int = 0,
-    kept: int = 64,
+    cache_size: int = 64,
 ) -> BatchPlanner:
     """Chooses recipes for batches of packed documents and returns a planner for such batches.
 
     `work`: the workload of a batch; its mask applies within each document. `samples`: document
-    lengths in tokens of typical batches; without them, `seed` draws log-uniform lengths up to half
-    a batch. `kept`: number of recent batches whose tables are cached.
+    lengths [tokens] of typical batches; without samples, `seed` draws log-uniform lengths up to
+    half a batch. `cache_size`: number of recent batches whose tables are cached.
     Raises PlanError if queries and keys differ in number or no recipe can be built, RingloomError
-    for unknown hardware and another pass.
+    for unknown hardware and any other pass.
     """
     check_request(work, ranks, "batch_planner(work, ranks, ...)")
     if pass_ not in ("forward", "both"):
         raise RingloomError(f"pass_ must be 'forward' or 'both', not {pass_!r}")
     if work.seq != work.kv_seq:
         raise PlanError("packed documents attend to themselves: seq and kv_seq must be equal")
-    seed, kept = whole("seed", seed), whole("kept", kept)
-    planner = BatchPlanner(work, ranks, hardware_named(hardware), pass_, kept)
-    planner.settle([as_lengths(x) for x in samples] or drawn(work.seq, seed))
+    seed, cache_size = whole("seed", seed), whole("cache_size", cache_size)
+    planner = BatchPlanner(work, ranks, hardware_named(hardware), pass_, cache_size)
+    planner.rank_recipes([as_lengths(x) for x in samples] or draw_samples(work.seq, seed))
     return planner
 
 
 def as_lengths(lengths: Iterable[int]) -> Lengths:
-    """Returns document lengths as plain integers."""
+    """Returns document lengths as a tuple of integers."""
     if not isinstance(lengths, Iterable):
         raise PlanError(f"a batch must be a list of document lengths, not {brief(lengths)}")
     return tuple(whole("the length of a document,", x) for x in lengths)
 
 
-def drawn(tokens: int, seed: int) -> list[Lengths]:
-    """Draws document lengths of sample batches of `tokens` tokens."""
+def draw_samples(tokens: int, seed: int) -> list[Lengths]:
+    """Draws the document lengths of sample batches, each of `tokens` tokens."""
     random, batches = np.random.default_rng(seed), list[Lengths]()
-    low, high = np.log(min(SHORTEST, tokens)), np.log(max(1, tokens // 2))
-    for _ in range(DRAWN):
+    low, high = np.log(min(MIN_LENGTH, tokens)), np.log(max(1, tokens // 2))
+    for _ in range(SAMPLES):
         lengths, left = list[int](), tokens
         while left:
             lengths.append(min(left, int(np.exp(random.uniform(low, max(low, high))))))

@@ -1,4 +1,4 @@
-"""compare(work, ranks, hardware)   verifies, simulates and, on request, executes schedules."""
+"""compare(work, ranks, hardware)   plans, verifies and simulates schedules, and recommends one."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from typing import Any
 
 from rich.console import Console
 
-from ringloom.advice import Recommendation, recommend, why
 from ringloom.planner.errors import MultiPlanError, RingloomError
 from ringloom.planner.one_line import both_ends
 from ringloom.planner.plans import AnyPlans, Passes, Plans
 from ringloom.planner.workload import Workload, check_request
+from ringloom.recommendation import Recommendation, recommend, why
 from ringloom.rows import LABELS, Refusal, Row, cells, flat, notes
 from ringloom.simulator.confidence import unvalidated
 from ringloom.simulator.hardware import Hardware
@@ -26,11 +26,11 @@ from ringloom.trials import (
     Case,
     Track,
     Trials,
-    against,
     amount,
-    asked_for,
     best_of_each,
-    feasible,
+    case_or_refusal,
+    schedule_names,
+    with_speedup,
 )
 from ringloom.views.units import counted, in_lines, length, seconds
 
@@ -43,12 +43,12 @@ class Comparison:
     """Schedules compared for one workload on one machine; it prints as the table of `rows`.
 
     `cases`: the fastest first. `among`: the rows of all compared schedules if `fastest` dropped
-    some. `tried`: number of settings beyond the standard ones; only the best setting of each
-    schedule has a row. `pruned`: how many of them were not simulated because their kernels alone
-    take longer than the fastest schedule. `split_tried` schedules were simulated with messages
-    split block by block; `split_skipped` could not save 10% that way. `grouped_tried` were tried
-    with one kernel call for rows that see the same keys. `unvalidated`: a sentence if no measured
-    times have validated the order of schedules on such a machine.
+    some. `tried`: number of settings beyond the standard settings; only the best setting of each
+    schedule has a row. `pruned`: how many of these were not simulated, because their kernels alone
+    take longer than the fastest schedule. `split_tried`: number of schedules simulated with
+    messages split block by block; `split_skipped`: number that could not save 10% that way.
+    `grouped_tried`: number of schedules tried with one kernel call for rows that see the same keys.
+    `unvalidated`: a warning if measurements on such machines do not confirm the order of schedules.
     """
 
     work: Workload
@@ -73,8 +73,8 @@ class Comparison:
 
     def as_rows(self) -> list[dict[str, Any]]:
         """Returns rows for JSON; schedules that cannot run come last, with only a `reason`."""
-        every: list[Row | Refusal] = [*self.rows, *self.refused]
-        return [row.as_dict() for row in every]
+        rows: list[Row | Refusal] = [*self.rows, *self.refused]
+        return [row.as_dict() for row in rows]
 
     @property
     def recommendation(self) -> Recommendation:
@@ -89,19 +89,19 @@ class Comparison:
     @property
     def title(self) -> str:
         """Returns the workload, the machine, non-default conditions and the number of rows."""
-        said = asked(self.work, self.pass_, self.ranks, self.hardware, self.scenario)
+        title = describe_request(self.work, self.pass_, self.ranks, self.hardware, self.scenario)
         if self.among:
-            said += f"; the fastest of {len(self.among)} schedules"
-            said += ", and ring" * any(case.row.schedule == "ring" for case in self.cases)
-        return said
+            title += f"; the fastest of {len(self.among)} schedules"
+            title += ", and ring" * any(case.row.schedule == "ring" for case in self.cases)
+        return title
 
-    def fastest(self, most: int) -> "Comparison":
-        """Returns at most `most` schedules for pictures: a given plan, ring, then the fastest."""
-        if len(self.cases) <= most:
+    def fastest(self, limit: int) -> "Comparison":
+        """Returns at most `limit` schedules: a given plan, ring, then the fastest."""
+        if len(self.cases) <= limit:
             return self
-        first = sorted(self.rows, key=lambda row: not (row.added or row.schedule == "ring"))
-        kept = [row.schedule for row in first[:most]]
-        cases = tuple(case for case in self.cases if case.row.schedule in kept)
+        rows = sorted(self.rows, key=lambda row: not (row.added or row.schedule == "ring"))
+        names = [row.schedule for row in rows[:limit]]
+        cases = tuple(case for case in self.cases if case.row.schedule in names)
         return replace(self, cases=cases, among=tuple(self.rows))
 
     def __repr__(self) -> str:
@@ -112,18 +112,19 @@ class Comparison:
         )
 
     def _repr_html_(self) -> str:
-        """Returns the table as HTML without styles of its own."""
+        """Returns the table as HTML without styles."""
         lines = ["".join(f"<th>{label}</th>" for label in ("schedule", *LABELS))]
         for row in self.rows:
             numbers = "".join(f"<td>{cell.text}</td>" for cell in cells(row))
             lines.append(f"<th>{escape(row.schedule)}</th>{numbers}")
-        for one in self.refused:
-            name, wide = escape(one.schedule), f'<td colspan="{len(LABELS)}">'
-            lines.append(f"<th>{name}</th>{wide}{one.verdict}: {escape(one.reason)}</td>")
+        for refusal in self.refused:
+            reason = f"{refusal.verdict}: {escape(refusal.reason)}"
+            cell = f'<td colspan="{len(LABELS)}">{reason}</td>'
+            lines.append(f"<th>{escape(refusal.schedule)}</th>{cell}")
         caption, advice = f"<caption>{escape(self.title)}</caption>", self.recommendation.reason
         body = "".join(f"<tr>{line}</tr>" for line in lines)
-        below = "".join(f"<p>{escape(text)}</p>" for text in [*notes(self.rows), advice])
-        return f"<table>{caption}{body}</table>{below}"
+        paragraphs = "".join(f"<p>{escape(text)}</p>" for text in [*notes(self.rows), advice])
+        return f"<table>{caption}{body}</table>{paragraphs}"
 
     def to_pandas(self) -> Any:
         """Returns the rows as a pandas DataFrame; raises RingloomError without pandas."""
@@ -141,12 +142,10 @@ class Comparison:
             raise RingloomError(message) from None
 
     def plot(self, axes: Any = None) -> Any:
-        """Draws busy and idle time of each schedule in ms on matplotlib axes; returns the axes."""
+        """Draws the busy and idle time of each schedule [ms] on matplotlib axes; returns them."""
         axes, rows = new_axes(axes), self.rows
-        names, times = (
-            [in_lines(row.schedule) for row in rows],
-            [1e3 * row.makespan_s for row in rows],
-        )
+        names = [in_lines(row.schedule) for row in rows]
+        times = [1e3 * row.makespan_s for row in rows]
         busy = [1e3 * row.makespan_s * (1 - row.idle_fraction) for row in rows]
         axes.barh(names, times, color="#b8c0c8", label="idle (average)")
         axes.barh(names, busy, color=COMPUTE, label="busy")
@@ -167,30 +166,30 @@ class Comparison:
         return str(console.file.getvalue()).rstrip()  # type: ignore[attr-defined]
 
 
-def asked(
-    work: Workload, pass_: Passes, ranks: int, where: str = "", scenario: Scenario = ORDINARY
+def describe_request(
+    work: Workload, pass_: Passes, ranks: int, machine: str = "", scenario: Scenario = ORDINARY
 ) -> str:
-    """Returns a workload, its ranks, their machine and non-default conditions in words."""
+    """Returns the workload, ranks, machine and non-default conditions in words."""
     passes = "forward and backward" if pass_ == "both" else pass_
     batch = f"{work.batch} x " if work.batch > 1 else ""
-    grouped = [counted(work.kv_heads, "KV head")] * (work.kv_heads != work.heads)
+    kv_heads = [counted(work.kv_heads, "KV head")] * (work.kv_heads != work.heads)
     values = "" if work.v_head_dim == work.head_dim else f" with values of {work.v_head_dim}"
     return ", ".join(
         [
             f"{passes} of {batch}{lengths(work)}",
             both_ends(str(work.mask)),
             f"{counted(work.heads, 'head')} of {work.head_dim}{values}",
-            *grouped,
+            *kv_heads,
             *["sinks"] * work.sinks,
             work.dtype,
-            counted(ranks, "rank") + (f" of {where}" if where else ""),
+            counted(ranks, "rank") + (f" of {machine}" if machine else ""),
             *scenario.describe(),
         ]
     )
 
 
 def lengths(work: Workload) -> str:
-    """Returns the number of tokens, or the numbers of queries and keys, in words."""
+    """Returns the number of tokens, or of queries and keys, in words."""
     if work.kv_seq == work.seq:
         return counted(work.seq, "token", length)
     queries = counted(work.seq, "query token", length)
@@ -215,58 +214,73 @@ def compare(
 ) -> Comparison:
     """Plans, verifies and simulates schedules, by default those that suit workload and machine.
 
-    The default set includes every degree of Ulysses that divides the heads; collectives follow the
-    machine's nodes unless a schedule sets them (`allgather:node=1`). Ring is always simulated as
-    the baseline for speedups. `scenario`: stragglers, slow links and other conditions.
-    `overlap=False`: transfers do not overlap compute. `variants`: if no schedule is named, also
-    try more settings, such as layouts, stages and gathers, and list the fastest setting of each
-    schedule; also list a schedule with messages split block by block ("usp --trim blocks"), or
-    with one kernel call for rows that see the same keys ("ulysses --by-rows"), where that saves at
-    least 10% of the schedule's time. `checked`: also execute each schedule on `ranks` x 64 tokens
-    in float64 and compare it with dense attention. `memory`: bytes per rank for attention, by
-    default the chip's. Schedules that need more, that do not fit the ranks or heads, or that were
-    not started within `time_limit` seconds, are `refused`. `plans`: verified plans of this
-    workload, such as those of a search, to compare as well. `track` may wrap the names to show
-    progress. Raises PlanError for unknown schedules, for plans of another workload, and if no
-    schedule can run.
+    The default set includes every degree of Ulysses that divides the heads. Collectives follow the
+    machine's nodes unless a schedule sets the node size (`allgather:node=1`). Ring is always
+    simulated as the baseline for speedups.
+
+    `scenario`: stragglers, slow links and other conditions. `overlap=False`: transfers do not
+    overlap compute. `variants`: if no schedule is named, also try more settings, such as layouts,
+    stages and gathers, and list the fastest setting of each schedule; also list a schedule with
+    messages split block by block ("usp --trim blocks"), or with one kernel call for rows that see
+    the same keys ("ulysses --by-rows"), if that saves at least 10% of the schedule's time.
+    `checked`: also execute each schedule on `ranks` x 64 tokens in float64 and compare it with
+    dense attention. `memory`: bytes per rank for attention, by default all of the chip's memory.
+    Schedules that need more memory, that do not fit the ranks or heads, or that were not started
+    within `time_limit` seconds, are `refused`. `plans`: verified plans of this workload, such as
+    the result of a search, to compare as well. `track` may wrap the names to show progress. Raises
+    PlanError for unknown schedules, for plans of another workload, and if no schedule can run.
     """
     check_request(work, ranks, "compare(work, ranks, hardware)")
-    limit = amount(time_limit, "time_limit", "seconds", math.inf)
+    seconds_limit = amount(time_limit, "time_limit", "seconds", math.inf)
     machine = find_hardware(hardware)
     what_if = scenario_of(scenario or ORDINARY)
     what_if = replace(what_if, overlap=what_if.overlap and overlap)
     nodes = what_if.nodes(machine, ranks)
-    names = asked_for(schedules, work, ranks, nodes, variants=False)
-    more = asked_for(None, work, ranks, nodes)[len(names) :] if variants and not schedules else []
-    room = amount(memory, "memory", "bytes", machine["memory.capacity"])
-    trials = Trials(work, ranks, pass_, machine, what_if, room, limit)
+    names = schedule_names(schedules, work, ranks, nodes, variants=False)
+    settings = []
+    if variants and not schedules:
+        settings = schedule_names(None, work, ranks, nodes)[len(names) :]
+    memory_limit = amount(memory, "memory", "bytes", machine["memory.capacity"])
+    trials = Trials(work, ranks, pass_, machine, what_if, memory_limit, seconds_limit)
     ring = trials.case("ring")
 
     def outcome(name: str) -> Case | Refusal:
-        return feasible(name, lambda _: ring, room) if name == "ring" else trials.outcome(name)
+        if name == "ring":
+            return case_or_refusal(name, lambda _: ring, memory_limit)
+        return trials.outcome(name)
 
     outcomes = [*map(outcome, track(names))]
-    cases = [one for one in outcomes if isinstance(one, Case)]
-    refused = [one for one in outcomes if isinstance(one, Refusal)]
-    beyond = trials.improved(cases, track(more))
-    if more:
-        cases = best_of_each([*cases, *beyond.cases])
+    cases = [x for x in outcomes if isinstance(x, Case)]
+    refused = [x for x in outcomes if isinstance(x, Refusal)]
+    further = trials.try_settings(cases, track(settings))
+    if settings:
+        cases = best_of_each([*cases, *further.cases])
     if not cases:
-        reasons = (f"{each.schedule}: {each.reason}" for each in refused)
+        reasons = (f"{row.schedule}: {row.reason}" for row in refused)
         raise MultiPlanError("\n".join(["none of these schedules can run", *reasons]))
     splits = trials.splits(cases) if variants else []
-    promising = {one.name: one.worth for one in splits if trials.is_promising(one)}
-    split = [one for one in map(trials.outcome, track(list(promising))) if isinstance(one, Case)]
-    cases += [one for one in split if one.row.makespan_s <= promising[one.row.schedule]]
-    grouped = trials.grouped(cases if variants else [], track)
+    limits = {split.name: split.limit for split in splits if trials.is_promising(split)}
+    split = [x for x in map(trials.outcome, track(list(limits))) if isinstance(x, Case)]
+    cases += [case for case in split if case.row.makespan_s <= limits[case.row.schedule]]
+    grouped = trials.try_merged_rows(cases if variants else [], track)
     cases += grouped.cases
-    cases = [trials.executed(one) for one in cases] if checked else cases
+    cases = [trials.execute(case) for case in cases] if checked else cases
     if plans is not None:
-        one = trials.added(Plans.of(plans), checked)
-        cases = [*(x for x in cases if x.row.schedule != one.row.schedule), one]
-    cases = sorted((against(ring, one) for one in cases), key=lambda one: one.row.order)
-    sure = trials.with_intervals(cases, track)
-    shown = machine.name, pass_, what_if
-    counts = beyond.tried, beyond.pruned, len(split), len(splits) - len(split), grouped.tried
-    told = unvalidated(machine)
-    return Comparison(work, ranks, *shown, tuple(sure), tuple(refused), (), *counts, told)
+        given = trials.given_case(Plans.of(plans), checked)
+        cases = [*(case for case in cases if case.row.schedule != given.row.schedule), given]
+    cases = sorted((with_speedup(case, ring) for case in cases), key=lambda case: case.row.order)
+    return Comparison(
+        work,
+        ranks,
+        machine.name,
+        pass_,
+        what_if,
+        tuple(trials.add_intervals(cases, track)),
+        tuple(refused),
+        tried=further.tried,
+        pruned=further.pruned,
+        split_tried=len(split),
+        split_skipped=len(splits) - len(split),
+        grouped_tried=grouped.tried,
+        unvalidated=unvalidated(machine),
+    )

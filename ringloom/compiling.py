@@ -1,4 +1,4 @@
-"""compile(plans, target)   emits a plan, caches the file, and imports it as a module."""
+"""compile(plans, target)   emits a plan, caches the program, and imports it as a module."""
 
 import os
 import sys
@@ -17,22 +17,22 @@ from ringloom.runtimes.emitted import load
 def compile(plans: AnyPlans, target: str, **options: Unpack[Options]) -> ModuleType:
     """Returns the emitted program of a forward plan or a (forward, backward) pair as a module.
 
-    The file, `module.__file__`, is in the user's cache; links that lead out of the cache are
-    refused. Later calls that emit the same text share the file and, within a process, the module.
-    Raises PlanError as `emit` does, and RingloomError if the file cannot be written.
+    The program is saved in the user's cache as `module.__file__`; links that lead out of the cache
+    are refused. Later calls that emit the same text share the file and, within a process, the
+    module. Raises PlanError as `emit` does, and RingloomError if the file cannot be written.
     """
-    return load(emit(ensure_verified(plans), target, **options), cache())
+    return load(emit(ensure_verified(plans), target, **options), cache_folder())
 
 
-def cache() -> Path:
+def cache_folder() -> Path:
     """Returns the folder of cached programs: $XDG_CACHE_HOME/ringloom or the system's default.
 
     Relative paths are ignored, as the XDG specification requires. Raises RingloomError for a user
     without a home directory, as in some containers.
     """
-    named = (os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"))
-    if caches := next(filter(os.path.isabs, named), ""):
-        return Path(caches) / "ringloom"
+    settings = (os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"))
+    if path := next(filter(os.path.isabs, settings), ""):
+        return Path(path) / "ringloom"
     folder = "Library/Caches" if sys.platform == "darwin" else ".cache"
     try:
         return Path.home() / folder / "ringloom"

@@ -1,5 +1,5 @@
-"""search_prices(work, hardware)         costs on a machine, for a search.
-rebuild(recipe, work, ranks, hardware)   the plan of a recipe on a machine.
+"""search_prices(work, hardware)         returns the costs on a machine, for a search.
+rebuild(recipe, work, ranks, hardware)   builds the plan of a recipe on a machine.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ from ringloom.simulator.scenario import Scenario, scenario_of
 
 
 def search_prices(work: Workload, hardware: Hardware) -> Prices:
-    """Returns the seconds that pairs, calls, merges and keys cost on a machine, for a search.
+    """Returns the seconds that pairs, calls, merges and key transfers cost on a machine.
 
-    Both passes use the prices of the forward pass, because they must share one layout.
+    A search uses the forward prices in both passes, because the passes must share one layout.
     """
     kernels = Kernels(hardware, work, "forward")
     out, kv = (TENSORS[name].bytes_per_token(work, finished=False) for name in ("OUT", "KV"))
@@ -30,7 +30,7 @@ def search_prices(work: Workload, hardware: Hardware) -> Prices:
         pair=kernels.seconds_per_pair,
         launch=kernels.launch,
         host=kernels.host,
-        merge=3 * out / hardware["memory.bandwidth"],  # two results are read, and one is written
+        merge=3 * out / hardware["memory.bandwidth"],  # reads two results and writes one
         speeds=(),
         node=hardware.ranks_per_node,
         near=near,
@@ -40,7 +40,7 @@ def search_prices(work: Workload, hardware: Hardware) -> Prices:
 
 
 def prices_in(scenario: Scenario, work: Workload, ranks: int, hardware: Hardware) -> Prices:
-    """Returns the prices of a machine, and the speeds of its ranks, in a scenario."""
+    """Returns the prices of a machine in a scenario, with the speeds of its ranks."""
     speeds = tuple(scenario.speed(ranks).tolist())
     machine = scenario.nodes(scenario.machine(hardware), ranks)
     return replace(search_prices(work, machine), speeds=speeds)
@@ -57,8 +57,9 @@ def rebuild(
 ) -> Plan:
     """Builds the verified plan of a search recipe, which is also the plan's name.
 
-    The recipe gives the construction; prices of the machine decide where pieces are cut and which
-    rank gets them. The same recipe, workload, hardware and scenario always give the same plan.
+    The recipe defines the construction. The prices of the machine decide where pieces are cut and
+    which rank gets each piece. The same recipe, workload, hardware and scenario always give the
+    same plan.
     Raises PlanError for invalid recipes and for plans that cannot be built, RingloomError for
     unknown hardware and invalid scenarios.
     """

@@ -1,7 +1,7 @@
 """record(plan, q, k, v)   runs a plan and returns the timeline of the run.
 
-The timeline has the form of a predicted one, so the same code draws and writes it, and a report
-overlays the two.
+The timeline has the same type as a predicted timeline, so the same code draws and writes both, and
+a report overlays them.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ from ringloom.simulator.timeline import Floats, Rows, Run, Timeline, work
 
 
 class Recording(Run):
-    """A recorded run of one pass, or of a forward and then a backward pass, in seconds.
+    """A recorded run of one pass, or of a forward pass followed by a backward pass.
 
-    `hardware` is the backend. A single pass has a `timeline`; a pair has both recordings in
-    `passes`, and the `makespan` of the first ends when the second starts, although some ranks may
-    still run the first.
+    `hardware` is the name of the backend. A single pass has a `timeline`; a pair has both
+    recordings in `passes`. The `makespan` [seconds] of the forward pass ends when the backward pass
+    starts, even if some ranks still run the forward pass.
     """
 
     def __repr__(self) -> str:
@@ -50,32 +50,32 @@ def record(
     backend: str = "torch",
     **limits: float,
 ) -> tuple[Any, Recording]:
-    """Runs a plan and records it; returns the results of `run`, and the recording.
+    """Runs a plan and records the run; returns the results of `run`, and the recording.
 
-    torch: runs the program twice in separate processes and records the second run; takes `timeout`
-    in seconds. numpy: virtual ranks take turns on one processor. Raises RingloomError for a backend
-    whose runs cannot be recorded, and as `run` does.
+    The torch backend runs the program twice in separate processes and records the second run; its
+    limit is `timeout` in seconds. With numpy, virtual ranks take turns on one processor. Raises
+    RingloomError for a backend whose runs cannot be recorded, and as `run` does.
     """
-    given = (q, k, v) if dout is None else (q, k, v, dout)
-    results, passes = backends.record(plan, *given, sinks=sinks, backend=backend, **limits)
-    first, *rest = recordings = [_one(one, events, backend) for one, events in passes]
-    if not rest:
-        return results, first
-    (second,) = rest
-    begins = [min(events.values())[0] for _, events in passes if events]
-    if len(begins) == 2:
-        first = replace(first, makespan=begins[1] - begins[0])
-    whole = replace(
-        first,
-        makespan=max(recordings[0].makespan, first.makespan + second.makespan),
-        messages=first.messages + second.messages,
+    arrays = (q, k, v) if dout is None else (q, k, v, dout)
+    results, passes = backends.record(plan, *arrays, sinks=sinks, backend=backend, **limits)
+    recordings = [_recording(one_pass, events, backend) for one_pass, events in passes]
+    if len(recordings) == 1:
+        return results, recordings[0]
+    forward, backward = recordings
+    starts = [min(events.values())[0] for _, events in passes if events]
+    if len(starts) == 2:
+        forward = replace(forward, makespan=starts[1] - starts[0])
+    pair = replace(
+        forward,
+        makespan=max(recordings[0].makespan, forward.makespan + backward.makespan),
+        messages=forward.messages + backward.messages,
         timeline=None,
-        passes=(first, second),
+        passes=(forward, backward),
     )
-    return results, whole
+    return results, pair
 
 
-def _one(plan: Plan, events: Events, backend: str) -> Recording:
+def _recording(plan: Plan, events: Events, backend: str) -> Recording:
     times = timeline(plan, events)
     return Recording(
         name=plan.name,
@@ -88,12 +88,12 @@ def _one(plan: Plan, events: Events, backend: str) -> Recording:
 
 
 def timeline(plan: Plan, events: Events) -> Timeline:
-    """Returns the timeline of a run, which starts with the first event, in the plan's row order.
+    """Returns the timeline of a run in the row order of the plan; time 0 is the first event.
 
     Raises RingloomError unless every attend and both ends of every message have an event.
     """
-    begin, _ = min(events.values(), default=(0.0, 0.0))
-    events = {key: (start - begin, end - begin) for key, (start, end) in events.items()}
+    zero, _ = min(events.values(), default=(0.0, 0.0))
+    events = {key: (start - zero, end - zero) for key, (start, end) in events.items()}
     finish = np.zeros(plan.ranks)
     for (_, rank, _, _), (_, end) in events.items():
         finish[rank] = max(finish[rank], end)
@@ -102,10 +102,10 @@ def timeline(plan: Plan, events: Events) -> Timeline:
 
 
 def _rows(plan: Plan, events: Events) -> Iterator[Rows]:
-    """Yields the rows of every node, in plan order."""
+    """Yields the rows of every node in plan order."""
     for step, nodes in enumerate(plan.steps):
 
-        def look(kind: Kind, ranks: Ints, first: int, step: int = step) -> Floats:
+        def times(kind: Kind, ranks: Ints, first: int, step: int = step) -> Floats:
             rows = [
                 _time(plan, events, (kind, rank, step, number))
                 for number, rank in enumerate(ranks.tolist(), first)
@@ -114,19 +114,19 @@ def _rows(plan: Plan, events: Events) -> Iterator[Rows]:
 
         first = 0
         for move in nodes.moves:
-            sent, came = look("send", move.src, first), look("receive", move.dst, first)
+            send, receive = times("send", move.src, first), times("receive", move.dst, first)
             # The link is free once either end knows that the transfer is complete.
-            end = np.minimum(sent[:, 1], came[:, 1])
-            start = np.minimum(np.maximum(sent[:, 0], came[:, 0]), end)
+            end = np.minimum(send[:, 1], receive[:, 1])
+            start = np.minimum(np.maximum(send[:, 0], receive[:, 0]), end)
             size = message_bytes(plan, step, move)
-            yield Rows("message", step, move, start, end, came[:, 1], size)
+            yield Rows("message", step, move, start, end, receive[:, 1], size)
             if move.accumulates:
-                yield work("merge", step, move, *look("arrive", move.dst, first).T)
+                yield work("merge", step, move, *times("arrive", move.dst, first).T)
             first += len(move)
         first = 0
         for attend in nodes.attends:
-            yield work("attend", step, attend, *look("attend", attend.rank, first).T)
-            yield work("add", step, attend, *look("merge", attend.rank, first).T)
+            yield work("attend", step, attend, *times("attend", attend.rank, first).T)
+            yield work("add", step, attend, *times("merge", attend.rank, first).T)
             first += len(attend)
 
 

@@ -1,11 +1,11 @@
-"""Old public names, which work for one more release."""
+"""Old public names that work for one more release."""
 
 from operator import attrgetter
 
 from ringloom.simulator.prediction import Prediction
 from ringloom.simulator.scenario import Scenario
 
-NAMES = {  # of `rl.`
+NAMES = {  # old name in `rl`: current name
     "Held": "InitialCopy",
     "balance": "balanced_layout",
     "derive": "run_passes",
@@ -13,7 +13,7 @@ NAMES = {  # of `rl.`
     "homeward": "shortcut_sums",
     "tables": "mask_tables",
 }
-ATTRIBUTES: tuple[tuple[type, str, str], ...] = (
+ATTRIBUTES: tuple[tuple[type, str, str], ...] = (  # class, old name, current name
     (Prediction, "outside", "bound_inapplicable_reason"),
     (Prediction, "own_limit", "plan_lower_bound"),
     (Scenario, "factors", "speed_factors"),

@@ -1,4 +1,4 @@
-"""Rows of a comparison: the numbers of one schedule or why it cannot run; and the columns."""
+"""Rows of a comparison, with the numbers of a schedule or why it cannot run, and the columns."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -9,7 +9,7 @@ from ringloom.views.units import seconds, size, times
 
 @dataclass(frozen=True)
 class Load:
-    """The work of one rank as a multiple of the average over ranks."""
+    """The work of one rank as a multiple of the average over all ranks."""
 
     rank: int
     share: float
@@ -17,7 +17,7 @@ class Load:
 
 @dataclass(frozen=True, repr=False)
 class Row:
-    """One schedule of a comparison in seconds, bytes, ratios; `exact` is None if not executed."""
+    """The numbers of one schedule in a comparison; `exact` is None if it was not executed."""
 
     schedule: str
     makespan_s: float
@@ -26,7 +26,7 @@ class Row:
     exposed_comm_s: float
     max_bytes_sent: int
     peak_bytes: int
-    bound_s: float  # of the workload and machine, the same in every row
+    bound_s: float  # lower bound for the workload and machine, the same in every row
     bound_ratio: float | None  # None if the bound does not apply to this kind of plan
     own_limit_s: float  # lower bound for this plan: its busiest rank or link
     imbalance: float
@@ -45,20 +45,23 @@ class Row:
     added: bool = False  # a given plan, such as the result of a search
 
     def __repr__(self) -> str:
-        bound = f", {over(self.bound_ratio)} times the lower bound" * (self.bound_ratio is not None)
-        if self.computing:
-            bound = f", {over(self.compute_bound_ratio)} times the bound of compute and memory"
+        bound = ""
+        if self.bound_ratio is not None:
+            bound = f", {bound_multiple(self.bound_ratio)} times the lower bound"
+        elif self.compute_bound_ratio is not None:
+            multiple = bound_multiple(self.compute_bound_ratio)
+            bound = f", {multiple} times the bound of compute and memory"
         time = f"{self.makespan_s:.4g} s, {self.idle_fraction:.0%} idle"
         return f"<Row {self.schedule}: {time}{bound}>"
 
     @property
-    def computing(self) -> bool:
+    def has_compute_bound_only(self) -> bool:
         """Returns True if only the bound of compute and memory applies."""
         return self.bound_ratio is None and self.compute_bound_ratio is not None
 
     @property
     def order(self) -> tuple[float, int, int, float]:
-        """Sort key: time to three digits as printed, then bytes sent, then memory, then time."""
+        """Sort key: time rounded to three digits, then bytes sent, then memory, then exact time."""
         return (
             float(f"{self.makespan_s:.3g}"),
             self.max_bytes_sent,
@@ -100,16 +103,18 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def shortage(needed: float, room: float) -> str:
-    """Returns how much memory a rank lacks, in words; "" if it has enough."""
-    return f"needs {size(needed)} on a rank, which has {size(int(room))}" if needed > room else ""
+def shortage(needed: float, limit: float) -> str:
+    """Returns the needed and available bytes of a rank in words; "" if there are enough."""
+    if needed <= limit:
+        return ""
+    return f"needs {size(needed)} per rank, more than the {size(int(limit))} available"
 
 
 # ---- columns, for terminals, pages and notebooks
 
 
 class Cell(NamedTuple):
-    """One cell of a row: its heading, its field, its value, and the text to print."""
+    """One cell of a row: its column heading, field, value, and printed text."""
 
     label: str
     field: str
@@ -117,7 +122,7 @@ class Cell(NamedTuple):
     text: str
 
 
-def over(ratio: float | None) -> str:
+def bound_multiple(ratio: float | None) -> str:
     """Formats a ratio to the lower bound; a dash for None."""
     return "-" if ratio is None else times(ratio).removesuffix("x")
 
@@ -129,13 +134,13 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("exposed comm", "exposed_comm_s", seconds),
     ("sent", "max_bytes_sent", size),
     ("peak", "peak_bytes", size),
-    ("x bound", "bound_ratio", over),
+    ("x bound", "bound_ratio", bound_multiple),
 )
 LABELS = tuple(label for label, _, _ in COLUMNS)
 
 
-ADDED = "+"  # marks a given plan
-COMPUTING = "c"  # marks a ratio to the bound of compute and memory alone
+GIVEN_MARK = "+"  # marks a plan that was given
+COMPUTE_MARK = "c"  # marks a ratio to the bound of compute and memory alone
 
 
 def cells(row: Row) -> list[Cell]:
@@ -143,22 +148,24 @@ def cells(row: Row) -> list[Cell]:
 
     The last cell is the ratio to the lower bound or, with a mark, to that of compute and memory.
     """
-    numbers = [(label, field, getattr(row, field), text) for label, field, text in COLUMNS]
-    *usual, bound = [
-        Cell(label, field, value, text(value)) for label, field, value, text in numbers
+    numbers = [(label, field, getattr(row, field), form) for label, field, form in COLUMNS]
+    *others, bound = [
+        Cell(label, field, value, form(value)) for label, field, value, form in numbers
     ]
-    if row.computing:
+    if row.has_compute_bound_only:
         ratio = row.compute_bound_ratio
-        bound = Cell(bound.label, "compute_bound_ratio", ratio, over(ratio) + COMPUTING)
-    return [*usual, bound]
+        bound = Cell(
+            bound.label, "compute_bound_ratio", ratio, bound_multiple(ratio) + COMPUTE_MARK
+        )
+    return [*others, bound]
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """Returns the meanings of the marks that occur in the rows."""
-    plus = [f"{ADDED}: the given plan, {row.schedule}" for row in rows if row.added]
-    marked = {row.bound_reason: row.schedule for row in reversed(rows) if row.computing}
-    return plus + [
-        f"{COMPUTING}: multiple of the bound of compute and memory alone; the lower bound does not"
-        f" apply to {name}: {reason}"
-        for reason, name in [*marked.items()][-1:]
-    ]
+    lines = [f"{GIVEN_MARK}: the given plan, {row.schedule}" for row in rows if row.added]
+    if row := next((row for row in rows if row.has_compute_bound_only), None):
+        lines.append(
+            f"{COMPUTE_MARK}: multiple of the bound of compute and memory alone; the lower bound"
+            f" does not apply to {row.schedule}: {row.bound_reason}"
+        )
+    return lines

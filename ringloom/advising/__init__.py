@@ -1,4 +1,4 @@
-"""advise(model, gpus, hardware, seq)   splits of chips into tensor, context and data parallelism.
+"""advise(model, gpus, hardware, seq)   ranks splits into tensor, context and data parallelism.
 
 model       the shape of a model, from its Hugging Face config.json
 memory      bytes of parameters, gradients, optimizer states and activations

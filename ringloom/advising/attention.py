@@ -1,4 +1,4 @@
-"""Attention of one split: the fastest schedule for each mask of the model's layers, simulated."""
+"""Simulates the attention of one split with the fastest schedule for each mask of the layers."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,14 +10,14 @@ from ringloom.planner.workload import Workload
 from ringloom.rows import shortage
 from ringloom.simulator.hardware import Hardware
 from ringloom.simulator.scenario import Scenario
-from ringloom.trials import Case, Trials, asked_for
+from ringloom.trials import Case, Trials, schedule_names
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Seconds of all layers' attention over one sequence, its peak bytes, a schedule per mask.
+    """The seconds and peak bytes of all layers' attention over one sequence.
 
-    There are no schedules where one rank has whole sequences.
+    `schedules` has the fastest schedule of each mask; it is empty if one rank has whole sequences.
     """
 
     seconds: float
@@ -31,20 +31,20 @@ def attention_of(
     split: Split,
     machine: Hardware,
     checkpoint: Checkpoint,
-    room: float,
-    taken: int,
+    memory_limit: float,
+    used: int,
     *,
-    every: bool = False,
+    variants: bool = False,
 ) -> Attention:
-    """Returns the attention of a split on chips of `room` bytes, of which `taken` are not free.
+    """Returns the attention of a split on chips of `memory_limit` bytes, of which `used` are taken.
 
-    The schedules are those that compare lists; `every`: with the settings that it tries beyond.
-    Raises PlanError where none fits.
+    Tries the default schedules of compare; `variants`: also the further settings of compare. Raises
+    PlanError if no schedule fits.
     """
     seconds, peak, names = 0.0, 0, list[str]()
     for count, mask in model.masks(work):
-        one = replace(work, mask=mask).split(split.tensor)
-        best = _fastest(one, split, machine, room, taken, every)
+        local_work = replace(work, mask=mask).split(split.tensor)
+        best = _fastest(local_work, split, machine, memory_limit, used, variants)
         forward, backward = best.prediction.passes
         seconds += count * (forwards(checkpoint) * forward.makespan + backward.makespan)
         peak = max(peak, best.row.peak_bytes)
@@ -53,21 +53,21 @@ def attention_of(
 
 
 def _fastest(
-    work: Workload, split: Split, machine: Hardware, room: float, taken: int, every: bool
+    work: Workload, split: Split, machine: Hardware, memory_limit: float, used: int, variants: bool
 ) -> Case:
     scenario = Scenario(tensor_parallel=split.tensor)
     trials = Trials(work, split.context, "both", machine, scenario, math.inf)
     nodes = scenario.nodes(machine, split.context)
-    names = asked_for(None, work, split.context, nodes, variants=False)
-    if split.context == 1:  # all schedules are alike: nothing travels
+    names = schedule_names(None, work, split.context, nodes, variants=False)
+    if split.context == 1:  # all schedules are equal, because nothing is sent
         names = names[:1]
     outcomes = [trials.outcome(name) for name in names]
-    cases = [one for one in outcomes if isinstance(one, Case)]
-    if every and split.context > 1:
-        more = asked_for(None, work, split.context, nodes)[len(names) :]
-        cases += trials.improved(cases, more).cases
-    fitting = [one for one in cases if taken + one.row.peak_bytes <= room]
+    cases = [x for x in outcomes if isinstance(x, Case)]
+    if variants and split.context > 1:
+        settings = schedule_names(None, work, split.context, nodes)[len(names) :]
+        cases += trials.try_settings(cases, settings).cases
+    fitting = [case for case in cases if used + case.row.peak_bytes <= memory_limit]
     if not fitting:
-        least = min(one.row.peak_bytes for one in cases)
-        raise PlanError(shortage(taken + least, room))
-    return min(fitting, key=lambda one: one.row.order)
+        smallest = min(case.row.peak_bytes for case in cases)
+        raise PlanError(shortage(used + smallest, memory_limit))
+    return min(fitting, key=lambda case: case.row.order)

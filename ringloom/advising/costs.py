@@ -1,12 +1,13 @@
-"""Flops of matrix products and bytes of collectives, per chip and step, and their seconds.
+"""Counts the flops of matrix products and the bytes of collectives, per chip and step.
 
-Matrix products of a weight take 2 flop per token forward and 4 backward; with full checkpointing,
-layers are computed forward twice. A chip sends, of a tensor of S bytes in a group of N chips,
+The matrix products of a weight take 2 flop per token in the forward pass and 4 in the backward
+pass. With full checkpointing, layers are computed forward twice. For a tensor of S bytes in a group
+of N chips, a chip sends
 
     all-reduce                        2 (N - 1) / N * S
-    all-gather, or reduce-scatter       (N - 1) / N * S
+    all-gather or reduce-scatter        (N - 1) / N * S
 
-Latencies are left out, and so is every overlap: each transfer counts in full.
+Latencies and overlap with compute are not modelled.
 """
 
 from dataclasses import dataclass
@@ -20,16 +21,17 @@ Checkpoint = Literal["none", "full"]
 ZEROS: tuple[Zero, ...] = (0, 1, 3)
 CHECKPOINTS: tuple[Checkpoint, ...] = ("none", "full")
 WIDTH = 2  # bytes of a weight, a gradient or an activation: bfloat16
-# Share of a chip's peak that matrix products outside attention reach: fitted to 18 published
-# iterations on A100s, as `ringloom reproduce distflash --fit` prints. Not measured on other chips.
+# Fraction of a chip's peak rate that matrix products outside attention reach, fitted to 18
+# published iterations on A100s (`ringloom reproduce distflash --fit`); not measured on other chips.
 MATRIX_SHARE = 0.57
 
 
 @dataclass(frozen=True)
 class Split:
-    """A division of chips: `tensor` neighbours share heads, `context` such groups a sequence.
+    """A split of chips into tensor, context and data parallelism.
 
-    `data` of these work on different sequences, each on `micro_batches` in turn, one at a time.
+    `tensor` neighbouring chips share the heads, and `context` such groups share a sequence. `data`
+    groups work on different sequences, `micro_batches` one after the other.
     """
 
     tensor: int
@@ -39,7 +41,7 @@ class Split:
 
     @property
     def replicas(self) -> int:
-        """Chips that have the same part of the parameters."""
+        """Returns the number of chips that have the same part of the parameters."""
         return self.context * self.data
 
     def __str__(self) -> str:
@@ -52,12 +54,12 @@ def forwards(checkpoint: Checkpoint) -> int:
 
 
 def local_tokens(seq: int, split: Split) -> int:
-    """Returns the tokens of one sequence on the fullest chip."""
+    """Returns the largest number of tokens of one sequence on a chip."""
     return -(-seq // split.context)
 
 
 def matrix_flop(model: Model, seq: int, split: Split, checkpoint: Checkpoint) -> int:
-    """Returns the flop of one chip's matrix products in a step, attention left out."""
+    """Returns the flop of one chip's matrix products in a step, without attention."""
     tokens = split.micro_batches * local_tokens(seq, split)
     layers = model.layers * model.layer_matrices(split.tensor)
     head = model.head_matrix(split.tensor)
@@ -67,35 +69,35 @@ def matrix_flop(model: Model, seq: int, split: Split, checkpoint: Checkpoint) ->
 def tensor_bytes(model: Model, seq: int, split: Split, checkpoint: Checkpoint) -> float:
     """Returns the bytes that a chip sends to its tensor-parallel group in a step.
 
-    Two all-reduces of a layer's activations forward and two backward: after attention and after
-    the feed-forward layer.
+    Each layer all-reduces activations after attention and after the feed-forward layer, forward and
+    backward.
     """
     tokens = split.micro_batches * local_tokens(seq, split)
     reductions = 2 * model.layers * (forwards(checkpoint) + 1)
-    whole = reductions * tokens * model.width * WIDTH
-    return 2 * whole * (split.tensor - 1) / split.tensor
+    reduced = reductions * tokens * model.width * WIDTH
+    return 2 * reduced * (split.tensor - 1) / split.tensor
 
 
 def gradient_bytes(model: Model, split: Split, zero: Zero) -> float:
     """Returns the bytes that a chip sends in a step for gradients and sharded parameters.
 
-    ZeRO 0 and 1 reduce gradients once a step. ZeRO 3 gathers parameters forward and backward and
-    reduces gradients in every micro-batch.
+    ZeRO 0 and 1 all-reduce gradients once per step. ZeRO 3 gathers parameters forward and backward,
+    and reduces gradients, in every micro-batch.
     """
-    passed = 3 * split.micro_batches if zero == 3 else 2
-    whole = model.parameters(split.tensor) * WIDTH
-    return passed * whole * (split.replicas - 1) / split.replicas
+    transfers = 3 * split.micro_batches if zero == 3 else 2
+    parameters = model.parameters(split.tensor) * WIDTH
+    return transfers * parameters * (split.replicas - 1) / split.replicas
 
 
 def tensor_rate(hardware: Hardware) -> float:
-    """Returns the bytes/s that a chip sends inside its node."""
+    """Returns the bytes/s that a chip sends within its node."""
     return hardware.links[0].bandwidth
 
 
 def gradient_rate(hardware: Hardware, split: Split) -> float:
     """Returns the bytes/s of a collective of all chips with the same part of the parameters.
 
-    Between nodes, rings run through all of the group's ports of a node.
+    Between nodes, rings use all ports that the group has in a node.
     """
     intra, inter = (link.bandwidth for link in hardware.links)
     if split.tensor * split.replicas <= hardware.ranks_per_node:

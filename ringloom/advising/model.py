@@ -1,8 +1,8 @@
-"""The shape of a decoder-only model, read from the config.json of a Hugging Face model.
+"""Reads the shape of a decoder-only model from the config.json of a Hugging Face model.
 
-Counted are the matrices of attention and of a gated feed-forward layer, their biases in attention,
-two norms per layer and one at the end, and the vocabulary, once if both ends share it. Models of
-other shapes are refused.
+Parameters are the matrices and biases of attention, the matrices of a gated feed-forward layer, two
+norms per layer and one at the end, and the embeddings, which count once if input and output share
+them. Models with other layers are refused.
 """
 
 from collections.abc import Mapping
@@ -17,20 +17,20 @@ from ringloom.planner.masks import Mask, parse
 from ringloom.planner.workload import LONGEST, Workload
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma3_text", "phi3")
-TIED = ("gemma", "gemma3_text")  # families whose configs leave tie_word_embeddings out, being true
+TIED = ("gemma", "gemma3_text")  # families whose default tie_word_embeddings is true
 BIASED = ("qwen2",)  # families whose query, key and value projections have biases
-NARROW = {"gemma": 256, "gemma3_text": 256}  # head_dim where a config leaves it out
-EVERY = {"gemma3_text": 6}  # every sixth layer has no window, where a config does not say
-LACKING = {  # keys of what cannot be counted or planned, and why
+HEAD_DIMS = {"gemma": 256, "gemma3_text": 256}  # default head_dim
+WINDOW_PATTERNS = {"gemma3_text": 6}  # default: every sixth layer has no window
+UNSUPPORTED = {  # config key: the reason why the model is refused
     "kv_lora_rank": "latent attention, whose keys and values are compressed",
     "attn_logit_softcapping": "soft-capped scores, which plans cannot express",
-    "text_config": "several models: save its text_config as a file of its own",
+    "text_config": "several models: save its text_config as a separate file",
 }
 
 
 @dataclass(frozen=True)
 class Model:
-    """Sizes of a model; `windowed` of its layers see only the last `window` keys."""
+    """The sizes of a model; `windowed` of its layers see only the last `window` keys."""
 
     family: str
     width: int
@@ -50,7 +50,7 @@ class Model:
         return Workload(seq, None, self.heads, self.kv_heads, self.head_dim, mask=mask)
 
     def masks(self, work: Workload) -> list[tuple[int, Mask]]:
-        """Returns how many layers have which mask: some models give layers a window."""
+        """Returns each mask with the number of its layers; some models have windowed layers."""
         if not self.windowed or self.window is None or self.window >= work.kv_seq:
             return [(self.layers, work.mask)]
         narrow = work.mask & parse(f"window:{self.window - 1}")
@@ -58,58 +58,55 @@ class Model:
         return [(count, mask) for count, mask in counts if count]
 
     def layer_matrices(self, tensor: int = 1) -> int:
-        """Returns the weights of one layer's matrices on one of `tensor` tensor-parallel ranks."""
+        """Returns the weights in the matrices of one layer on one of `tensor` ranks."""
         heads, kv_heads = self.heads // tensor, max(1, self.kv_heads // tensor)
         attention = 2 * (heads + kv_heads) * self.head_dim * self.width
         return attention + 3 * self.width * (self.ff // tensor)
 
     def head_matrix(self, tensor: int = 1) -> int:
-        """Returns the weights of the matrix from the last layer to logits, on one such rank."""
+        """Returns the weights of the output projection to logits on one of `tensor` ranks."""
         return -(-self.vocab // tensor) * self.width
 
     def layer(self, tensor: int = 1) -> int:
-        """Returns all parameters of one layer on one such rank; norms are on every rank."""
+        """Returns the parameters of one layer on one of `tensor` ranks, including all norms."""
         heads, kv_heads = self.heads // tensor, max(1, self.kv_heads // tensor)
         biases = (heads + 2 * kv_heads) * self.head_dim * self.biased
         return self.layer_matrices(tensor) + biases + 2 * self.width
 
     def parameters(self, tensor: int = 1) -> int:
-        """Returns all parameters on one such rank."""
+        """Returns the parameters of the model on one of `tensor` ranks."""
         vocabulary = self.head_matrix(tensor) * (1 if self.tied else 2)
         return self.layers * self.layer(tensor) + vocabulary + self.width
 
 
-def read_model(given: str | Path | Mapping[str, Any]) -> Model:
-    """Returns the shape of a model, from its config.json or from what that file contains.
+def read_model(config: str | Path | Mapping[str, Any]) -> Model:
+    """Returns the shape of a model; `config`: its config.json, or the content of that file.
 
-    Raises RingloomError for missing or impossible sizes, and for models that cannot be counted:
+    Raises RingloomError for missing or invalid sizes, and for models that are not supported:
     mixtures of experts, latent attention, families with other layers.
     """
-    if isinstance(given, Mapping):
-        return _model(given)
-    return read(given, lambda content: _model(_table(content)), f"model config {given}")
+    if isinstance(config, Mapping):
+        return _model(config)
+    return read(config, lambda content: _model(_parse(content)), f"model config {config}")
 
 
-def _table(content: bytes) -> Mapping[str, Any]:
-    if not isinstance(table := from_json(content), dict):
-        raise RingloomError(f"a model config is an object of names and values, not {brief(table)}")
-    return table
+def _parse(content: bytes) -> Mapping[str, Any]:
+    if not isinstance(config := from_json(content), dict):
+        raise RingloomError(f"a model config must be a JSON object, not {brief(config)}")
+    return config
 
 
 def _model(config: Mapping[str, Any]) -> Model:
     family = config.get("model_type", "llama")
-    for key, why in LACKING.items():
+    for key, reason in UNSUPPORTED.items():
         if config.get(key) is not None:
-            raise RingloomError(f"the config has {key}: {why}")
+            raise RingloomError(f"the config has {key}: {reason}")
     if experts := [key for key in config if "expert" in key and config[key]]:
-        raise RingloomError(
-            f"the config has {experts[0]}: mixtures of experts are not modelled, as the load of"
-            " experts and their all-to-alls are not"
-        )
+        raise RingloomError(f"the config has {experts[0]}: mixtures of experts are not modelled")
     if family not in FAMILIES:
         raise RingloomError(
-            f"model_type {brief(family)} is not one of {', '.join(FAMILIES)}: if the layers are"
-            " those of Llama, with gated feed-forward layers, write llama instead"
+            f"model_type {brief(family)} is not one of {', '.join(FAMILIES)}: if the layers equal"
+            " those of Llama, with gated feed-forward layers, use llama instead"
         )
     width, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
     layers = _size(config, "num_hidden_layers")
@@ -120,7 +117,7 @@ def _model(config: Mapping[str, Any]) -> Model:
         layers=layers,
         heads=heads,
         kv_heads=_size(config, "num_key_value_heads", heads),
-        head_dim=_size(config, "head_dim", NARROW.get(family, max(1, width // heads))),
+        head_dim=_size(config, "head_dim", HEAD_DIMS.get(family, max(1, width // heads))),
         ff=_size(config, "intermediate_size"),
         vocab=_size(config, "vocab_size"),
         tied=bool(config.get("tie_word_embeddings", family in TIED)),
@@ -131,7 +128,7 @@ def _model(config: Mapping[str, Any]) -> Model:
 
 
 def _size(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """Returns a size; raises RingloomError where it is missing or not a positive integer."""
+    """Returns a size; raises RingloomError if it is missing or not a positive integer."""
     if (value := config.get(key)) is None:
         if default is None:
             raise RingloomError(f"the config has no {key}")
@@ -140,9 +137,9 @@ def _size(config: Mapping[str, Any], key: str, default: int | None = None) -> in
 
 
 def _windows(config: Mapping[str, Any], family: str, layers: int) -> tuple[int, int | None]:
-    """Returns how many layers have a sliding window, and how many keys it shows."""
-    off = config.get("use_sliding_window", family != "qwen2" and family != "qwen3") is False
-    if config.get("sliding_window") is None or off:
+    """Returns the number of layers with a sliding window, and the keys in a window."""
+    is_off = config.get("use_sliding_window", family not in ("qwen2", "qwen3")) is False
+    if config.get("sliding_window") is None or is_off:
         return 0, None
     window = _size(config, "sliding_window")
     if (kinds := config.get("layer_types")) is not None:
@@ -151,8 +148,8 @@ def _windows(config: Mapping[str, Any], family: str, layers: int) -> tuple[int, 
                 f"layer_types must name {layers} layers, each full_attention or sliding_attention"
             )
         return list(kinds).count("sliding_attention"), window
-    if family in EVERY:
-        full = layers // _size(config, "sliding_window_pattern", EVERY[family])
+    if family in WINDOW_PATTERNS:
+        full = layers // _size(config, "sliding_window_pattern", WINDOW_PATTERNS[family])
         return layers - full, window
     if family in ("qwen2", "qwen3"):
         return max(0, layers - _size(config, "max_window_layers", layers)), window

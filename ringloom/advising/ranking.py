@@ -1,4 +1,4 @@
-"""advise(model, gpus, hardware, seq)   the splits that fit, by predicted seconds per step."""
+"""advise(model, gpus, hardware, seq)   ranks the splits that fit by predicted seconds per step."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,8 +20,8 @@ from ringloom.simulator.hardware import hardware as find_hardware
 from ringloom.views.units import length
 
 MOST_CHIPS = 4096
-REFINED = 3  # of the fastest splits, for which every setting that compare tries is tried, too
-COLUMNS = {  # of a row's numbers: where each comes from
+REFINED = 3  # number of fastest splits for which all settings of compare are tried
+COLUMNS = {  # column: its origin
     "step_s": "predicted",
     "attention_s": "predicted",
     "matrix_s": "counted",
@@ -46,7 +46,7 @@ NOT_MODELLED = (
 
 @dataclass(frozen=True)
 class Request:
-    """A model, its chips and sequences, and what memory assumes; `room` is bytes per chip."""
+    """A model, its chips and batch, and the training settings; `memory_limit` in bytes per chip."""
 
     model: Model
     gpus: int
@@ -55,7 +55,7 @@ class Request:
     global_batch: int
     zero: Zero
     checkpoint: Checkpoint
-    room: float
+    memory_limit: float
     matrix_share: float
 
     def __post_init__(self) -> None:
@@ -64,23 +64,25 @@ class Request:
         if self.checkpoint not in CHECKPOINTS:
             raise RingloomError(unknown("checkpoint", self.checkpoint, CHECKPOINTS))
         if not 0 < self.matrix_share <= 1:
-            raise RingloomError(f"matrix_share is above 0, at most 1, not {self.matrix_share:g}")
-        if self.global_batch % self.work.seq:
-            fewer = self.global_batch // self.work.seq * self.work.seq
-            near = [n for n in (fewer, fewer + self.work.seq) if n]
             raise RingloomError(
-                f"a global batch of {self.global_batch} tokens is not whole sequences of"
-                f" {self.work.seq}: use {' or '.join(map(str, near))}"
+                f"matrix_share must be above 0 and at most 1, not {self.matrix_share:g}"
+            )
+        if self.global_batch % self.work.seq:
+            lower = self.global_batch // self.work.seq * self.work.seq
+            nearest = [n for n in (lower, lower + self.work.seq) if n]
+            raise RingloomError(
+                f"a global batch of {self.global_batch} tokens is not a multiple of the sequence"
+                f" length {self.work.seq}: use {' or '.join(map(str, nearest))}"
             )
 
     @property
     def sequences(self) -> int:
-        """Sequences in a global batch."""
+        """Returns the number of sequences in a global batch."""
         return self.global_batch // self.work.seq
 
     @property
     def title(self) -> str:
-        """The model, the chips and the batch in one line."""
+        """Returns the model, the chips and the batch in one line."""
         model, batch = self.model, length(self.global_batch)
         return (
             f"{model.family} of {model.parameters() / 1e9:.3g}B parameters on {self.gpus}"
@@ -91,8 +93,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """A split that fits, its seconds per step by what they are spent on, and its bytes per chip."""
+class RankedSplit:
+    """A split that fits, with the parts of its seconds per step and its bytes per chip."""
 
     tensor: int
     context: int
@@ -112,8 +114,8 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Unfit:
-    """A split that is not possible, and the reason."""
+class RefusedSplit:
+    """A split that is not possible, with the reason."""
 
     tensor: int
     context: int
@@ -126,8 +128,8 @@ class Advice:
     """Splits of chips into tensor, context and data parallelism, the fastest first."""
 
     request: Request
-    rows: tuple[Ranked, ...]
-    refused: tuple[Unfit, ...]
+    rows: tuple[RankedSplit, ...]
+    refused: tuple[RefusedSplit, ...]
 
     def __repr__(self) -> str:
         best = self.rows[0]
@@ -136,7 +138,7 @@ class Advice:
 
     @property
     def emit(self) -> str:
-        """The command that emits the fastest split's attention; "" if nothing travels in it."""
+        """Returns the command that emits the fastest split's attention; "" without transfers."""
         best, work = self.rows[0], self.request.work
         if not best.schedules:
             return ""
@@ -150,18 +152,18 @@ class Advice:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        asked = self.request
+        """Returns plain values for JSON."""
+        request = self.request
         return {
-            "parameters": asked.model.parameters(),
-            "gpus": asked.gpus,
-            "hardware": asked.machine.name,
-            "global_batch": asked.global_batch,
-            "zero": asked.zero,
-            "checkpoint": asked.checkpoint,
-            "matrix_share": asked.matrix_share,
+            "parameters": request.model.parameters(),
+            "gpus": request.gpus,
+            "hardware": request.machine.name,
+            "global_batch": request.global_batch,
+            "zero": request.zero,
+            "checkpoint": request.checkpoint,
+            "matrix_share": request.matrix_share,
             "rows": [asdict(row) | {"schedules": list(row.schedules)} for row in self.rows],
-            "refused": [asdict(one) for one in self.refused],
+            "refused": [asdict(split) for split in self.refused],
             "columns": COLUMNS,
             "not_modelled": list(NOT_MODELLED),
             "emit": self.emit or None,
@@ -182,104 +184,112 @@ def advise(
     matrix_share: float = MATRIX_SHARE,
     track: Callable[[Iterable[Any]], Iterable[Any]] = iter,
 ) -> Advice:
-    """Rank the splits of chips into tensor, context and data parallelism that fit in memory.
+    """Ranks the splits of chips into tensor, context and data parallelism that fit in memory.
 
-    `model` is the config.json of a Hugging Face model, or what it contains; `seq` the tokens of a
-    sequence, `global_batch` the tokens of a step, by default a sequence per chip; `memory` the
-    bytes of a chip, by default all; `matrix_share` the share of the peak that matrix products
-    outside attention reach. Attention is simulated with the fastest schedule of each split, forward
-    and backward; other flops and bytes are counted and divided by the rates of chips and links.
-    `track` may wrap the splits, to show progress. Raises RingloomError for models that cannot be
-    counted and for batches that are not whole sequences, PlanError where no split fits.
+    Attention is simulated with the fastest schedule of each split, forward and backward. Other
+    flops and bytes are counted and divided by the rates of chips and links.
+
+    `model`: the config.json of a Hugging Face model, or its content. `seq`: tokens per sequence.
+    `global_batch`: tokens per step, by default one sequence per chip. `memory`: bytes per chip, by
+    default all of the chip's memory. `matrix_share`: fraction of the peak rate that matrix products
+    outside attention reach. `track` may wrap the splits to show progress. Raises RingloomError for
+    models that are not supported and for batches that are not a multiple of the sequence length,
+    PlanError if no split fits.
     """
     machine, shape = find_hardware(hardware), read_model(model)
     chips = whole("gpus", gpus, 1, MOST_CHIPS)
     work = shape.attention(whole("seq", seq, 1, LONGEST), mask)
-    room = machine["memory.capacity"] if memory is None else number("memory", memory, 1.0)
+    limit = machine["memory.capacity"] if memory is None else number("memory", memory, 1.0)
     tokens = chips * work.seq if global_batch is None else whole("global_batch", global_batch, 1)
     share = number("matrix_share", matrix_share)
-    asked = Request(shape, chips, machine, work, tokens, zero, checkpoint, room, share)
-    rows, refused = list[Ranked](), list[Unfit]()
-    for split in track(list(splits(asked))):
+    request = Request(shape, chips, machine, work, tokens, zero, checkpoint, limit, share)
+    rows, refused = list[RankedSplit](), list[RefusedSplit]()
+    for split in track(list(splits(request))):
         try:
-            rows.append(_ranked(asked, split))
+            rows.append(_ranked(request, split))
         except PlanError as error:
-            refused.append(Unfit(split.tensor, split.context, split.data, str(error)))
+            refused.append(RefusedSplit(split.tensor, split.context, split.data, str(error)))
     if not rows:
         reasons = "; ".join(
             f"{x.tensor} x {x.context} x {x.data}: {x.reason}" for x in refused[-2:]
         )
-        raise PlanError(f"no split of {chips} {machine.name} is possible: {reasons or 'none'}")
+        raise PlanError(f"no split of {chips} {machine.name} is possible: {reasons}")
     rows.sort(key=_order)
-    best = [_ranked(asked, _split_of(row), every=True) for row in rows[:REFINED]]
-    return Advice(asked, tuple(sorted([*best, *rows[REFINED:]], key=_order)), tuple(refused))
+    best = [_ranked(request, _split_of(row), variants=True) for row in rows[:REFINED]]
+    return Advice(request, tuple(sorted([*best, *rows[REFINED:]], key=_order)), tuple(refused))
 
 
-def splits(asked: Request) -> Iterator[Split]:
-    """Yields every split: tensor parallelism in a node, sequences that data parallelism divides."""
-    divisors = [n for n in range(1, asked.gpus + 1) if asked.gpus % n == 0]
-    node = asked.machine.ranks_per_node
+def splits(request: Request) -> Iterator[Split]:
+    """Yields every split whose tensor-parallel groups lie within a node."""
+    divisors = [n for n in range(1, request.gpus + 1) if request.gpus % n == 0]
+    node = request.machine.ranks_per_node
     for tensor in divisors:
         if tensor <= node and node % tensor == 0:
-            groups = asked.gpus // tensor
+            groups = request.gpus // tensor
             for context in (n for n in divisors if groups % n == 0):
                 data = groups // context
-                yield Split(tensor, context, data, max(1, asked.sequences // data))
+                yield Split(tensor, context, data, max(1, request.sequences // data))
 
 
-def _order(row: Ranked) -> tuple[float, ...]:
+def _order(row: RankedSplit) -> tuple[float, ...]:
     return row.step_s, row.memory_bytes, row.tensor, row.context
 
 
-def _split_of(row: Ranked) -> Split:
+def _split_of(row: RankedSplit) -> Split:
     return Split(row.tensor, row.context, row.data, row.micro_batches)
 
 
-def _ranked(asked: Request, split: Split, *, every: bool = False) -> Ranked:
-    """Returns the row of a split; raises PlanError where it is not possible."""
-    model, machine, seq = asked.model, asked.machine, asked.work.seq
-    case = model, seq, split
-    _check(asked, split)
-    kept = memory.parameter_bytes(model, split, asked.zero)
-    kept += memory.kept_bytes(*case, asked.checkpoint)
-    layer, logits = memory.work_bytes(*case, asked.checkpoint), memory.logit_bytes(*case)
-    if lack := shortage(kept + max(layer, logits), asked.room):
+def _ranked(request: Request, split: Split, *, variants: bool = False) -> RankedSplit:
+    """Returns the row of a split; raises PlanError if the split is not possible.
+
+    `variants`: also tries the further settings of compare.
+    """
+    model, machine, seq = request.model, request.machine, request.work.seq
+    case, limit = (model, seq, split), request.memory_limit
+    _check(request, split)
+    kept = memory.parameter_bytes(model, split, request.zero)
+    kept += memory.kept_bytes(*case, request.checkpoint)
+    layer, logits = memory.work_bytes(*case, request.checkpoint), memory.logit_bytes(*case)
+    if lack := shortage(kept + max(layer, logits), limit):
         raise PlanError(f"{lack}, without attention")
-    chip = machine, asked.checkpoint, asked.room, kept + layer
-    attention = attention_of(model, asked.work, split, *chip, every=every)
-    return _row(asked, split, attention, kept + max(logits, layer + attention.peak_bytes))
+    chip = machine, request.checkpoint, limit, kept + layer
+    attention = attention_of(model, request.work, split, *chip, variants=variants)
+    return _row(request, split, attention, kept + max(logits, layer + attention.peak_bytes))
 
 
-def _check(asked: Request, split: Split) -> None:
-    """Raises PlanError where sequences, heads or feed-forward layers do not divide."""
-    if asked.sequences % split.data:
+def _check(request: Request, split: Split) -> None:
+    """Raises PlanError if sequences, heads or feed-forward layers cannot be divided evenly."""
+    if request.sequences % split.data:
         raise PlanError(
-            f"data parallelism of {split.data} does not divide the {asked.sequences} sequences of a"
-            " step"
+            f"data parallelism of {split.data} does not divide the {request.sequences} sequences of"
+            " a step"
         )
-    asked.work.split(split.tensor)
-    if asked.model.ff % split.tensor:
+    request.work.split(split.tensor)
+    if request.model.ff % split.tensor:
         raise PlanError(
             f"tensor parallelism of {split.tensor} does not divide feed-forward layers of"
-            f" {asked.model.ff}"
+            f" {request.model.ff}"
         )
-    if split.context > asked.work.seq:
-        raise PlanError(f"context parallelism of {split.context} needs as many tokens")
+    if split.context > request.work.seq:
+        raise PlanError(
+            f"context parallelism of {split.context} needs at least {split.context} tokens per"
+            " sequence"
+        )
 
 
-def _row(asked: Request, split: Split, attention: Attention, needed: int) -> Ranked:
-    model, machine, seq = asked.model, asked.machine, asked.work.seq
-    flop = costs.matrix_flop(model, seq, split, asked.checkpoint)
-    within = costs.tensor_bytes(model, seq, split, asked.checkpoint)
-    between = costs.gradient_bytes(model, split, asked.zero)
+def _row(request: Request, split: Split, attention: Attention, needed: int) -> RankedSplit:
+    model, machine, seq = request.model, request.machine, request.work.seq
+    flop = costs.matrix_flop(model, seq, split, request.checkpoint)
+    tensor_bytes = costs.tensor_bytes(model, seq, split, request.checkpoint)
+    gradient_bytes = costs.gradient_bytes(model, split, request.zero)
     parts = {
         "attention_s": split.micro_batches * attention.seconds,
-        "matrix_s": flop / (machine.peak(asked.work.dtype) * asked.matrix_share),
-        "tensor_comm_s": within / costs.tensor_rate(machine),
-        "gradient_comm_s": between / costs.gradient_rate(machine, split),
+        "matrix_s": flop / (machine.peak(request.work.dtype) * request.matrix_share),
+        "tensor_comm_s": tensor_bytes / costs.tensor_rate(machine),
+        "gradient_comm_s": gradient_bytes / costs.gradient_rate(machine, split),
     }
     step = sum(parts.values())
-    return Ranked(
+    return RankedSplit(
         tensor=split.tensor,
         context=split.context,
         data=split.data,
@@ -288,8 +298,8 @@ def _row(asked: Request, split: Split, attention: Attention, needed: int) -> Ran
         step_s=step,
         **parts,
         matrix_flop=flop,
-        tensor_comm_bytes=within,
-        gradient_comm_bytes=between,
+        tensor_comm_bytes=tensor_bytes,
+        gradient_comm_bytes=gradient_bytes,
         memory_bytes=needed,
-        tokens_per_s=asked.global_batch / step,
+        tokens_per_s=request.global_batch / step,
     )

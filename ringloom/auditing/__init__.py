@@ -1,9 +1,9 @@
-"""Audits attention of other authors: which pairs it attends and how many bytes it sends.
+"""Audits any attention function: the pairs it attends and the bytes it sends.
 
-cases      parses a user's layout              sent       compares bytes with those of a plan
+cases      parses the layout of an audit       sent       compares bytes with ring attention
 verdict    the result, as values and JSON      page       the result on a terminal
 pictures   matrices as images                  html       the result as an HTML page
-adapters   functions of other libraries as `attend(q, k, v)`
+adapters   wraps functions of other libraries as `attend(q, k, v)`
 """
 
 from collections.abc import Callable
@@ -32,12 +32,12 @@ def audit(
 ) -> Audit:
     """Probes which pairs an attention function attends, and how exact its results are.
 
-    Every rank of a torch process group calls this with its own `rank`, and gets the same verdict.
+    Every rank of a torch process group calls this with its own `rank` and gets the same verdict.
     `attend(q, k, v)` takes local shards [batch, heads, tokens, head_dim] of the workload's dtype
     and returns out or (out, ...); it receives the process group if it has a parameter `group`.
     layout: a layout name, the positions of each rank's tokens (-1 for padding), or "detect".
     pass_: "both" also probes gradients. timeout: seconds that ranks wait for each other. Raises
-    RingloomError for an invalid case, and RankError if a rank does not arrive.
+    RingloomError for an invalid case, and RankError if a rank does not join in time.
     """
     if pass_ not in PASSES:
         raise RingloomError(f"pass_ must be {' or '.join(PASSES)}, not {pass_!r}")

@@ -1,4 +1,4 @@
-"""Wraps attention of other libraries for an audit, in one line each.
+"""Wraps attention functions of other libraries for an audit.
 
     # mine.py                                                ringloom audit mine.py:attend ...
     from ringloom.auditing.adapters import pytorch_ring
@@ -17,13 +17,12 @@ Attend = Callable[..., Any]
 
 
 def flash_shaped(function: Attend, **options: Any) -> Attend:
-    """Wraps a function with flash-attn's call form, on [batch, tokens, heads, head_dim].
+    """Wraps a function of [batch, tokens, heads, head_dim], as in flash-attn.
 
     options: passed to each call, such as causal=True. Raises RingloomError without torch.
     """
-    attend: Attend = needing("torch", "ringloom.runtimes.peers.of_torch").flash_shaped(
-        function, **options
-    )
+    peers = needing("torch", "ringloom.runtimes.peers.of_torch")
+    attend: Attend = peers.flash_shaped(function, **options)
     return attend
 
 
@@ -32,10 +31,10 @@ def pytorch_ring(
 ) -> Attend:
     """Returns PyTorch's ring template, forward and backward, on CPUs or GPUs.
 
-    `context_parallel` has no sharding strategy for CPU kernels in PyTorch 2.13, so this calls the
-    template it is built on, with the flash attention of the device as kernel. balanced: head-tail
-    (zigzag) shards instead of contiguous ones. exchange: all-gather or all-to-all. Raises
-    RingloomError for any other exchange, and without torch.
+    `context_parallel` of PyTorch 2.13 has no sharding strategy for CPU kernels, so this calls the
+    underlying template with the flash attention of the device. balanced: head-tail (zigzag) shards
+    instead of contiguous shards. exchange: all-gather or all-to-all. Raises RingloomError for any
+    other exchange, and without torch.
     """
     peers = needing("torch", "ringloom.runtimes.peers.of_torch")
     attend: Attend = peers.pytorch_ring(balanced, causal, exchange)
@@ -47,7 +46,7 @@ def ring_attention_pytorch(
 ) -> Attend:
     """Returns the ring of the package ring-attention-pytorch; bucket: tokens per kernel call.
 
-    Raises RingloomError without it: pip install 'ringloom[peers]'.
+    Raises RingloomError without this package: pip install 'ringloom[peers]'.
     """
     peers = needing("torch", "ringloom.runtimes.peers.of_torch")
     needing("peers", "ring_attention_pytorch")
@@ -56,7 +55,7 @@ def ring_attention_pytorch(
 
 
 def transformers_attention(program: ModuleType, name: str = "ringloom-audit") -> Attend:
-    """Returns an emitted program in the form in which transformers calls it, registered as `name`.
+    """Registers an emitted program in transformers as `name`; returns it for an audit.
 
     Raises RingloomError without transformers, and for a name that is in use.
     """
@@ -65,12 +64,11 @@ def transformers_attention(program: ModuleType, name: str = "ringloom-audit") ->
 
 
 def jax_ring(checkout: str, *, block: int | None = 1, chunk: int = 8) -> Attend:
-    """Returns the ring of a checkout of https://github.com/haoliuhl/ringattention, in JAX.
+    """Returns the JAX ring in a checkout of https://github.com/haoliuhl/ringattention.
 
     block: tokens that see each other, 1 for causal, None for full; chunk: tokens per kernel call.
     Raises RingloomError if there is no such checkout, and without JAX.
     """
-    attend: Attend = needing("jax", "ringloom.runtimes.peers.of_jax").ringattention(
-        checkout, block, chunk
-    )
+    peers = needing("jax", "ringloom.runtimes.peers.of_jax")
+    attend: Attend = peers.ringattention(checkout, block, chunk)
     return attend

@@ -1,4 +1,4 @@
-"""The verdict of an audit as one HTML page that needs neither network nor scripts."""
+"""Writes the verdict of an audit as one HTML page that needs neither network nor scripts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ import numpy as np
 from markupsafe import Markup
 from PIL.Image import Image
 
-from ringloom.auditing.page import asked, facts_of
+from ringloom.auditing.page import facts_of, title_of
 from ringloom.auditing.pictures import (
     LEGEND,
     Cell,
     Cells,
     Ints,
-    address,
-    counts,
-    difference,
+    centre_of,
+    data_url,
+    draw_counts,
+    draw_difference,
     owners_of,
-    place_of,
 )
 from ringloom.auditing.verdict import Audit
 from ringloom.planner.errors import RingloomError
@@ -29,28 +29,30 @@ from ringloom.runtimes.audit.report import Computed
 from ringloom.views.units import counted
 
 EACH = "rank", "head"
-MOST = 16  # maximum number of ranks with pictures or in the legend
+MAX_RANKS = 16  # maximum number of ranks with pictures or in the legend
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Pictures of a matrix, each with a title and a mark in percent from the left and top."""
+    """Pictures of a matrix, each with a caption and a mark [percent from the left and top]."""
 
     title: str
     pictures: tuple[tuple[str, Image, tuple[float, float] | None], ...]
 
 
 def page(audit: Audit, each: str = "", command: str = "") -> str:
-    """Returns the page of a verdict; `each`: draw every rank's rows or every head.
+    """Returns the page of a verdict.
 
-    Raises RingloomError for any other `each`.
+    `each`: "rank" draws the rows of every rank, "head" every head. Raises RingloomError for any
+    other value.
     """
     if each and each not in EACH:
         raise RingloomError(f"each must be {' or '.join(EACH)}, not {each!r}")
     ranks = audit.case.ranks
+    has_legend = audit.located_case.q is not None and 1 < ranks <= MAX_RANKS
     html: str = TEMPLATES.get_template("audit.html").render(
-        title=asked(audit),
-        answer=audit.said,
+        title=title_of(audit),
+        answer=audit.summary,
         reason=audit.report.could_not_run or "",
         faults=audit.faults,
         errors=audit.report.errors,
@@ -58,12 +60,12 @@ def page(audit: Audit, each: str = "", command: str = "") -> str:
         invisible=audit.report.invisible,
         pairs=audit.report.wanted is not None,
         panels=panels(audit, each),
-        address=address,
+        data_url=data_url,
         pooling=_pooling(audit),
-        left=f"Pictures show the first {MOST} of {ranks} ranks."
-        * (each == "rank" and ranks > MOST),
+        note=f"Pictures show the first {MAX_RANKS} of {ranks} ranks."
+        * (each == "rank" and ranks > MAX_RANKS),
         legend=LEGEND,
-        ranks=[*enumerate(rank_colours(ranks))] if audit.placed.q and 1 < ranks <= MOST else [],
+        ranks=[*enumerate(rank_colours(ranks))] if has_legend else [],
         version=VERSION,
         command=command,
         style=Markup(asset("style.css") + asset("audit.css")),
@@ -72,42 +74,44 @@ def page(audit: Audit, each: str = "", command: str = "") -> str:
 
 
 def panels(audit: Audit, each: str) -> Iterator[Panel]:
-    """Yields three pictures per matrix, with its title.
+    """Yields a panel of three pictures per matrix.
 
-    Without `each`, draws the output and those gradients that differ from it.
+    Without `each`, draws the output and the gradients whose matrices differ from it.
     """
     if audit.report.wanted is None:
         return
     wanted = np.asarray(audit.report.wanted)
-    owners, drawn = owners_of(len(wanted), audit.placed.q), list[Cells]()
+    owners, drawn = owners_of(len(wanted), audit.located_case.q), list[Cells]()
     for computed in audit.report.computed:
         matrix = np.asarray(computed.matrix)
-        repeated = any(np.array_equal(matrix, other) for other in drawn)
-        if (repeated or (drawn and computed.head)) and each != "head":
+        is_repeated = any(np.array_equal(matrix, other) for other in drawn)
+        if (is_repeated or (drawn and computed.head)) and each != "head":
             continue
         drawn.append(matrix)
-        title, first = _title(audit, computed), _first(audit, computed)
+        title, fault_cell = _title(audit, computed), _first_fault(audit, computed)
         if each != "rank" or owners is None:
-            yield _panel(title, wanted, matrix, owners, first)
+            yield _panel(title, wanted, matrix, owners, fault_cell)
             continue
-        for rank in range(min(audit.case.ranks, MOST)):
+        for rank in range(min(audit.case.ranks, MAX_RANKS)):
             if len(rows := np.flatnonzero(owners == rank)):
                 cells = wanted[rows], matrix[rows], owners[rows]
-                own = first and first[0] in rows and (int((rows < first[0]).sum()), first[1])
-                yield _panel(f"{title}: queries of rank {rank}", *cells, own or None)
+                cell = None
+                if fault_cell and fault_cell[0] in rows:
+                    cell = int((rows < fault_cell[0]).sum()), fault_cell[1]
+                yield _panel(f"{title}: queries of rank {rank}", *cells, cell)
 
 
 def _panel(
-    title: str, wanted: Cells, computed: Cells, owners: Ints | None, first: Cell | None
+    title: str, wanted: Cells, computed: Cells, owners: Ints | None, fault_cell: Cell | None
 ) -> Panel:
     wrong = int((wanted != computed).sum())
-    differs = f"difference: {counted(wrong, 'cell')}" if wrong else "no difference"
-    mark = place_of(first, wanted.shape, owners is not None) if first else None
-    differs += ", the first in the ring" * (mark is not None)
+    caption = f"difference: {counted(wrong, 'cell')}" if wrong else "no difference"
+    mark = centre_of(fault_cell, wanted.shape, owners is not None) if fault_cell else None
+    caption += ", the first marked by a circle" * (mark is not None)
     pictures = (
-        ("wanted", counts(wanted, owners), None),
-        ("computed", counts(computed, owners), None),
-        (differs, difference(computed, wanted, owners), mark),
+        ("wanted", draw_counts(wanted, owners), None),
+        ("computed", draw_counts(computed, owners), None),
+        (caption, draw_difference(computed, wanted, owners), mark),
     )
     return Panel(title, pictures)
 
@@ -117,11 +121,11 @@ def _title(audit: Audit, computed: Computed) -> str:
     work = audit.case.work
     side = "KV head" if computed.tensor in ("dk", "dv") else "head"
     row = f" of batch row {computed.batch}" if work.batch > 1 else ""
-    alike = f", equal to {computed.lanes - 1} more" if computed.lanes > 1 else ""
-    return f"{computed.tensor} of {side} {computed.head}{row}{alike}"
+    others = f", equal to {computed.lanes - 1} more" if computed.lanes > 1 else ""
+    return f"{computed.tensor} of {side} {computed.head}{row}{others}"
 
 
-def _first(audit: Audit, computed: Computed) -> Cell | None:
+def _first_fault(audit: Audit, computed: Computed) -> Cell | None:
     """Returns the cell of the first wrong pair of a matrix, if a fault names one."""
     rows, columns = computed.matrix.shape
     work, lane = audit.case.work, (computed.tensor, computed.batch, computed.head)
@@ -133,7 +137,7 @@ def _first(audit: Audit, computed: Computed) -> Cell | None:
 
 
 def _pooling(audit: Audit) -> str:
-    """Returns how many pairs a cell averages, in words; "" if each pair has a cell."""
+    """Returns a sentence on the number of pairs per cell; "" if each pair has a cell."""
     work, wanted = audit.case.work, audit.report.wanted
     if wanted is None or wanted.shape == (work.seq, work.kv_seq):
         return ""

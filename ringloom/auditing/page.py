@@ -1,4 +1,4 @@
-"""The verdict of an audit for the terminal."""
+"""Formats the verdict of an audit for the terminal."""
 
 from collections.abc import Iterator
 from io import StringIO
@@ -10,29 +10,29 @@ from ringloom.auditing.verdict import Audit
 from ringloom.views.tables import faint, mark, plain_table
 from ringloom.views.units import counted, seconds
 
-LONGEST = 48  # maximum characters of a mask
-SHOWN = 8  # maximum number of faults
+MAX_MASK = 48  # characters
+MAX_FAULTS = 8
 COLUMNS = 80
 
 
 def page(audit: Audit) -> Group:
     """Returns the verdict, the audited case, faults, errors, work and bytes."""
     report = audit.report
-    colour = "green" if audit.exact else "red"
-    parts: list[RenderableType] = [Text(audit.said, f"bold {colour}"), Text(asked(audit)), Text()]
+    summary = Text(audit.summary, f"bold {'green' if audit.exact else 'red'}")
+    parts: list[RenderableType] = [summary, Text(title_of(audit)), Text()]
     if report.could_not_run is not None:
         return Group(*parts, Text(report.could_not_run))
-    for fault in audit.faults[:SHOWN]:
+    for fault in audit.faults[:MAX_FAULTS]:
         parts.append(Text.assemble((f"{fault.kind}", "bold"), f", {fault.pass_}: {fault.sentence}"))
-    if left := len(audit.faults) - SHOWN:
-        parts += [faint(f"and {counted(left, 'fault')} more")] * (left > 0)
+    if (hidden := len(audit.faults) - MAX_FAULTS) > 0:
+        parts.append(faint(f"and {counted(hidden, 'fault')} more"))
     if report.errors:
         table = plain_table("random inputs", "error", "of dense attention", "allowed", "")
         for column in table.columns[1:4]:
             column.justify = "right"
-        for name, one in report.errors.items():
-            allowed = f"{one.tolerance * one.unit:.2g}"
-            table.add_row(name, f"{one.error:.2g}", f"{one.unit:.2g}", allowed, mark(one.exact))
+        for name, error in report.errors.items():
+            numbers = error.error, error.unit, error.tolerance * error.unit
+            table.add_row(name, *(f"{number:.2g}" for number in numbers), mark(error.exact))
         parts += [Text()] * bool(audit.faults) + [table]
     facts = plain_table("", "", rows=facts_of(audit))
     return Group(
@@ -40,10 +40,10 @@ def page(audit: Audit) -> Group:
     )
 
 
-def asked(audit: Audit) -> str:
+def title_of(audit: Audit) -> str:
     """Returns the function, the attention and the ranks in one line."""
     work, mask = audit.case.work, str(audit.case.work.mask)
-    mask = mask if len(mask) <= LONGEST else f"{mask[:LONGEST]}..."
+    mask = mask if len(mask) <= MAX_MASK else f"{mask[:MAX_MASK]}..."
     ranks = counted(audit.case.ranks, "rank")
     return (
         f"{audit.name}: {mask} attention of {counted(work.seq, 'token')}, {work.dtype}, on {ranks}"
@@ -51,15 +51,15 @@ def asked(audit: Audit) -> str:
 
 
 def facts_of(audit: Audit) -> Iterator[tuple[str, str]]:
-    """Yields further facts: the layout, the work of ranks, and the bytes they send."""
+    """Yields labels and values: the layout, the work of ranks, the bytes sent, and the duration."""
     if audit.layout:
-        known = "detected" if audit.report.layout is not None else "given"
-        yield f"layout ({known})", audit.layout
+        origin = "detected" if audit.report.layout is not None else "given"
+        yield f"layout ({origin})", audit.layout
     if audit.balance:
         yield "work", audit.balance
-    for one in audit.sent:
-        yield f"sent, {one.pass_}", one.sentence
-    yield "took", f"{counted(audit.report.calls, 'call')}, {seconds(audit.report.seconds)}"
+    for traffic in audit.sent:
+        yield f"sent, {traffic.pass_}", traffic.sentence
+    yield "duration", f"{counted(audit.report.calls, 'call')}, {seconds(audit.report.seconds)}"
 
 
 def text(audit: Audit) -> str:

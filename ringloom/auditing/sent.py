@@ -17,28 +17,28 @@ from ringloom.views.units import size, times
 
 Bytes = NDArray[np.int64]
 SCHEDULE = "ring"  # schedule to compare with, in the layout of the case
-EVEN = 0.02  # relative difference up to which messages count as equal in size
-FEW = 0.001  # messages below this fraction of the largest, such as shape checks, are ignored
+EQUAL_SIZES = 0.02  # largest relative difference of messages that count as equal in size
+NEGLIGIBLE = 0.001  # smaller fractions of the largest message, such as shape checks, are ignored
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sent:
-    """Bytes of one call in one pass, from rank to rank: [ranks, ranks].
+    """The bytes that one call sends in one pass.
 
-    `planned`: total bytes of ring attention with the same layout, None if it has no plan. `bound`:
-    bytes that every plan must send, None if the bound does not apply to the layout. `shape`: the
-    communication pattern in words.
+    `table`: bytes from rank to rank [ranks, ranks]. `ring_bytes`: total bytes of ring attention
+    with the same layout, None if it has no plan. `bound`: bytes that every plan must send, None if
+    the bound does not apply to the layout. `pattern`: the communication pattern in words.
     """
 
     pass_: str
     table: Bytes
-    planned: int | None
+    ring_bytes: int | None
     bound: int | None
-    shape: str
+    pattern: str
 
     @property
     def total(self) -> int:
-        """Returns the bytes of all messages."""
+        """Returns the total bytes of all messages."""
         return int(self.table.sum())
 
     @property
@@ -48,22 +48,22 @@ class Sent:
 
     @property
     def ratio(self) -> float | None:
-        """Returns bytes relative to ring attention with the same layout; None if unknown."""
-        return self.total / self.planned if self.planned else None
+        """Returns the ratio of bytes to ring attention with the same layout; None if unknown."""
+        return self.total / self.ring_bytes if self.ring_bytes else None
 
     @property
-    def over_bound(self) -> float | None:
-        """Returns bytes relative to the lower bound; None if unknown."""
+    def bound_ratio(self) -> float | None:
+        """Returns the ratio of bytes to the lower bound; None if unknown."""
         return self.total / self.bound if self.bound else None
 
     @property
     def sentence(self) -> str:
-        """Returns the finding in words: 2.00x the bytes of ring; all-gather by shape."""
-        beside = [f"{times(self.ratio)} the bytes of {SCHEDULE}"] if self.ratio else []
-        if self.over_bound:
-            beside.append(f"{times(self.over_bound)} the lower bound")
+        """Returns the result in words: 2.00x the bytes of ring; all-gather by shape."""
+        ratios = [f"{times(self.ratio)} the bytes of {SCHEDULE}"] if self.ratio else []
+        if self.bound_ratio:
+            ratios.append(f"{times(self.bound_ratio)} the lower bound")
         busiest = f"at most {size(self.busiest)} by a rank"
-        return "; ".join([f"{size(self.total)}, {busiest}", *beside, self.shape])
+        return "; ".join([f"{size(self.total)}, {busiest}", *ratios, self.pattern])
 
     def as_dict(self) -> dict[str, object]:
         """Returns the numbers for JSON."""
@@ -72,29 +72,35 @@ class Sent:
             "bytes": self.total,
             "max_bytes": self.busiest,
             "schedule": SCHEDULE,
-            "schedule_bytes": self.planned,
+            "schedule_bytes": self.ring_bytes,
             "ratio": self.ratio,
             "bound_bytes": self.bound,
-            "bound_ratio": self.over_bound,
-            "shape": self.shape,
+            "bound_ratio": self.bound_ratio,
+            "shape": self.pattern,
             "table": self.table.tolist(),
         }
 
 
-def sent(case: Case, tables: dict[str, NDArray[np.generic]]) -> tuple[Sent, ...]:
-    """Compares counted bytes of each pass with ring attention and the lower bound."""
+def compare_sent(case: Case, tables: dict[str, NDArray[np.generic]]) -> tuple[Sent, ...]:
+    """Compares the counted bytes of each pass with ring attention and the lower bound."""
+    if case.ranks == 1:
+        return ()
     counted = {name: np.asarray(table, np.int64) for name, table in tables.items()}
     return tuple(
-        Sent(name, table, *planned(case, cast(Pass, name)), shape(table, shard_bytes(case, name)))
+        Sent(
+            name,
+            table,
+            *reference_bytes(case, cast(Pass, name)),
+            pattern_of(table, shard_bytes(case, name)),
+        )
         for name, table in counted.items()
-        if case.ranks > 1
     )
 
 
-def planned(case: Case, pass_: Pass) -> tuple[int | None, int | None]:
-    """Returns the bytes of ring attention with a case's layout, and the lower bound.
+def reference_bytes(case: Case, pass_: Pass) -> tuple[int | None, int | None]:
+    """Returns the bytes of ring attention with the layout of a case, and the lower bound.
 
-    Each is None if there is no such plan, or if the bound does not apply to the layout.
+    The first is None if ring has no such plan, the second if the bound does not apply.
     """
     partition = partition_of(case)
     if partition is None:
@@ -108,32 +114,33 @@ def planned(case: Case, pass_: Pass) -> tuple[int | None, int | None]:
 
 
 def shard_bytes(case: Case, pass_: str) -> Bytes:
-    """Returns the bytes of each rank's keys and values, which an all-gather sends to each rank."""
+    """Returns the bytes of each rank's keys and values, which an all-gather sends to all ranks."""
     row = TENSORS["KV"].bytes_per_token(case.work, finished=True) * case.work.kv_heads
     tokens = np.array([len(shard) for shard in case.in_slots().kv or ()])
     return tokens * row * (pass_ == "forward")
 
 
-def shape(table: Bytes, shards: Bytes) -> str:
-    """Names the communication pattern; `shards`: bytes of each rank's keys and values."""
-    ranks, table = len(table), np.where(table < FEW * table.max(initial=0), 0, table)
+def pattern_of(table: Bytes, shards: Bytes) -> str:
+    """Returns the communication pattern in words; `shards`: bytes of each rank's shard."""
+    ranks, table = len(table), np.where(table < NEGLIGIBLE * table.max(initial=0), 0, table)
     src, dst = np.nonzero(table)
     if not len(src):
         return "nothing is sent"
     steps, counts = np.unique((dst - src) % ranks, return_counts=True)
-    apart = table[~np.eye(ranks, dtype=bool)]
+    off_diagonal = table[~np.eye(ranks, dtype=bool)]
     if ranks > 2 and len(steps) == 1 and counts[0] == ranks:
         return "a ring by shape"
     if ranks > 2 and {*steps.tolist()} <= {1, ranks - 1}:
         return "neighbours on a ring by shape"
-    if apart.min() > 0 and ranks == 2:
+    is_complete, tolerance = off_diagonal.min() > 0, EQUAL_SIZES * off_diagonal.max()
+    if is_complete and ranks == 2:
         return "ranks exchange directly"
-    if apart.min() > 0 and (np.abs(table - shards[:, None])[src, dst] <= EVEN * apart.max()).all():
+    if is_complete and (np.abs(table - shards[:, None])[src, dst] <= tolerance).all():
         return "all-gather by shape"
-    if apart.min() > 0 and np.ptp(apart) <= EVEN * apart.max():
+    if is_complete and np.ptp(off_diagonal) <= tolerance:
         return "all-gather or all-to-all by shape"
     if len({*src.tolist()}) == 1 or len({*dst.tolist()}) == 1:
         return "one rank to the others by shape"
-    if apart.min() > 0:
+    if is_complete:
         return "every rank to every other, unevenly"
     return f"{len(src)} of {ranks * (ranks - 1)} pairs of ranks"

@@ -1,4 +1,4 @@
-"""The verdict of an audit: faults, matrices, work per rank, and bytes sent."""
+"""The verdict of an audit, with faults, matrices, work per rank, and bytes sent."""
 
 import math
 from dataclasses import asdict, dataclass, replace
@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringloom.auditing.cases import partition_of
-from ringloom.auditing.sent import Sent, sent
+from ringloom.auditing.sent import Sent, compare_sent
 from ringloom.planner.errors import PlanError
 from ringloom.planner.layouts import names
 from ringloom.runtimes.audit.case import Case
 from ringloom.runtimes.audit.report import Fault, Report
 from ringloom.views.units import times
 
-ROWS = 1024  # number of queries whose pairs are counted at a time
+CHUNK = 1024  # number of queries whose pairs are counted at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The verdict on one attention function, `name`; it prints as a page.
+    """The verdict on one attention function; it prints as a page.
 
-    `report`: the findings of the probes. `case`: the attention that was wanted.
+    `case`: the wanted attention. `report`: the results of the probes. `name`: the function.
     """
 
     case: Case
@@ -41,7 +41,7 @@ class Audit:
         return self.report.faults
 
     @cached_property
-    def placed(self) -> Case:
+    def located_case(self) -> Case:
         """Returns the case with the given or detected positions."""
         if self.case.has_positions or self.report.layout is None:
             return self.case
@@ -50,8 +50,8 @@ class Audit:
 
     @cached_property
     def layout(self) -> str:
-        """Returns all names of the layout of queries; "" if it is unknown."""
-        partition = partition_of(self.placed)
+        """Returns all names of the layout; "" if it is unknown."""
+        partition = partition_of(self.located_case)
         if partition is None:
             return ""
         try:
@@ -61,13 +61,13 @@ class Audit:
 
     @cached_property
     def work(self) -> NDArray[np.int64]:
-        """Returns the allowed pairs of one query head for each rank's queries: [ranks]."""
+        """Returns the number of pairs of one query head that each rank's queries see: [ranks]."""
         work, keys = self.case.work, np.arange(self.case.work.kv_seq)
         totals = [0] * self.case.ranks
-        for rank, shard in enumerate(self.placed.q or ()):
-            own = shard[shard >= 0]
-            for at in range(0, len(own), ROWS):
-                totals[rank] += int(work.allowed(own[at : at + ROWS], keys).sum())
+        for rank, shard in enumerate(self.located_case.q or ()):
+            queries = shard[shard >= 0]
+            for start in range(0, len(queries), CHUNK):
+                totals[rank] += int(work.allowed(queries[start : start + CHUNK], keys).sum())
         return np.array(totals)
 
     @property
@@ -78,16 +78,16 @@ class Audit:
             return ""
         if low == high:
             return f"{high} pairs per rank and query head: balanced"
-        over = times(high / self.work.mean())
-        return f"{low} to {high} pairs per rank and query head: the busiest has {over} the average"
+        ratio = times(high / self.work.mean())
+        return f"{low} to {high} pairs per rank and query head: the busiest has {ratio} the average"
 
     @cached_property
     def sent(self) -> tuple[Sent, ...]:
         """Returns the bytes of a call by pass; empty if they could not be counted."""
-        return sent(self.placed, self.report.sent)
+        return compare_sent(self.located_case, self.report.sent)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the verdict for JSON; numbers that are not finite are null."""
+        """Returns the verdict for JSON; numbers that are not finite become null."""
         work, report = self.case.work, self.report
         return {
             "audited": self.name,
@@ -101,28 +101,28 @@ class Audit:
             "seed": self.case.seed,
             "layout": self.layout,
             "detected": report.layout is not None,
-            "positions": [shard.tolist() for shard in self.placed.q or ()],
+            "positions": [shard.tolist() for shard in self.located_case.q or ()],
             "work": self.work.tolist(),
             "faults": [{name: _finite(x) for name, x in asdict(f).items()} for f in report.faults],
             "errors": {
                 name: {
-                    "error": _finite(one.error),
-                    "dense": one.unit,
-                    "units": _finite(one.units),
-                    "allowed": one.tolerance,
+                    "error": _finite(error.error),
+                    "dense": error.unit,
+                    "units": _finite(error.units),
+                    "allowed": error.tolerance,
                 }
-                for name, one in report.errors.items()
+                for name, error in report.errors.items()
             },
-            "sent": [one.as_dict() for one in self.sent],
+            "sent": [traffic.as_dict() for traffic in self.sent],
             "invisible": list(report.invisible),
             "calls": report.calls,
             "seconds": report.seconds,
         }
 
     def html(self, each: str = "") -> str:
-        """Returns an HTML page with pictures; `each`: one per "rank" or per "head".
+        """Returns an HTML page with pictures; `each`: draw one per "rank" or per "head".
 
-        Raises RingloomError without bokeh's libraries: pip install 'ringloom[report]'.
+        Raises RingloomError without bokeh: pip install 'ringloom[report]'.
         """
         from ringloom.planner.optional import needing
 
@@ -130,7 +130,7 @@ class Audit:
         return text
 
     def __repr__(self) -> str:
-        return f"<Audit of {self.name}: {self.said}>"
+        return f"<Audit of {self.name}: {self.summary}>"
 
     def __str__(self) -> str:
         from ringloom.auditing.page import text
@@ -138,7 +138,7 @@ class Audit:
         return text(self)
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """Returns the verdict in a few words."""
         if self.report.could_not_run is not None:
             return "could not run"

@@ -1,8 +1,10 @@
-"""The command line: every command takes --json and exits 0, 2 on bad input, 1 on a failed check.
+"""The command line. Every command takes --json and exits with 0, 1 or 2.
 
-Each command is a file in this folder. Its docstring is the help text: `ringloom --help` shows the
-first sentence, and the text after `Example:` ends the help of the command. A file is imported only
-when its command runs or shows its help.
+0: success. 1: a check failed. 2: invalid input.
+
+Each help group is a folder, and each command is a file in it. The docstring of the file is the help
+text: `ringloom --help` shows its first sentence, and the text after `Example:` ends the help of the
+command. A file is imported only when its command runs or shows its help.
 """
 
 import ast
@@ -18,7 +20,7 @@ from typing import Any
 
 import click
 
-from ringloom.cli.synonyms import renamed, unknown_option
+from ringloom.cli.synonyms import current_name, unknown_option_message
 from ringloom.planner.disk import can_name
 from ringloom.planner.errors import (
     LONGEST_WORD,
@@ -31,7 +33,7 @@ from ringloom.planner.errors import (
 from ringloom.planner.version import VERSION
 from ringloom.runtimes.machine import RankError
 
-GROUPS = {
+GROUPS = {  # heading: commands; the folder of a group is its heading in lower case
     "Explore": (
         *("schedules", "plan", "compare", "search", "simulate", "advise"),
         *("sensitivity", "report", "explore", "sweep"),
@@ -42,51 +44,52 @@ GROUPS = {
     "Papers": ("formula", "reproduce", "figures"),
     "Shell": ("completion",),
 }
-COMMANDS = tuple(sorted(name for names in GROUPS.values() for name in names))
+FOLDERS = {name: group.lower() for group, names in GROUPS.items() for name in names}
+COMMANDS = tuple(sorted(FOLDERS))
 EXAMPLE = "\nExample:\n"
-FIRST = f"\b{EXAMPLE}  ringloom compare --ranks 8 --seq 256k --kv-heads 8 --hardware h100"
+HELP_EXAMPLE = f"\b{EXAMPLE}  ringloom compare --ranks 8 --seq 256k --kv-heads 8 --hardware h100"
 
 
 class Commands(click.Group):
-    """A group whose commands are named after their files."""
+    """The group of all commands, each named after its file."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keeps the words as typed, for `typed_command`."""
-        if wrong := [word for word in args if not can_name(word)]:
+        """Stores the words as typed, for `typed_command`; refuses invalid characters."""
+        if refused := [word for word in args if not can_name(word)]:
             raise click.UsageError(
-                f"{brief(wrong[0])} contains a character that names cannot contain"
+                f"{brief(refused[0])} contains a character that is not allowed in names"
             )
         ctx.obj = [*args]
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Returns the command of that name, or None."""
+        """Returns the command with this name, or None."""
         return command_of(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Returns the command; raises UsageError if an option is given more than once."""
-        name, command, rest = super().resolve_command(ctx, args)
-        if command and not ctx.resilient_parsing:  # as completion is
+        name, command, words = super().resolve_command(ctx, args)
+        if command and not ctx.resilient_parsing:  # shell completion sets it
             parser = command.make_parser(click.Context(command, ctx))
-            for one, times in Counter(parser.parse_args([*rest])[2]).items():
-                if not isinstance(one, click.Option) or one.multiple or times < 2:
+            for option, count in Counter(parser.parse_args([*words])[2]).items():
+                if not isinstance(option, click.Option) or option.multiple or count < 2:
                     continue
-                if one.secondary_opts or not one.is_flag:
-                    raise click.UsageError(f"{one.opts[0]} is given {times} times: give it once")
-        return name, command, rest
+                if option.secondary_opts or not option.is_flag:
+                    raise click.UsageError(f"{option.opts[0]} is given {count} times: give it once")
+        return name, command, words
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs a command; ends with status 141 if the reader of its output closes the pipe."""
+        """Runs a command; exits with 141 if the reader of its output closes the pipe."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            forget_output()
+            discard_output()
             raise click.exceptions.Exit(141) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes each command with its first sentence, without importing the command."""
+        """Writes each command with its first sentence, without importing the file."""
         for group, names in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl([(name.ljust(10), first_sentence(name)) for name in names])
@@ -94,8 +97,9 @@ class Commands(click.Group):
 
 @cache
 def command_of(name: str) -> click.Command:
-    """Imports a command and adds --json; examples of its docstring end the help."""
-    module, output = (import_module(f"{__name__}.{file}") for file in (name, "output"))
+    """Imports a command, adds --json, and splits its docstring into help and examples."""
+    module = import_module(f"{__name__}.{FOLDERS[name]}.{name}")
+    output = import_module(f"{__name__}.output")
     command: click.Command = output.json_option(module.command)
     text, _, example = (module.__doc__ or "").partition(EXAMPLE)
     command.help, command.epilog = text, f"\b{EXAMPLE}{example}"
@@ -103,7 +107,7 @@ def command_of(name: str) -> click.Command:
 
 
 def examples(name: str) -> list[str]:
-    """Returns the example commands of a command's help."""
+    """Returns the examples in the help of a command."""
     return [line.strip() for line in docstring(name).partition(EXAMPLE)[2].splitlines() if line]
 
 
@@ -114,19 +118,19 @@ def first_sentence(name: str) -> str:
 
 def docstring(name: str) -> str:
     """Returns the docstring of a command's file without importing it."""
-    text = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
-    return ast.get_docstring(ast.parse(text), clean=False) or ""
+    file = Path(__file__).parent / FOLDERS[name] / f"{name}.py"
+    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")), clean=False) or ""
 
 
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 80,
     "show_default": True,
-    "token_normalize_func": renamed,
+    "token_normalize_func": current_name,
 }
 
 
-def forget_output() -> None:
+def discard_output() -> None:
     """Discards output that could not be written, so that Python does not retry it at exit."""
     try:
         sys.stdout.flush()
@@ -135,23 +139,23 @@ def forget_output() -> None:
 
 
 def _hint(error: click.ClickException) -> str:
-    """Returns a hint for schedules typed as arguments of a command that compares several."""
+    """Returns a hint if schedules are typed as arguments where --schedules is meant."""
     context, message = getattr(error, "ctx", None), error.format_message()
-    takes = context is not None and any(p.name == "schedules" for p in context.command.params)
-    extra = message.startswith("Got unexpected extra argument")
-    return ": give schedules as --schedules ring,zigzag" if takes and extra else ""
+    has_option = context is not None and any(p.name == "schedules" for p in context.command.params)
+    is_extra = message.startswith("Got unexpected extra argument")
+    return ": give schedules as --schedules ring,zigzag" if has_option and is_extra else ""
 
 
 @click.group(
-    cls=Commands, commands=dict.fromkeys(COMMANDS), context_settings=SETTINGS, epilog=FIRST
+    cls=Commands, commands=dict.fromkeys(COMMANDS), context_settings=SETTINGS, epilog=HELP_EXAMPLE
 )
 @click.version_option(VERSION, prog_name="ringloom")
 def cli() -> None:
     """Plan, verify, simulate and run distributed attention."""
 
 
-def _tell(text: str, words: Sequence[str]) -> None:
-    """Writes one line to stderr, with long typed words shortened."""
+def _report(text: str, words: Sequence[str]) -> None:
+    """Writes one line to stderr; shortens long words of the command."""
     parts = (part for word in words for part in (word, *word.split("=")))
     for part in sorted((p for p in parts if len(p) > LONGEST_WORD), key=len, reverse=True):
         for form in (part, repr(part)[1:-1]):
@@ -160,27 +164,27 @@ def _tell(text: str, words: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns the exit status; reports bad input in one line on stderr."""
-    tell = partial(_tell, words=sys.argv[1:] if arguments is None else arguments)
+    """Runs a command and returns the exit status; reports invalid input in one line on stderr."""
+    report = partial(_report, words=sys.argv[1:] if arguments is None else arguments)
     try:
         return int(cli.main(arguments, prog_name="ringloom", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as help_text:
         click.echo(help_text.format_message(), err=True)
     except click.NoSuchOption as error:
-        tell(unknown_option(error))
+        report(unknown_option_message(error))
     except click.ClickException as error:
-        tell(f"{error.format_message()}{_hint(error)}")
+        report(f"{error.format_message()}{_hint(error)}")
     except MultiPlanError as error:
         for line in f"ringloom: {error}".splitlines():
             click.echo(fill(line, 80, subsequent_indent="  "), err=True)
     except RingloomError as error:
-        tell(str(error))
+        report(str(error))
     except MemoryError as error:
-        tell(f"not enough memory on this machine: {error}".rstrip(": "))
-    except OSError as error:  # such as a full disk behind stdout
-        tell(error.strerror or str(error))
-        forget_output()
-    except RankError as error:  # its lines are the traceback of a rank
+        report(f"not enough memory on this machine: {error}".rstrip(": "))
+    except OSError as error:  # such as output to a full disk
+        report(error.strerror or str(error))
+        discard_output()
+    except RankError as error:  # with the traceback of a rank
         click.echo(f"ringloom: {printable(str(error))}", err=True)
         return 1
     except (click.Abort, KeyboardInterrupt):

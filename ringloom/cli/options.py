@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ringloom.cli.output import TYPED, Number, Whole, progress, working
+from ringloom.cli.output import TYPED, Integer, Number, progress, working
 from ringloom.comparison import PASSES, Comparison, compare
 from ringloom.planner.disk import with_folder
 from ringloom.planner.errors import PlanError, RingloomError, brief
@@ -29,14 +29,14 @@ from ringloom.trials import recipe_of
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Written(click.ParamType[Any]):
-    """A value in a given form, such as RANK=FACTOR; `read` raises ValueError for any other."""
+class ParsedText(click.ParamType[Any]):
+    """A value in a text format, such as RANK=FACTOR; `read` raises ValueError for other texts."""
 
     def __init__(self, form: str, example: str, read: Callable[[str], Any]) -> None:
         self.name, self.example, self.read = form, example, read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the value of a text; leaves a default that is not a text unchanged."""
+        """Returns the parsed value; returns a default that is not a text unchanged."""
         if not isinstance(value, str):
             return value
         try:
@@ -48,25 +48,25 @@ class Written(click.ParamType[Any]):
 
 
 class File(click.Path):
-    """A file to write in an existing folder; `check` raises RingloomError for invalid names."""
+    """An output file in an existing folder; `check` raises RingloomError for invalid names."""
 
     def __init__(self, check: Callable[[str], object] = str) -> None:
         super().__init__(dir_okay=False, readable=False, writable=True)
         self.check = check
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns the file name; refuses folders and files that cannot be written."""
+        """Returns the file name; refuses folders and files without write permission."""
         self.check(value)
         return with_folder(str(super().convert(value, param, ctx)))
 
 
 def _names(value: str) -> list[str]:
-    if chosen := [name.strip() for name in value.split(",") if name.strip()]:
-        return chosen
+    if names := [name.strip() for name in value.split(",") if name.strip()]:
+        return names
     raise click.UsageError("--schedules lists no schedule; example: --schedules ring,zigzag")
 
 
-TOKENS = Written("tokens", "256k", tokens)
+TOKENS = ParsedText("tokens", "256k", tokens)
 FILE, TRACE = File(), File(trace_file)
 hardware_option = click.option(
     "--hardware", default="a100-nvlink", help="Preset name, or a TOML or JSON file."
@@ -75,25 +75,25 @@ time_limit_option = click.option(
     "--time-limit",
     type=Number(0),
     metavar="SECONDS",
-    help="Start no further schedule after this time.  [default: none]",
+    help="Start no more schedules after this time.  [default: no limit]",
 )
 memory_option = click.option(
     "--memory",
-    "room",
+    "memory_limit",
     type=Number(0, min_open=True),
     callback=lambda _, __, gib: None if gib is None else gib * 2**30,
     metavar="GIB",
-    help="Memory per rank for attention.  [default: the chip's]",
+    help="Memory per rank for attention.  [default: all of the chip's memory]",
 )
 max_calls_option = click.option(
     "--max-calls",
-    type=Whole(1),
+    type=Integer(1),
     help="Maximum kernel calls per step in a dynamic JAX program.  [default: twice the plan's]",
 )
 
 
 def grouped(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Combines several options into one decorator, in this order."""
+    """Combines options, which the help lists in this order, into one decorator."""
 
     def decorate(function: Function) -> Function:
         for option in reversed(options):
@@ -103,7 +103,7 @@ def grouped(*options: Callable[[Function], Function]) -> Callable[[Function], Fu
     return decorate
 
 
-WORKLOAD: dict[str, tuple[Any, Any, str]] = {  # by name: type, default, help
+WORKLOAD: dict[str, tuple[Any, Any, str]] = {  # name: type, default, help
     "ranks": (int, None, "Number of devices that share the sequence."),
     "seq": (TOKENS, None, "Number of query tokens: 4096, 256k or 1M."),
     "kv_seq": (TOKENS, None, "Number of key tokens; defaults to --seq."),
@@ -116,49 +116,52 @@ WORKLOAD: dict[str, tuple[Any, Any, str]] = {  # by name: type, default, help
     "mask": (str, "causal", f"Any of {mask_forms()}, combined with &, | and parentheses."),
     "dtype": (click.Choice(list(DTYPES)), "bfloat16", "Element type of the inputs."),
     "pass_": (click.Choice(PASSES), "forward", "Which passes to plan."),
-    "tensor_parallel": (int, 1, "Chips of a node that share the heads of each rank."),
+    "tensor_parallel": (int, 1, "Number of chips that split the heads of each rank."),
 }
 
 
-def workload_options(without: Container[str] = (), **usual: str) -> Callable[[Function], Function]:
-    """Returns the workload options, `without` some; `usual` replaces defaults."""
+def workload_options(omit: Container[str] = (), **defaults: str) -> Callable[[Function], Function]:
+    """Returns the workload options except `omit`; `defaults` replace the standard defaults."""
     return grouped(
         *(
             click.option(
                 *(f"--{name.rstrip('_').replace('_', '-')}", name),
                 type=kind,
                 is_flag=kind is bool,
-                default=usual.get(name, default),
-                help=meaning,
+                default=defaults.get(name, default),
+                help=help_text,
             )
-            for name, (kind, default, meaning) in WORKLOAD.items()
-            if name not in without
+            for name, (kind, default, help_text) in WORKLOAD.items()
+            if name not in omit
         )
     )
 
 
-def source_options(**usual: str) -> Callable[[Function], Function]:
-    """Returns the argument for a plan file or schedule, and the options that a schedule needs."""
+def source_options(**defaults: str) -> Callable[[Function], Function]:
+    """Returns the argument for a schedule or plan file, and the options that describe a plan.
+
+    `defaults` replace the standard defaults of the workload.
+    """
     return grouped(
         click.argument("source", metavar="SCHEDULE|PLAN.json"),
-        workload_options(**usual),
+        workload_options(**defaults),
         click.option(
             "--trim",
             type=click.Choice(list(PASS_PIPELINES)),
             default="messages",
-            help="Drop unused data by whole messages, or block by block.",
+            help="Drop unused whole messages, or unused blocks of messages too.",
         ),
         click.option(
             "--by-rows",
             is_flag=True,
-            help="Merge rows that see the same keys into one kernel call where that is cheaper.",
+            help="Merge rows with the same keys into one kernel call if that is cheaper.",
         ),
     )
 
 
 scenario_options = grouped(
     click.option(
-        "--scenario", help="TOML or JSON file of stragglers, slow links and other conditions."
+        "--scenario", help="TOML or JSON file with stragglers, slow links and other conditions."
     ),
     click.option(
         "--overlap/--no-overlap",
@@ -186,34 +189,34 @@ scenario_options = grouped(
     click.option(
         *("--recv-buffers", "buffers"),
         metavar="N|plan",
-        help="Receive buffers per tensor; plan: as many as the plan states.",
+        help="Number of receive buffers per tensor; plan: the number in the plan.",
     ),
     click.option(
         *("--comm-sm-fraction", "share"),
         type=Number(0, 1, max_open=True),
-        help="Fraction of the chip (SMs) that a transfer takes from compute.",
+        help="Fraction of the chip's SMs that transfers take from compute.",
     ),
     click.option(
         *("--launch-latency", "launch"),
         type=Number(0),
         metavar="SECONDS",
-        help="Latency of a kernel launch, in place of the hardware's.",
+        help="Latency of a kernel launch.  [default: that of the hardware]",
     ),
 )
 
 
-def comparison_options(most: int | None = None) -> Callable[[Function], Function]:
-    """Returns the options of a comparison; `most`: schedules to keep when none are named."""
-    usual = "standard set plus variants for this workload and hardware"
-    if most:
-        number = f"{most - 1} " if most > 2 else ""
-        usual = f"the {number}fastest in compare, and ring"
+def comparison_options(limit: int | None = None) -> Callable[[Function], Function]:
+    """Returns the options of a comparison; `limit`: number of schedules if none are named."""
+    default = "standard set plus variants for this workload and hardware"
+    if limit:
+        number = f"{limit - 1} " if limit > 2 else ""
+        default = f"the {number}fastest in compare, and ring"
     schedules_option = click.option(
         "--schedules",
-        type=Written("names", "ring,zigzag", _names),
+        type=ParsedText("names", "ring,zigzag", _names),
         multiple=True,
         callback=lambda _, __, lists: [*chain(*lists)] or None,
-        help=f"Comma-separated schedule names.  [default: {usual}]",
+        help=f"Comma-separated schedule names.  [default: {default}]",
     )
     return grouped(
         workload_options(), hardware_option, schedules_option, time_limit_option, scenario_options
@@ -222,7 +225,7 @@ def comparison_options(most: int | None = None) -> Callable[[Function], Function
 
 # ---- values of these options
 
-WRITTEN = {  # scenario fields that are given as texts, and their options
+TEXT_OPTIONS = {  # scenario field that is given as text: its option
     "speeds": "--straggler",
     "links": "--slow-link",
     "placement": "--placement",
@@ -230,94 +233,96 @@ WRITTEN = {  # scenario fields that are given as texts, and their options
 }
 
 
-def workload(given: dict[str, Any]) -> tuple[Workload, int]:
-    """Returns the workload and the number of ranks that `workload_options` describe.
+def workload(values: dict[str, Any]) -> tuple[Workload, int]:
+    """Returns the workload and the number of ranks from the values of `workload_options`.
 
-    With tensor parallelism, the heads are those of one tensor-parallel rank.
+    With tensor parallelism, the workload has the heads of one tensor-parallel rank.
     """
-    if missing := [f"--{name}" for name in ("ranks", "seq") if given[name] is None]:
+    if missing := [f"--{name}" for name in ("ranks", "seq") if values[name] is None]:
         raise click.UsageError(f"missing {' and '.join(missing)}; example: --ranks 8 --seq 256k")
-    sizes = {field.name: given.get(field.name) for field in fields(Workload)}
+    sizes = {field.name: values.get(field.name) for field in fields(Workload)}
     work = Workload(**{name: size for name, size in sizes.items() if size is not None})
-    if given["ranks"] < 1:
-        raise PlanError(f"--ranks must be a positive integer, not {given['ranks']}")
-    return work.split(given.get("tensor_parallel", 1)), given["ranks"]
+    if values["ranks"] < 1:
+        raise PlanError(f"--ranks must be a positive integer, not {values['ranks']}")
+    return work.split(values.get("tensor_parallel", 1)), values["ranks"]
 
 
-def scenario_of(given: dict[str, Any]) -> Scenario:
-    """Removes the values of `scenario_options` from `given` and returns them as a scenario."""
-    file = given.pop("scenario")
+def pop_scenario(values: dict[str, Any]) -> Scenario:
+    """Removes the values of `scenario_options` and returns them as a scenario."""
+    file = values.pop("scenario")
     scenario = Scenario() if file is None else scenario_file(file)
-    names = "overlap", "topology", "share", "launch", *WRITTEN
-    changes = {name: given.pop(name) for name in names}
-    asked = {name: value for name, value in changes.items() if value not in (None, ())}
-    if (width := given.get("tensor_parallel", 1)) > 1:
-        asked["tensor_parallel"] = width
-    for name in (name for name in WRITTEN if name in asked):
+    names = "overlap", "topology", "share", "launch", *TEXT_OPTIONS
+    changes = {name: values.pop(name) for name in names}
+    changes = {name: value for name, value in changes.items() if value not in (None, ())}
+    if (degree := values.get("tensor_parallel", 1)) > 1:
+        changes["tensor_parallel"] = degree
+    for name in (name for name in TEXT_OPTIONS if name in changes):
         if name in ("speeds", "links") and getattr(scenario, name):
             raise click.UsageError(
                 f"{file} also sets {name}: give them in the file or as options, not both"
             )
-        text = asked[name] if isinstance(asked[name], str) else " ".join(asked[name])
+        text = changes[name] if isinstance(changes[name], str) else " ".join(changes[name])
         try:
-            asked[name] = value_of(name, text)
+            changes[name] = value_of(name, text)
         except RingloomError as error:
-            raise click.UsageError(f"{WRITTEN[name]}: {error}") from None
-    scenario = replace(scenario, **asked)
-    if "share" in asked and not scenario.overlap:
+            raise click.UsageError(f"{TEXT_OPTIONS[name]}: {error}") from None
+    scenario = replace(scenario, **changes)
+    if "share" in changes and not scenario.overlap:
         raise click.UsageError(
             "--comm-sm-fraction requires overlap: without it no compute runs during transfers"
         )
     return scenario
 
 
-def compared(
-    given: dict[str, Any], most: int | None = None, source: str | None = None, **more: Any
+def compare_schedules(
+    values: dict[str, Any], limit: int | None = None, source: str | None = None, **settings: Any
 ) -> Comparison:
-    """Compares schedules by the values of `comparison_options`, at most `most` if none are named.
+    """Compares schedules by the values of `comparison_options`.
 
-    `source`: a plan file that gives the workload; its plans are compared too.
+    `limit`: keeps the fastest schedules if none are named. `source`: a plan file with the workload,
+    whose plans are compared too.
     """
     if source:
-        plans = plans_of(source, {name: given[name] for name in WORKLOAD})
-        given["pass_"], more["plans"] = plans.pass_, plans
+        plans = plans_of(source, {name: values[name] for name in WORKLOAD})
+        values["pass_"], settings["plans"] = plans.pass_, plans
         work, ranks = plans.workload, plans.ranks
     else:
-        work, ranks = workload(given)
-    chosen = {name: given[name] for name in ("hardware", "schedules", "pass_", "time_limit")}
-    bar = partial(progress, verb="comparing")
-    made = compare(work, ranks, **chosen, scenario=scenario_of(given), track=bar, **more)
-    return made.fastest(most) if most and given["schedules"] is None else made
+        work, ranks = workload(values)
+    names = "hardware", "schedules", "pass_", "time_limit"
+    settings |= {name: values[name] for name in names}
+    settings |= {"scenario": pop_scenario(values), "track": partial(progress, verb="comparing")}
+    comparison = compare(work, ranks, **settings)
+    return comparison.fastest(limit) if limit and values["schedules"] is None else comparison
 
 
 def is_file(source: str) -> bool:
-    """Returns True where a source names a plan file rather than a schedule."""
+    """Returns True if the source is a plan file rather than the name of a schedule."""
     return source.endswith((".json", ".json.gz")) or Path(source).is_file()
 
 
-def plans_of(source: str, given: dict[str, Any], price: Price | None = None) -> Plans:
-    """Returns the plans of a plan file or of a schedule; `given`: values of `source_options`.
+def plans_of(source: str, values: dict[str, Any], price: Price | None = None) -> Plans:
+    """Returns the plans of a schedule or plan file; `values`: those of `source_options`.
 
-    `price`: as in `by_rows`, decides where rows that see the same keys become one call. Raises
+    `price`: the cost function that decides where rows with the same keys become one call. Raises
     click's UsageError if a plan file is combined with an option that describes a workload.
     """
     if not is_file(source):
-        work, ranks = workload(given)
-        recipe, trim = recipe_of(source), given.get("trim", "messages")
+        work, ranks = workload(values)
+        recipe, trim = recipe_of(source), values.get("trim", "messages")
         trim = trim if recipe.trim == "messages" else recipe.trim
         with working("planning"):
             schedule = str(recipe.schedule)
-            plans = Plans.of(plan(schedule, work, ranks, pass_=given["pass_"], trim=trim))
-            grouped = recipe.by_rows or given.get("by_rows")
-            return verify(by_rows(plans, price)) if grouped else plans
-    refuse_typed(given, f"{source} already contains the workload")
+            plans = Plans.of(plan(schedule, work, ranks, pass_=values["pass_"], trim=trim))
+            merges_rows = recipe.by_rows or values.get("by_rows")
+            return verify(by_rows(plans, price)) if merges_rows else plans
+    refuse_typed(values, f"{source} already contains the workload")
     with working("reading and verifying"):
         return Plans.of(load(source))
 
 
-def refuse_typed(given: Iterable[str], why: str) -> None:
+def refuse_typed(names: Iterable[str], reason: str) -> None:
     """Raises click's UsageError if one of these options was typed."""
     context = click.get_current_context()
     options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
-    if typed := [name for name in given if context.get_parameter_source(name) is TYPED]:
-        raise click.UsageError(f"{why}: omit {options[typed[0]]}")
+    if typed := [name for name in names if context.get_parameter_source(name) is TYPED]:
+        raise click.UsageError(f"{reason}: omit {options[typed[0]]}")

@@ -1,7 +1,7 @@
-"""Output of commands: JSON, CSV, tables and texts, and progress on stderr.
+"""Output of commands: JSON, CSV, tables and text on stdout, and progress on stderr.
 
-On a terminal, work that may take seconds shows a progress bar. Elsewhere it is silent, or prints a
-line every few seconds where it may take minutes.
+On a terminal, commands that may take seconds show a progress bar. Elsewhere they show no progress,
+except that work of several minutes prints a line every few seconds.
 """
 
 import csv
@@ -23,19 +23,20 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
 )
 from rich.segment import Segment
 
-from ringloom.csv_rows import cell
+from ringloom.csv_rows import safe_cell
 from ringloom.planner.errors import brief, printable
 from ringloom.rows import flat
 
 Item = TypeVar("Item")
 Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
-NARROWEST, USUAL, WIDEST = 20, 80, 1000  # columns
-LINE_EVERY = 10.0  # seconds
+MIN_WIDTH, DEFAULT_WIDTH, MAX_WIDTH = 20, 80, 1000  # columns
+LINE_INTERVAL = 10.0  # seconds
 TYPED = click.core.ParameterSource.COMMANDLINE
 
 
@@ -47,43 +48,43 @@ class Number(click.FloatRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Returns the number; refuses NaN, which passes every comparison with a bound."""
+        """Returns the number; refuses NaN, which bounds do not exclude."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{brief(value)} is not a valid number.", param, ctx)
         return number
 
 
-class Whole(click.IntRange):
+class Integer(click.IntRange):
     """An integer with optional bounds."""
 
     name = "integer"
 
 
-def _form(name: str, meaning: str) -> Callable[[Command], Command]:
+def _format_flag(name: str, help_text: str) -> Callable[[Command], Command]:
     """Returns a flag for an output format, which `show` reads from the context."""
 
-    def remember(context: click.Context, _: click.Parameter, chosen: bool) -> None:
-        context.meta[name] = chosen
+    def store(context: click.Context, _: click.Parameter, is_set: bool) -> None:
+        context.meta[name] = is_set
 
-    return click.option(name, is_flag=True, expose_value=False, callback=remember, help=meaning)
+    return click.option(name, is_flag=True, expose_value=False, callback=store, help=help_text)
 
 
-json_option = _form("--json", "Print one JSON object.")
-csv_option = _form("--csv", "Print the table as CSV.")
+json_option = _format_flag("--json", "Print one JSON object.")
+csv_option = _format_flag("--csv", "Print the table as CSV.")
 
 
 def console(stderr: bool = False) -> Console:
-    """Returns the terminal; with NO_COLOR, it has no colours and no progress bars, like a pipe.
+    """Returns a console that prints text literally, without interpreting markup in names.
 
-    Texts are printed literally: names of plans, machines and files may contain markup.
+    NO_COLOR switches off colours and progress bars, as when the output is piped.
     """
-    plain = False if os.environ.get("NO_COLOR") else None
+    force_terminal = False if os.environ.get("NO_COLOR") else None
     return Terminal(
         stderr=stderr,
         width=_width(),
         _environ={k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")},
-        force_terminal=plain,
+        force_terminal=force_terminal,
         highlight=False,
         markup=False,
         emoji=False,
@@ -91,22 +92,22 @@ def console(stderr: bool = False) -> Console:
 
 
 class Terminal(Console):
-    """A console that escapes control characters in texts."""
+    """A console that escapes control characters."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Yields the segments of a text or table."""
+        """Yields the segments of a text or table, with control characters escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 def _width() -> int | None:
-    """Returns the width in columns, or None for the width of the terminal."""
-    if (asked := os.environ.get("COLUMNS")) is None:
+    """Returns the width set by COLUMNS, or None for the width of the terminal."""
+    if (setting := os.environ.get("COLUMNS")) is None:
         return None
-    columns = int(asked) if re.fullmatch(r"[0-9]{1,9}", asked) else 0
-    return min(max(columns, NARROWEST), WIDEST) if columns else USUAL
+    columns = int(setting) if re.fullmatch(r"[0-9]{1,9}", setting) else 0
+    return min(max(columns, MIN_WIDTH), MAX_WIDTH) if columns else DEFAULT_WIDTH
 
 
 def show(
@@ -115,12 +116,12 @@ def show(
     rows: list[dict[str, Any]] | None = None,
     text: str | None = None,
 ) -> None:
-    """Prints the document as JSON, its `rows` as CSV, or its `pictures`, as the options ask.
+    """Prints the document with --json, the `rows` with --csv, and the `pictures` otherwise.
 
-    `text`, such as a program or file names, is printed below the pictures without wrapping.
+    `text`, such as a program or file names, follows the pictures and is not wrapped.
     """
-    asked = click.get_current_context().meta
-    as_json, as_csv = asked["--json"], asked.get("--csv", False)
+    flags = click.get_current_context().meta
+    as_json, as_csv = flags["--json"], flags.get("--csv", False)
     if as_json and as_csv:
         raise click.UsageError("--json and --csv cannot be combined")
     if as_csv and rows is None:
@@ -138,9 +139,12 @@ def show(
 
 
 def csv_text(rows: list[dict[str, Any]]) -> str:
-    """Returns rows as CSV with a header; entries of a list are joined by blanks."""
+    """Returns rows as CSV with a header; lists become words separated by spaces."""
     lines = [
-        {k: " ".join(map(str, v)) if isinstance(v, list) else cell(v) for k, v in flat(row).items()}
+        {
+            k: " ".join(map(str, v)) if isinstance(v, list) else safe_cell(v)
+            for k, v in flat(row).items()
+        }
         for row in rows
     ]
     file = StringIO()
@@ -150,64 +154,70 @@ def csv_text(rows: list[dict[str, Any]]) -> str:
     return file.getvalue()
 
 
+def progress_bar(last_column: ProgressColumn) -> Progress:
+    """Returns a bar on stderr that disappears at the end and shows only on a terminal."""
+    terminal, columns = console(stderr=True), (TextColumn("{task.description}"), BarColumn())
+    return Progress(
+        *columns,
+        last_column,
+        console=terminal,
+        transient=True,
+        disable=not terminal.is_terminal,
+    )
+
+
 def progress(items: Iterable[Item], verb: str = "planning") -> Iterable[Item]:
-    """Yields the items and shows a progress bar with the current one."""
-    terminal, listed = console(stderr=True), list(items)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    shown = Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal)
-    with shown:
-        task = shown.add_task(verb, total=len(listed))
+    """Yields the items and shows a progress bar that names the current one."""
+    listed = list(items)
+    with progress_bar(MofNCompleteColumn()) as bar:
+        task = bar.add_task(verb, total=len(listed))
         for item in listed:
-            shown.update(task, description=f"{verb} {item}", refresh=True)
+            bar.update(task, description=f"{verb} {item}", refresh=True)
             yield item
-            shown.advance(task)
+            bar.advance(task)
 
 
 @contextmanager
 def working(verb: str) -> Iterator[None]:
-    """Shows the elapsed time of work whose length is unknown."""
-    terminal = console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    shown = Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal)
-    with shown:
-        shown.add_task(verb, total=None)
+    """Shows the elapsed time of work whose duration is unknown."""
+    with progress_bar(TimeElapsedColumn()) as bar:
+        bar.add_task(verb, total=None)
         yield
 
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """Shows the stages of work that may take minutes; yields a callback `tell(stage, done, of)`.
+    """Shows the stages of work that may take minutes; yields `report(stage, done, total)`.
 
-    `of` is 0 if the total is not known. Shows a bar on a terminal, elsewhere a line every
-    LINE_EVERY seconds.
+    `total` is 0 if it is unknown. On a terminal, this shows a bar; elsewhere, it prints a line
+    every LINE_INTERVAL seconds.
     """
-    terminal, began, lines = console(stderr=True), time.monotonic(), 0
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    shown = Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal)
-    task = shown.add_task("", total=None)
+    start, lines = time.monotonic(), 0
+    bar = progress_bar(TimeElapsedColumn())
+    task = bar.add_task("", total=None)
 
-    def tell(stage: str, done: int, of: int) -> None:
+    def report(stage: str, done: int, total: int) -> None:
         nonlocal lines
-        shown.update(task, description=stage, completed=done, total=of or None)
-        elapsed = time.monotonic() - began
-        if shown.disable and elapsed >= (lines + 1) * LINE_EVERY:
-            lines = int(elapsed / LINE_EVERY)
-            counted = f", {done} of {of}" if of else ""
-            click.echo(f"ringloom: {elapsed:.0f} s, {stage}{counted}", err=True)
+        bar.update(task, description=stage, completed=done, total=total or None)
+        elapsed = time.monotonic() - start
+        if bar.disable and elapsed >= (lines + 1) * LINE_INTERVAL:
+            lines = int(elapsed / LINE_INTERVAL)
+            count = f", {done} of {total}" if total else ""
+            click.echo(f"ringloom: {elapsed:.0f} s, {stage}{count}", err=True)
 
-    with shown:
-        yield tell
+    with bar:
+        yield report
 
 
 def typed_command(file: str = "") -> str:
     """Returns the command as typed, without --json and the output file.
 
-    A path equal to `file` is shortened to its name.
+    The path `file` is shortened to its last part.
     """
-    words, kept = iter(click.get_current_context().obj), ["ringloom"]
-    for word in words:
+    typed, words = iter(click.get_current_context().obj), ["ringloom"]
+    for word in typed:
         if word in ("-o", "--output"):
-            next(words)
+            next(typed)
         elif word != "--json" and not word.startswith(("-o", "--output=")):
-            kept.append(Path(word).name if word == file else word)
-    return shlex.join(kept)
+            words.append(Path(word).name if word == file else word)
+    return shlex.join(words)

@@ -1,16 +1,16 @@
-"""Other names of options: old ones that still work, and those of other tools, for hints."""
+"""Other names of options: old names that still work, and names in other tools for hints."""
 
 from difflib import get_close_matches
 
 import click
 
-RENAMED = {  # options without their dashes, by names that work for one more release
+RENAMED = {  # old name, which works for one more release: current name
     "blind": "validate",
     "buffers": "recv-buffers",
     "launch": "launch-latency",
     "share": "comm-sm-fraction",
 }
-SYNONYMS = {  # names in other tools, by option
+SYNONYMS = {  # option: names in other tools
     "--ranks": "gpus num-gpus gpu devices num-devices device world-size nproc nproc-per-node nprocs"
     " cp cp-size context-parallel-size sp-size",
     "--seq": "seqlen seq-len seq-length sequence-length tokens context-length max-seq-len",
@@ -27,17 +27,19 @@ SYNONYMS = {  # names in other tools, by option
 }
 
 
-def renamed(word: str) -> str:
-    """Returns the present name of an option; any other word unchanged."""
+def current_name(word: str) -> str:
+    """Returns the current name of a renamed option; returns any other word unchanged."""
     return RENAMED.get(word, word)
 
 
-def unknown_option(error: click.NoSuchOption) -> str:
-    """Returns the error message for an unknown option, with the option that was probably meant."""
-    known = [] if error.ctx is None else [o for p in error.ctx.command.params for o in p.opts]
+def unknown_option_message(error: click.NoSuchOption) -> str:
+    """Returns the error message for an unknown option; suggests similar options."""
+    options = [] if error.ctx is None else [o for p in error.ctx.command.params for o in p.opts]
     word = error.option_name.lstrip("-").replace("_", "-").lower()
-    meant = [name for name in known if name.lstrip("-") == word]
-    meant += [name for name, words in SYNONYMS.items() if word in words.split() and name in known]
-    meant += [] if meant else get_close_matches(f"--{word}", known)[:1]
-    said = " or ".join(map(repr, meant))
-    return f"{error.message} Did you mean {said}?" if meant else error.message
+    similar = [name for name in options if name.lstrip("-") == word]
+    similar += [
+        name for name, words in SYNONYMS.items() if word in words.split() and name in options
+    ]
+    similar += [] if similar else get_close_matches(f"--{word}", options)[:1]
+    suggestion = " or ".join(map(repr, similar))
+    return f"{error.message} Did you mean {suggestion}?" if similar else error.message

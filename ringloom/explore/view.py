@@ -27,7 +27,7 @@ from ringloom.simulator.facts import bars_of, by_nodes, over_average, traffic_of
 from ringloom.simulator.hardware import hardware
 from ringloom.simulator.pictures import FEW
 from ringloom.simulator.prediction import simulate
-from ringloom.trials import Case, against, case, feasible, on_machine
+from ringloom.trials import Case, case_of, case_or_refusal, with_node_size, with_speedup
 
 MOST_LANES = 128  # ranks of a timeline
 KEPT = 64  # cached plans and predictions (benchmarks/bench_explore.py)
@@ -48,7 +48,7 @@ def predict(choices: Choices) -> Case:
 
 def _case(choices: Choices, plans: Plans) -> Case:
     prediction = simulate(plans, hardware(choices.hardware), choices.scenario)
-    return case(choices.schedule, plans, prediction)
+    return case_of(choices.schedule, plans, prediction)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ def plan_facts(schedule: str, work: Workload, ranks: int, pass_: Passes) -> Plan
 def compare_with_ring(choices: Choices) -> Comparison:
     """Compares the chosen schedule with ring; raises PlanError as planning does."""
     ring, names = predict(_ring(choices)), dict.fromkeys((choices.schedule, "ring"))
-    cases = (against(ring, predict(replace(choices, schedule=name))) for name in names)
+    cases = (with_speedup(predict(replace(choices, schedule=name)), ring) for name in names)
     setting = choices.work, choices.ranks, choices.hardware, choices.pass_, choices.scenario
     warning = unvalidated(hardware(choices.hardware))
     return Comparison(*setting, tuple(cases), unvalidated=warning)
@@ -98,7 +98,7 @@ def other_schedules(choices: Choices) -> list[str]:
     """Returns the schedules to compare with, without the chosen one and ring."""
     machine = choices.scenario.nodes(hardware(choices.hardware), choices.ranks)
     schedules = comparable(choices.work, choices.ranks, machine.ranks_per_node)
-    names = dict.fromkeys(on_machine(name, choices.ranks, machine) for name in schedules)
+    names = dict.fromkeys(with_node_size(name, choices.ranks, machine) for name in schedules)
     return [name for name in names if name not in (choices.schedule, "ring")]
 
 
@@ -109,10 +109,12 @@ def row_of(choices: Choices) -> Row | Refusal:
         plans = Plans.of(plan(name, choices.work, choices.ranks, pass_=choices.pass_))
         return _case(choices, plans)
 
-    result = feasible(choices.schedule, make_case, hardware(choices.hardware)["memory.capacity"])
+    result = case_or_refusal(
+        choices.schedule, make_case, hardware(choices.hardware)["memory.capacity"]
+    )
     if isinstance(result, Refusal):
         return result
-    return against(predict(_ring(choices)), result).row
+    return with_speedup(result, predict(_ring(choices))).row
 
 
 class View:

@@ -6,7 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ringloom.advice import recommend
+from ringloom.recommendation import recommend
 from ringloom.report import PAGE
 from ringloom.rows import COLUMNS, Refusal, Row, cells
 from ringloom.views.units import seconds
@@ -72,5 +72,6 @@ def _row(row: Row, slowest: float) -> dict[str, Any]:
         "words": f"{seconds(row.makespan_s)}, {1 - row.idle_fraction:.0%} busy,"
         f" {row.idle_fraction:.0%} idle, "
         + (row.bound_reason or f"lower bound {seconds(row.bound_s)}")
-        + f"; bound of compute and memory {seconds(row.compute_bound_s)}" * row.computing,
+        + f"; bound of compute and memory {seconds(row.compute_bound_s)}"
+        * row.has_compute_bound_only,
     }

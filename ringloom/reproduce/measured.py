@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from ringloom.comparison import PASSES
-from ringloom.csv_rows import Record, chosen, maybe, records, whole
+from ringloom.csv_rows import Record, check_choice, optional_number, positive_integer, records
 from ringloom.planner.analysis.balance import loads
 from ringloom.planner.analysis.tiles import tiles
 from ringloom.planner.errors import RingloomError
@@ -36,7 +36,7 @@ from ringloom.simulator.costs.kernels import Kernels
 from ringloom.simulator.hardware import Hardware, hardware
 from ringloom.simulator.prediction import Prediction, simulate
 from ringloom.simulator.scenario import Scenario
-from ringloom.trials import on_machine
+from ringloom.trials import with_node_size
 
 Use = Literal["fitted", "given", "context", "blind"]
 ROWS = DATA / "measured.csv"
@@ -90,7 +90,7 @@ class Measured:
     @cached_property
     def plans(self) -> Plans:
         """Returns the plans of the schedule, for the node size of the hardware."""
-        name = on_machine(self.schedule, self.ranks, self.machine)
+        name = with_node_size(self.schedule, self.ranks, self.machine)
         return Plans.of(plan(name, self.work, self.ranks, pass_=self.pass_))
 
     @cached_property
@@ -188,12 +188,12 @@ def measured(path: str | Path, use: Use | None = None) -> list[Measured]:
 
 
 def _row(where: str, record: Record, use: Use | None) -> Measured:
-    pass_ = chosen(where, record["pass"], PASSES, "pass")
-    quantity = chosen(where, record["quantity"], QUANTITIES, "quantity")
+    pass_ = check_choice(where, record["pass"], PASSES, "pass")
+    quantity = check_choice(where, record["quantity"], QUANTITIES, "quantity")
     optional = [name for name in ("kv_heads", "batch") if record.get(name)]
-    sizes = {name: whole(where, record, name) for name in (*COLUMNS[3:], *optional)}
+    sizes = {name: positive_integer(where, record, name) for name in (*COLUMNS[3:], *optional)}
     ranks = sizes.pop("ranks")
-    value = maybe(where, record, "value")
+    value = optional_number(where, record, "value")
     versus = record.get("versus", "")
     if value is None or (quantity == "ratio") != bool(versus):
         versus_rule = "a ratio needs a versus, other quantities none"
@@ -212,7 +212,7 @@ def _row(where: str, record: Record, use: Use | None) -> Measured:
             value=value,
             versus=versus,
             why=record.get("why", ""),
-            use=use or chosen(where, record.get("use") or "given", get_args(Use), "use"),  # type: ignore[arg-type]
+            use=use or check_choice(where, record.get("use") or "given", get_args(Use), "use"),  # type: ignore[arg-type]
         )
         row.machine.peak(work.dtype)
         for name in filter(None, (row.schedule, versus)):

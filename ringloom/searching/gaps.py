@@ -1,13 +1,13 @@
-"""gaps_of(runs, ...)   splits the time above the lower bound into parts that add up to it.
+"""gaps_of(runs, ...)   splits the time above the lower bound into parts.
 
-The parts are those of the critical rank, whose work ends last:
+The parts add up to the time above the bound and refer to the critical rank, which ends last:
 
-waiting      the rank has no work: run time minus its attends and merges
-merges       it merges partial results, in attends and when they arrive
-launches     it launches kernels
-kernels      its kernels compute half-empty tiles or run below full rate
-imbalance    it computes more pairs than the average rank, relative to its speed
-other bound  memory or links set the bound: average compute time minus the bound
+waiting      run time minus attends and merges
+merges       merges of partial results, in attends and on arrival
+launches     kernel launches
+kernels      half-empty tiles and kernels below full rate
+imbalance    more pairs than the average rank, relative to its speed
+other bound  average compute time minus the bound, if memory or links set the bound
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from ringloom.simulator.hardware import Hardware
 from ringloom.simulator.prediction import Prediction
 from ringloom.simulator.scenario import Scenario
 
-WORDS = {
+LABELS = {
     "waiting": "waiting for transfers",
     "merges": "merging partial results",
     "launches": "launching kernels",
@@ -36,8 +36,8 @@ WORDS = {
 class Gap:
     """The time of one pass above its bound [seconds], split into parts on the critical rank.
 
-    `parts` add up to `seconds`. A negative part is time that the bound includes but this rank does
-    not need: it has fewer pairs than average, or links set the bound.
+    `parts` add up to `seconds`. A negative part is time that the bound includes but the rank does
+    not need, because it has fewer pairs than average or because links set the bound.
     """
 
     pass_: str
@@ -63,8 +63,8 @@ def gaps_of(
 
     `runs`: one plan or a pair, each with its prediction in that scenario.
     """
-    outside = any(run.bound_inapplicable_reason for _, run in runs)
-    bounds = [run.compute_bound if outside else run.bound for _, run in runs]
+    inapplicable = any(run.bound_inapplicable_reason for _, run in runs)
+    bounds = [run.compute_bound if inapplicable else run.bound for _, run in runs]
     return [
         _gap(plan, run, bound.seconds, machine, scenario)
         for (plan, run), bound in zip(runs, bounds, strict=True)
@@ -75,23 +75,23 @@ def _gap(plan: Plan, run: Prediction, bound: float, machine: Hardware, scenario:
     assert run.timeline is not None
     rank = int(run.timeline.finish.argmax())
     costs = Costs(plan, scenario.machine(machine))
-    calls, kernels = _kernel_time(costs, rank)
+    calls, kernels = _kernel_calls(costs, rank)
     speeds, pairs = scenario.speed(plan.ranks), work_of([plan]) * costs.kernels.seconds_per_pair
     speed, busy = float(speeds[rank]), float(run.busy[rank])
     launches = min(kernels, costs.kernels.launch * calls) / speed
-    own, mean = float(pairs[rank]) / speed, float(pairs.sum() / speeds.sum())
+    pair_time, average = float(pairs[rank]) / speed, float(pairs.sum() / speeds.sum())
     parts = {
         "waiting": run.makespan - busy,
         "merges": busy - kernels / speed,
         "launches": launches,
-        "kernels": kernels / speed - launches - own,
-        "imbalance": own - mean,
-        "other_bound": mean - bound,
+        "kernels": kernels / speed - launches - pair_time,
+        "imbalance": pair_time - average,
+        "other_bound": average - bound,
     }
     return Gap(plan.pass_, rank, run.makespan - bound, parts)
 
 
-def _kernel_time(costs: Costs, rank: int) -> tuple[float, float]:
+def _kernel_calls(costs: Costs, rank: int) -> tuple[float, float]:
     """Returns the number of kernel calls of a rank, and their seconds at speed 1."""
     calls, seconds = 0.0, 0.0
     for _, attend in costs.plan.attends():
@@ -105,9 +105,9 @@ def _kernel_time(costs: Costs, rank: int) -> tuple[float, float]:
 
 
 def lost_by(loser: Sequence[Gap], winner: Sequence[Gap]) -> str:
-    """Returns in words the part in which a plan or pair loses most time to another one."""
-    more = {
+    """Returns the label of the part in which the loser loses most time to the winner."""
+    losses = {
         name: sum(gap.parts[name] for gap in loser) - sum(gap.parts[name] for gap in winner)
-        for name in WORDS
+        for name in LABELS
     }
-    return WORDS[max(more, key=more.__getitem__)]
+    return LABELS[max(losses, key=losses.__getitem__)]

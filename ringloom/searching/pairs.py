@@ -1,4 +1,4 @@
-"""Candidates of one pass, or fitting pairs of two passes, in order of total time."""
+"""Orders the candidates of one pass, or the pairs of two passes, by total time."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from ringloom.planner.ir import Plan
 from ringloom.planner.search import Tried
 from ringloom.planner.verify import verify_pair
 
-PAIRED = 5  # number of best plans of a pass whose other pass is tried too
+PAIRED = 5  # number of best plans of a pass for which the other pass is also tried
 
 
 def fit(pair: Sequence[Tried]) -> bool:
@@ -18,7 +18,7 @@ def fit(pair: Sequence[Tried]) -> bool:
     if len(pair) == 1:
         return True
     forward, backward = map(plan_of, pair)
-    if forward.partition != backward.partition:  # nothing moves tokens between the passes
+    if forward.partition != backward.partition:  # tokens cannot move between the passes
         return False
     try:
         verify_pair(forward, backward)
@@ -27,29 +27,26 @@ def fit(pair: Sequence[Tried]) -> bool:
     return True
 
 
-def by_sum(every: Sequence[list[Tried]]) -> Iterator[list[Tried]]:
-    """Yields the scored candidates of one pass, or all pairs of two, in order of total time.
-
-    Total times form a table [forward, backward], which is sorted.
-    """
-    scored = [fastest(tried, None) for tried in every]
-    sums = np.zeros(())
-    for tried in scored:
-        sums = np.add.outer(sums, [time_of(x) for x in tried])
-    for at in np.argsort(sums, axis=None, kind="stable").tolist():
-        places = np.unravel_index(at, sums.shape)
-        yield [tried[place] for tried, place in zip(scored, places, strict=True)]
+def by_sum(tried: Sequence[list[Tried]]) -> Iterator[list[Tried]]:
+    """Yields the scored candidates of one pass, or all pairs of two passes, by total time."""
+    scored = [fastest(candidates, None) for candidates in tried]
+    sums = np.zeros(())  # [forward, backward]
+    for candidates in scored:
+        sums = np.add.outer(sums, [time_of(x) for x in candidates])
+    for position in np.argsort(sums, axis=None, kind="stable").tolist():
+        indices = np.unravel_index(position, sums.shape)
+        yield [candidates[i] for candidates, i in zip(scored, indices, strict=True)]
 
 
-def fastest(tried: Sequence[Tried], most: int | None = PAIRED) -> list[Tried]:
-    """Returns at most `most` scored candidates, the fastest first."""
-    return sorted((x for x in tried if x.score), key=time_of)[:most]
+def fastest(tried: Sequence[Tried], limit: int | None = PAIRED) -> list[Tried]:
+    """Returns at most `limit` scored candidates, the fastest first."""
+    return sorted((x for x in tried if x.score), key=time_of)[:limit]
 
 
-def time_of(one: Tried) -> float:
-    return one.score.seconds if one.score else math.inf
+def time_of(candidate: Tried) -> float:
+    return candidate.score.seconds if candidate.score else math.inf
 
 
-def plan_of(one: Tried) -> Plan:
-    assert one.plan is not None
-    return one.plan
+def plan_of(candidate: Tried) -> Plan:
+    assert candidate.plan is not None
+    return candidate.plan

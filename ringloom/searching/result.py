@@ -1,4 +1,4 @@
-"""SearchResult   the plans of a search, and what it tried."""
+"""SearchResult   the plans of a search, their bound, and the counts of candidates."""
 
 import math
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from ringloom.views.units import seconds
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """The best plan of another family: its recipe, its seconds, and where it loses most time.
+    """The best plan of another family: its recipe, its seconds, and its largest loss of time.
 
-    For both passes: two recipes that fit together, and their total seconds.
+    For both passes, `recipe` names two plans that fit together, and `makespan` is their total.
     """
 
     family: str
@@ -26,12 +26,12 @@ class RunnerUp:
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """The fastest plans found for a workload on a machine, and what was tried.
+    """The fastest plans of a search for a workload on a machine.
 
     `recipes`: the text that rebuilds each plan on this machine, which is also its name. `why`: the
-    time above the bound, split into parts; one `Gap` per pass. `tried`: number of simulated
-    candidates; `pruned`: those that could not be the best; `refused`: those that could not be built
-    or did not fit. `complete`: False if the time limit ended the search.
+    time above the bound, split into parts; one `Gap` per pass. Numbers of candidates: `tried` were
+    simulated, `pruned` could not be the best, `refused` could not be built or did not fit.
+    `complete`: False if the time limit ended the search.
     """
 
     plans: Plans
@@ -55,8 +55,8 @@ class SearchResult:
         return self.prediction.makespan
 
     @property
-    def least(self) -> Bounds:
-        """Returns the lower bound that applies to these plans, with the reason."""
+    def applicable_bound(self) -> Bounds:
+        """Returns the lower bound that applies to these plans, and what sets it."""
         return (
             self.prediction.compute_bound
             if self.prediction.bound_inapplicable_reason
@@ -65,8 +65,8 @@ class SearchResult:
 
     @property
     def bound(self) -> float:
-        """Returns the lower bound in seconds, from compute and memory alone if no other applies."""
-        return self.least.seconds
+        """Returns the applicable lower bound in seconds."""
+        return self.applicable_bound.seconds
 
     @property
     def gap(self) -> float:
@@ -74,8 +74,8 @@ class SearchResult:
         return self.makespan / self.bound - 1 if self.bound else math.inf
 
     def __repr__(self) -> str:
-        time, over = seconds(self.makespan), f"{1 + self.gap:.2f} times the bound"
-        return f"<SearchResult {self.name}: {time}, {over}, {self.tried} tried>"
+        time, multiple = seconds(self.makespan), f"{1 + self.gap:.2f} times the bound"
+        return f"<SearchResult {self.name}: {time}, {multiple}, {self.tried} tried>"
 
     def as_dict(self) -> dict[str, Any]:
         """Returns plain values for JSON."""
@@ -83,14 +83,15 @@ class SearchResult:
             "recipes": list(self.recipes),
             "makespan_s": self.makespan,
             "bound_s": self.bound,
-            "bound_why": self.least.why,
+            "bound_why": self.applicable_bound.why,
             "bound_reason": self.prediction.bound_inapplicable_reason,
             "gap": self.gap,
             "peak_bytes": self.prediction.peak_bytes,
             "max_bytes_sent": self.prediction.max_bytes_sent,
             "why": [gap.as_dict() for gap in self.why],
             "runner_ups": [
-                {f: getattr(one, f) for f in RunnerUp.__slots__} for one in self.runner_ups
+                {name: getattr(plan, name) for name in RunnerUp.__slots__}
+                for plan in self.runner_ups
             ],
             "tried": self.tried,
             "pruned": self.pruned,

@@ -1,4 +1,4 @@
-"""Search(...)   tries the candidates of a pass, then missing other passes of the best ones."""
+"""Search(...)   tries the candidates of a pass, then the other pass of the best candidates."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +19,10 @@ from ringloom.simulator.costs.kernels import Kernels
 from ringloom.simulator.hardware import Hardware
 from ringloom.simulator.prediction import Prediction, kernel_seconds, simulate
 from ringloom.simulator.scenario import Scenario
-from ringloom.trials import asked_for
+from ringloom.trials import schedule_names
 from ringloom.views.units import size
 
-Told = Callable[
-    [str, float, float], None
-]  # candidate, best seconds so far, and their gap to the bound
+Report = Callable[[str, float, float], None]  # candidate, best seconds so far, gap to the bound
 PASSES: dict[Passes, tuple[Pass, ...]] = {
     "forward": ("forward",),
     "backward": ("backward",),
@@ -33,8 +31,8 @@ PASSES: dict[Passes, tuple[Pass, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
-    """A plan that needs more memory per rank than there is, and how many bytes."""
+class TooLarge:
+    """A plan that needs more memory per rank than the limit."""
 
     bytes: int
     recipe: str
@@ -53,86 +51,90 @@ class Predicted(Score):
 
 @dataclass(frozen=True)
 class Search:
-    """A search for one workload and machine; `room` in bytes, `limit` in seconds."""
+    """A search for one workload and machine; `memory_limit` in bytes, `time_limit` in seconds."""
 
     work: Workload
     ranks: int
     machine: Hardware
     scenario: Scenario
-    room: float
+    memory_limit: float
     layout: str | None
-    limit: float
+    time_limit: float
     start: float
-    told: Told
+    report: Report
     prices: Prices
-    lacking: list["Lack"] = field(default_factory=list)  # plans that need more than `room`
+    too_large: list[TooLarge] = field(default_factory=list)
 
-    def stop(self) -> bool:
+    def is_out_of_time(self) -> bool:
         """Returns True once the time limit has passed."""
-        return monotonic() - self.start >= self.limit
+        return monotonic() - self.start >= self.time_limit
 
-    def score(self, made: Plan) -> Predicted:
-        """Simulates a plan; raises PlanError if a rank has too little memory for it."""
-        run = simulate(made, self.machine, self.scenario, record=False)
-        if lack := shortage(run.peak_bytes, self.room):
-            self.lacking.append(Lack(run.peak_bytes, made.name, made.pass_))
+    def score(self, plan: Plan) -> Predicted:
+        """Simulates a plan; raises PlanError if it needs more memory than a rank has."""
+        run = simulate(plan, self.machine, self.scenario, record=False)
+        if lack := shortage(run.peak_bytes, self.memory_limit):
+            self.too_large.append(TooLarge(run.peak_bytes, plan.name, plan.pass_))
             raise PlanError(lack)
         return Predicted(run.makespan, tuple(run.busy.tolist()), run.peak_bytes, run)
 
-    def floor(self, made: Plan, enough: float) -> float:
-        """Returns a lower bound in seconds from the kernels alone; may stop early at `enough`."""
-        return kernel_seconds(made, self.machine, self.scenario, enough)
+    def floor(self, plan: Plan, enough: float) -> float:
+        """Returns a lower bound [seconds] from the kernels alone; may stop early at `enough`."""
+        return kernel_seconds(plan, self.machine, self.scenario, enough)
 
     def seeds(self) -> list[Recipe]:
         """Returns the schedules of compare, then the same with messages split block by block."""
         machine = self.scenario.nodes(self.machine, self.ranks)
-        names = asked_for(None, self.work, self.ranks, machine)
-        whole = [] if self.work.mask == Full() else [n for n in names if TRIM not in n]
-        split = [f"{name}{TRIM}blocks" for name in whole]
+        names = schedule_names(None, self.work, self.ranks, machine)
+        unsplit = [] if self.work.mask == Full() else [n for n in names if TRIM not in n]
+        split = [f"{name}{TRIM}blocks" for name in unsplit]
         return [Recipe.parse(name) for name in dict.fromkeys(["ring", *names, *split])]
 
-    def tried(self, pass_: Pass, budget: int) -> list[Tried]:
+    def try_pass(self, pass_: Pass, budget: int) -> list[Tried]:
         """Tries the seeds and the built plans of one pass."""
-        every, best = list[Tried](), math.inf
-        where = self.work, self.ranks, pass_, self.prices
+        tried, best = list[Tried](), math.inf
         kernels = Kernels(self.scenario.machine(self.machine), self.work, pass_)
-        for one in explore(
-            *where,
+        for candidate in explore(
+            self.work,
+            self.ranks,
+            pass_,
+            self.prices,
             self.score,
             seeds=self.seeds(),
             pair=kernels.seconds_per_pair,
             floor=self.floor,
             budget=budget,
             layout=self.layout,
-            stop=lambda: bool(every) and self.stop(),
+            stop=lambda: bool(tried) and self.is_out_of_time(),
         ):
-            every.append(one)
-            if one.score and one.score.seconds < best:
-                best = one.score.seconds
-                run = prediction_of(one)
+            tried.append(candidate)
+            if candidate.score and candidate.score.seconds < best:
+                best = candidate.score.seconds
+                run = prediction_of(candidate)
                 bound = (run.compute_bound if run.bound_inapplicable_reason else run.bound).seconds
             if best < math.inf:
-                self.told(str(one.recipe), best, best / bound - 1 if bound else math.inf)
-        return every
+                self.report(str(candidate.recipe), best, best / bound - 1 if bound else math.inf)
+        return tried
 
-    def completed(self, forward: Sequence[Tried], backward: Sequence[Tried]) -> list[list[Tried]]:
-        """Tries the other pass of the best plans of each pass, where it was pruned before.
+    def complete_pairs(
+        self, forward: Sequence[Tried], backward: Sequence[Tried]
+    ) -> list[list[Tried]]:
+        """Tries the other pass of the best plans of each pass if it was pruned before.
 
         For built plans, only backward passes are added.
         """
-        named = (x for x in fastest(backward) if isinstance(x.recipe.schedule, str))
+        schedules = (x for x in fastest(backward) if isinstance(x.recipe.schedule, str))
         missing = [
-            (r for x in named for r in backwards(x.recipe)),
+            (r for x in schedules for r in backwards(x.recipe)),
             (r for x in fastest(forward) for r in backwards(x.recipe)),
         ]
-        every = []
+        completed = []
         for pass_, tried, recipes in zip(PASSES["both"], (forward, backward), missing, strict=True):
-            known = {x.recipe for x in tried if not x.pruned}
-            added = (self._alone(r, pass_) for r in dict.fromkeys(recipes) if r not in known)
-            every.append([*tried, *chain(*added)])
-        return every
+            scored = {x.recipe for x in tried if not x.pruned}
+            added = (self._try_one(r, pass_) for r in dict.fromkeys(recipes) if r not in scored)
+            completed.append([*tried, *chain(*added)])
+        return completed
 
-    def _alone(self, recipe: Recipe, pass_: Pass) -> Iterator[Tried]:
+    def _try_one(self, recipe: Recipe, pass_: Pass) -> Iterator[Tried]:
         """Tries one plan without pruning."""
         yield from explore(
             self.work,
@@ -143,10 +145,10 @@ class Search:
             seeds=[recipe],
             budget=0,
             layout=self.layout,
-            stop=self.stop,
+            stop=self.is_out_of_time,
         )
 
 
-def prediction_of(one: Tried) -> Prediction:
-    assert isinstance(one.score, Predicted)
-    return one.score.prediction
+def prediction_of(candidate: Tried) -> Prediction:
+    assert isinstance(candidate.score, Predicted)
+    return candidate.score.prediction

@@ -1,1 +1,1 @@
-"""Sweeps: every combination of workloads, hardware, schedules and scenarios, resumable."""
+"""Simulates every combination of workloads, hardware, schedules and scenarios, resumably."""

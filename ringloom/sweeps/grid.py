@@ -1,7 +1,6 @@
 """grid ::= (KEY = VALUE | KEY = [VALUE, ...])*      every combination of values is a point
 
-Keys are named, and values written, as the options of the command line; the key that comes last
-changes fastest.
+Keys and values are those of the options of the command line. The last key changes fastest.
 
 ranks = 8
 seq = ["64k", "256k"]
@@ -40,25 +39,25 @@ from ringloom.simulator.network.topology import Topology
 from ringloom.simulator.prediction import simulate
 from ringloom.simulator.scenario import Scenario, scenario_of
 
-MOST_POINTS = 2**18
-LONGEST_LABEL = 2000  # characters: a mask may list documents
-NEEDED = ("ranks", "seq", "hardware", "schedule")
+MAX_POINTS = 2**18
+MAX_LABEL = 2000  # characters: a mask may list documents
+REQUIRED = ("ranks", "seq", "hardware", "schedule")
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Named:
-    """A schedule as typed, and its recipe, which a remote worker may not have registered."""
+class NamedSchedule:
+    """A schedule as typed, with its definition, which a remote worker may not have registered."""
 
     text: str
-    recipe: Schedule = field(repr=False)
+    schedule: Schedule = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Grid:
     """All combinations of the values of its axes, numbered from 0 with the last axis fastest.
 
-    An axis is a key and its parsed values by label, as rows show them.
+    `axes`: for each key, the parsed values by label.
     """
 
     axes: dict[str, dict[Any, Any]]
@@ -67,16 +66,16 @@ class Grid:
         return math.prod(map(len, self.axes.values()))
 
     def point(self, number: int) -> tuple[Row, dict[str, Any]]:
-        """Returns a point by its number: the labels of its row, and the arguments of `predict`."""
-        places = np.unravel_index(number, [len(axis) for axis in self.axes.values()])
-        chosen = zip(self.axes.items(), places, strict=True)
-        labels = {key: list(axis)[place] for (key, axis), place in chosen}
+        """Returns the labels of a point's row, and the arguments of `predict`."""
+        indices = np.unravel_index(number, [len(axis) for axis in self.axes.values()])
+        pairs = zip(self.axes.items(), indices, strict=True)
+        labels = {key: list(axis)[index] for (key, axis), index in pairs}
         values = {key.replace("pass", "pass_"): self.axes[key][labels[key]] for key in self.axes}
         return labels, values
 
     @property
     def digest(self) -> str:
-        """A hash of everything that determines the results, including the contents of files."""
+        """Returns a hash of everything that determines the results, including file contents."""
         lines = [f"ringloom {VERSION}"]
         for key, axis in self.axes.items():
             lines += [f"{key} {label!r} {fingerprint(value)}" for label, value in axis.items()]
@@ -84,7 +83,7 @@ class Grid:
 
 
 def fingerprint(value: Any) -> str:
-    """Returns a text that differs if values differ; graphs are compared by their links."""
+    """Returns a text that differs for different values; graphs are compared by their links."""
     if isinstance(value, Hardware):
         return repr(dict(value.constants))
     if isinstance(value, Mask):
@@ -96,51 +95,51 @@ def fingerprint(value: Any) -> str:
 
 
 def read_grid(path: str | Path) -> Grid:
-    """Reads a TOML file of a grid; raises RingloomError, in one line, for anything else."""
+    """Reads the TOML file of a grid; raises RingloomError, in one line, if it is invalid."""
     return read(path, lambda content: grid_of(from_toml(content.decode())), f"grid {path}")
 
 
 def grid_of(table: Mapping[str, Any]) -> Grid:
-    """Returns the grid of a table of keys and values; scenarios may be values of `rl.Scenario`.
+    """Returns the grid of a table of keys and values; a scenario may be an `rl.Scenario`.
 
-    Raises RingloomError for keys that are unknown or missing, for values that are unknown, of a
-    wrong type or listed twice, and for more than `MOST_POINTS` points.
+    Raises RingloomError for unknown and missing keys, for values that are invalid or listed twice,
+    and for more than `MAX_POINTS` points.
     """
     if unknown := [key for key in table if key not in READERS]:
         raise RingloomError(f"unknown key {brief(unknown[0])}: the keys are {', '.join(READERS)}")
-    if missing := [key for key in NEEDED if key not in table]:
+    if missing := [key for key in REQUIRED if key not in table]:
         raise RingloomError(f"missing {' and '.join(missing)}")
-    grid = Grid({key: axis(key, value) for key, value in table.items()})
-    if len(grid) > MOST_POINTS:
-        raise RingloomError(f"grid has {len(grid)} points; the limit is {MOST_POINTS}")
+    grid = Grid({key: parse_axis(key, value) for key, value in table.items()})
+    if len(grid) > MAX_POINTS:
+        raise RingloomError(f"grid has {len(grid)} points; the limit is {MAX_POINTS}")
     return grid
 
 
-def axis(key: str, given: Any) -> dict[Any, Any]:
-    """Returns the parsed values of a key by label: of one value, a list, or named scenarios."""
-    if isinstance(given, Mapping) != (key == "scenario"):
-        raise RingloomError(f"{key} cannot be {brief(given)}")
-    values = given if isinstance(given, list) else [given]
-    named = given.items() if key == "scenario" else zip(values, values, strict=True)
-    pairs = dict[Any, Any]()
-    for label, value in named:
+def parse_axis(key: str, entry: Any) -> dict[Any, Any]:
+    """Returns the parsed values of a key by label; `entry`: a value, a list, or named scenarios."""
+    if isinstance(entry, Mapping) != (key == "scenario"):
+        raise RingloomError(f"{key} cannot be {brief(entry)}")
+    values = entry if isinstance(entry, list) else [entry]
+    labelled = entry.items() if key == "scenario" else zip(values, values, strict=True)
+    axis = dict[Any, Any]()
+    for label, value in labelled:
         try:
-            meaning = READERS[key](value)
+            parsed = READERS[key](value)
         except (TypeError, AttributeError):
             raise RingloomError(f"{key} cannot be {brief(value)}") from None
         except RingloomError as error:
             raise RingloomError(f"{key}: {error}") from None
-        label = meaning if isinstance(meaning, int) else name(key, label, LONGEST_LABEL)
-        if label in pairs:
+        label = parsed if isinstance(parsed, int) else name(key, label, MAX_LABEL)
+        if label in axis:
             raise RingloomError(f"{key} lists {brief(label)} twice")
-        pairs[label] = meaning
-    if not pairs:
+        axis[label] = parsed
+    if not axis:
         raise RingloomError(f"{key} has no value")
-    return pairs
+    return axis
 
 
 def size(value: Any) -> int:
-    """Returns a size, which may be written as 256k."""
+    """Returns a size from an integer or a text such as 256k."""
     return tokens(value) if isinstance(value, str) else whole("a size", value)
 
 
@@ -164,7 +163,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "pass": choice(PASSES),
     "trim": choice([*PASS_PIPELINES]),
     "hardware": hardware,
-    "schedule": lambda text: Named(text, find_schedule(text)[0]),
+    "schedule": lambda text: NamedSchedule(text, find_schedule(text)[0]),
     "scenario": scenario_of,
 }
 
@@ -179,17 +178,17 @@ def outcome(labels: Row, values: dict[str, Any], version: str) -> dict[str, Any]
     """
     if version != VERSION:
         raise RingloomError(f"{node()} has ringloom {VERSION}, this machine has {version}")
-    begun = time.perf_counter()
+    start = time.perf_counter()
     try:
         row = labels | predict(**values)
     except Exception as error:
         error.add_note(f"at the point {labels}")
         raise
-    return {"row": row, "host": node(), "seconds": time.perf_counter() - begun}
+    return {"row": row, "host": node(), "seconds": time.perf_counter() - start}
 
 
 def predict(
-    schedule: Named,
+    schedule: NamedSchedule,
     ranks: int,
     hardware: Hardware,
     scenario: Scenario | None = None,
@@ -199,9 +198,9 @@ def predict(
 ) -> Row:
     """Returns the numbers of `simulate`, or only a `reason` if the point cannot run.
 
-    `sizes` are those of the workload. A plan that needs more memory than the chip has cannot run.
+    `sizes`: arguments of the workload. A plan that needs more memory than the chip has cannot run.
     """
-    SCHEDULES.setdefault(schedule.recipe.name, schedule.recipe)
+    SCHEDULES.setdefault(schedule.schedule.name, schedule.schedule)
     try:
         plans = plan(schedule.text, Workload(**sizes), ranks, pass_=pass_, trim=trim)
         prediction = simulate(plans, hardware, scenario)

@@ -1,7 +1,7 @@
-"""sweep(grid, folder)   computes every point of a grid once, even if it is interrupted.
+"""sweep(grid, folder)   computes every point of a grid once and resumes after an interruption.
 
-Workers compute one batch after another. Only this process stores results, so workers need no shared
-file system.
+Workers compute one batch after the other. Only the main process stores results, so workers need no
+shared file system.
 """
 
 from collections import Counter
@@ -17,21 +17,21 @@ from ringloom.planner.version import VERSION
 from ringloom.runtimes.machine import holding_interrupts
 from ringloom.simulator.prediction import ratio
 from ringloom.sweeps.grid import Grid, Row, grid_of, outcome, read_grid
-from ringloom.sweeps.store import Store, opened
+from ringloom.sweeps.store import Store, open_store
 from ringloom.sweeps.workers import workers
 
 Batch = list[int]
 Track = Callable[[list[Batch]], Iterable[Batch]]
-PER_WORKER = 4  # points per worker and batch
-CLOSE = 1.1  # times the fastest
+POINTS_PER_WORKER = 4  # in one batch
+CLOSE = 1.1  # largest ratio to the fastest time that counts as close
 
 
 @dataclass(frozen=True)
 class Sweep:
     """The rows of a sweep in the order of its grid, and the files with the results.
 
-    Rows begin with the `keys` of the grid. `computed` points are new in this run; the others were
-    stored by earlier runs.
+    Rows start with the `keys` of the grid. `computed`: number of points computed in this run; the
+    other points were stored by earlier runs.
     """
 
     rows: list[Row]
@@ -44,7 +44,7 @@ class Sweep:
 
     @property
     def refused(self) -> list[Row]:
-        """Rows of points that cannot run, each with its `reason`."""
+        """Returns the rows of points that cannot run, each with its `reason`."""
         return [row for row in self.rows if row.get("reason")]
 
 
@@ -57,23 +57,23 @@ def sweep(
     jobs: int | None = None,
     track: Track = iter,
 ) -> Sweep:
-    """Predicts every point of a grid on many processes or machines; resumes interrupted sweeps.
+    """Simulates every point of a grid on many processes or machines; resumes interrupted sweeps.
 
-    The grid is a TOML file or its content as a dictionary. `folder` keeps the results, so that
-    the same call computes only missing points, and finally writes results.parquet, results.csv and
-    summary.svg, which depend on the grid alone: a row per point, in the order of the grid, with
-    seconds and bytes from `rl.simulate`, or the `reason` why the point cannot run. `backend`:
-    "loky", "dask" or "ray", the latter two at an `address`; `jobs`: processes, by default all.
-    `track` may wrap the batches, to show progress. Raises RingloomError for an invalid grid, for
-    a folder of another grid, and for a worker that dies.
+    `grid`: a TOML file, or its content as a dictionary. `folder`: stores each result, so that the
+    same call computes only missing points, then receives results.parquet, results.csv and
+    summary.svg, which depend only on the grid. They have a row per point, in the order of the grid,
+    with seconds and bytes from `rl.simulate`, or the `reason` why the point cannot run. `backend`:
+    "loky", or "dask" or "ray" at an `address`. `jobs`: number of processes, by default one per core
+    or worker. `track` may wrap the batches to show progress. Raises RingloomError for an invalid
+    grid, for a folder of another grid, and for a worker that dies.
     """
     results = needing("sweep", "ringloom.sweeps.results")
     points = grid_of(grid) if isinstance(grid, Mapping) else read_grid(grid)
-    with opened(Path(folder), points.digest) as store:
+    with open_store(Path(folder), points.digest) as store:
         missing = [number for number in range(len(points)) if number not in store.rows]
         if missing:
             with workers(backend, address, jobs) as count:
-                compute(points, store, batches(missing, PER_WORKER * count), track)
+                compute(points, store, batches(missing, POINTS_PER_WORKER * count), track)
         rows = [store.rows[number] for number in range(len(points))]
     keys = tuple(points.axes)
     files = tuple(results.write(rows, keys, Path(folder)))
@@ -82,16 +82,16 @@ def sweep(
 
 def batches(numbers: Batch, length: int) -> list[Batch]:
     """Splits numbers into lists of a given length; the last may be shorter."""
-    return [numbers[at : at + length] for at in range(0, len(numbers), length)]
+    return [numbers[start : start + length] for start in range(0, len(numbers), length)]
 
 
-def compute(grid: Grid, store: Store, todo: list[Batch], track: Track) -> None:
-    """Computes batches in turn and stores each before the next begins."""
+def compute(grid: Grid, store: Store, batches: list[Batch], track: Track) -> None:
+    """Computes the batches in turn and stores each before the next starts."""
     joblib = needing("sweep", "joblib")
     with joblib.Parallel() as parallel:
-        with holding_interrupts():  # in workers, to avoid their tracebacks
+        with holding_interrupts():  # so that workers print no tracebacks
             parallel([joblib.delayed(len)("")])
-        for batch in track(todo):
+        for batch in track(batches):
             calls: Iterator[Any] = (
                 joblib.delayed(outcome)(*grid.point(number), VERSION) for number in batch
             )
@@ -100,18 +100,19 @@ def compute(grid: Grid, store: Store, todo: list[Batch], track: Track) -> None:
             except BrokenExecutor as error:
                 raise RingloomError(
                     f"a worker died on one of the points {batch[0]} to {batch[-1]}, perhaps for"
-                    f" lack of memory (fewer --jobs need less); the others are kept: {error}"
+                    f" lack of memory (use fewer --jobs); earlier batches are stored: {error}"
                 ) from None
 
 
-# ---- standings: the time of each schedule relative to the fastest one of the same grid cell
+# ---- standings: the time of each schedule relative to the fastest schedule of the same cell
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One schedule on one machine: its time / the fastest time, in each cell in which it runs.
+    """The ratios of one schedule's time to the fastest time on one machine, one per cell.
 
-    The points of a cell differ only in the schedule; `cells` counts cells in which any can run.
+    The points of a cell differ only in the schedule. `cells`: number of cells in which at least one
+    schedule can run.
     """
 
     hardware: str
@@ -121,30 +122,30 @@ class Standing:
     refused: int  # points that cannot run
 
     def within(self, ratio: float) -> float:
-        """Returns the share of cells where the schedule takes at most `ratio` times the fastest."""
+        """Returns the fraction of cells in which the time is at most `ratio` times the fastest."""
         return sum(r <= ratio for r in self.ratios) / self.cells if self.cells else 0.0
 
 
 def standings(rows: Sequence[Row], keys: Sequence[str]) -> list[Standing]:
     """Returns a standing per machine and schedule, in the order of the grid."""
-    others = [key for key in keys if key != "schedule"]
+    cell_keys = [key for key in keys if key != "schedule"]
     times = dict[tuple[object, ...], dict[str, float]]()
-    names, refused = dict[tuple[str, str], list[float]](), Counter[tuple[str, str]]()
+    ratios, refused = dict[tuple[str, str], list[float]](), Counter[tuple[str, str]]()
     for row in rows:
         name = row["hardware"], row["schedule"]
-        names.setdefault(name, [])
+        ratios.setdefault(name, [])
         if row.get("reason"):
             refused[name] += 1
         else:
-            cell = times.setdefault(tuple(row[key] for key in others), {})
+            cell = times.setdefault(tuple(row[key] for key in cell_keys), {})
             cell[row["schedule"]] = row["makespan_s"]
-    cells = dict.fromkeys((hardware for hardware, _ in names), 0)
-    for place, cell in times.items():
-        hardware, fastest = str(place[others.index("hardware")]), min(cell.values())
+    cells = dict.fromkeys((hardware for hardware, _ in ratios), 0)
+    for labels, cell in times.items():
+        hardware, fastest = str(labels[cell_keys.index("hardware")]), min(cell.values())
         cells[hardware] += 1
         for schedule, seconds in cell.items():
-            names[hardware, schedule].append(ratio(seconds, fastest))
+            ratios[hardware, schedule].append(ratio(seconds, fastest))
     return [
-        Standing(*name, tuple(sorted(ratios)), cells[name[0]], refused[name])
-        for name, ratios in names.items()
+        Standing(*name, tuple(sorted(values)), cells[name[0]], refused[name])
+        for name, values in ratios.items()
     ]

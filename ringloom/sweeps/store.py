@@ -1,8 +1,8 @@
 """Store: the computed rows of a sweep, one line of sweep.jsonl per batch.
 
-The first line has the grid's digest: a folder belongs to one grid and one version. Every other line
-has a checksum, then the points of a batch by number: row, host and seconds. Each line is flushed to
-disk before the next batch begins; an incomplete last line of a killed sweep is removed.
+The first line has the digest of the grid, because a folder belongs to one grid and one version. Any
+other line has a checksum, then the points of a batch by number: row, host and seconds. Each line is
+flushed to disk before the next batch starts; an incomplete last line of a killed sweep is removed.
 """
 
 import json
@@ -24,17 +24,17 @@ NAME = "sweep.jsonl"
 
 @dataclass(frozen=True)
 class Store:
-    """The rows on disk, by the numbers of their points."""
+    """The rows on disk by point number."""
 
     digest: str
     rows: dict[int, Row]
     file: BinaryIO
 
     def add(self, outcomes: Mapping[int, dict[str, Any]]) -> None:
-        """Stores a batch, which is completely on disk when this returns."""
+        """Stores a batch; returns once it is completely on disk."""
         batch = json.dumps(outcomes).encode()
         self.write(self.checksum(batch) + b" " + batch)
-        self.rows.update({number: made["row"] for number, made in outcomes.items()})
+        self.rows.update({number: outcome["row"] for number, outcome in outcomes.items()})
 
     def write(self, line: bytes) -> None:
         """Appends a line; raises RingloomError if it cannot be written."""
@@ -49,13 +49,13 @@ class Store:
 
 
 @contextmanager
-def opened(folder: Path, digest: str) -> Iterator[Store]:
-    """Opens the store of a folder, for one process at a time.
+def open_store(folder: Path, digest: str) -> Iterator[Store]:
+    """Opens the store of a folder for one process at a time.
 
     Raises RingloomError if the folder belongs to another grid or process, cannot be written, or has
     a damaged batch.
     """
-    import fcntl  # only on Unix; elsewhere everything but sweeps works
+    import fcntl  # exists only on Unix
 
     make_folder(folder)
     with writing(folder / NAME):
@@ -64,7 +64,7 @@ def opened(folder: Path, digest: str) -> Iterator[Store]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise RingloomError(f"another process works on the sweep in {folder}") from None
+            raise RingloomError(f"another process is using the sweep in {folder}") from None
         store = Store(digest, {}, file)
         _read(store, folder)
         yield store
@@ -74,14 +74,14 @@ def _read(store: Store, folder: Path) -> None:
     """Reads the rows of all complete lines; writes the first line if there is none."""
     store.file.seek(0)
     content = store.file.read()
-    *lines, rest = content.split(b"\n")
-    store.file.truncate(len(content) - len(rest))
-    own = json.dumps({"ringloom": VERSION, "grid": store.digest}).encode()
+    *lines, incomplete = content.split(b"\n")
+    store.file.truncate(len(content) - len(incomplete))
+    header = json.dumps({"ringloom": VERSION, "grid": store.digest}).encode()
     if not lines:
-        store.write(own)
-    elif lines[0] != own:
+        store.write(header)
+    elif lines[0] != header:
         raise RingloomError(
-            f"{folder} holds the sweep of another grid, other files that it names, or another"
+            f"{folder} contains the sweep of another grid, of other file contents, or of another"
             " version of ringloom: choose another folder"
         )
     for number, line in enumerate(lines[1:], 2):
@@ -91,4 +91,4 @@ def _read(store: Store, folder: Path) -> None:
                 f"line {number} of {store.file.name} is damaged: delete it, and its points are"
                 " computed again"
             )
-        store.rows.update({int(n): made["row"] for n, made in json.loads(batch).items()})
+        store.rows.update({int(n): outcome["row"] for n, outcome in json.loads(batch).items()})

@@ -1,4 +1,4 @@
-"""Workers: joblib's processes on this machine, or those of a Dask or Ray cluster."""
+"""Starts the workers of a sweep: joblib processes on this machine, or a Dask or Ray cluster."""
 
 import logging
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from ringloom.planner.given import whole
 from ringloom.planner.optional import needing
 
 BACKENDS = ("loky", "dask", "ray")
-LINGER = 20  # seconds after which idle processes end, for example after a killed sweep
+IDLE_TIMEOUT = 20  # seconds after which idle processes end, for example if the sweep is killed
 
 
 @contextmanager
 def workers(backend: str, address: str | None, jobs: int | None) -> Iterator[int]:
     """Makes joblib use the workers of a backend; yields their number.
 
-    Without `jobs` all cores or workers are used; without an address Dask and Ray start a cluster on
-    this machine. Raises RingloomError for a library that is not installed, for a cluster that
+    Without `jobs`, all cores or workers are used. Without an address, Dask and Ray start a cluster
+    on this machine. Raises RingloomError for a library that is not installed, for a cluster that
     cannot be reached, and for more jobs than Ray has CPUs.
     """
     joblib = needing("sweep", "joblib")
@@ -28,19 +28,19 @@ def workers(backend: str, address: str | None, jobs: int | None) -> Iterator[int
         whole("jobs", jobs, 1)
     with ExitStack() as stack:
         try:
-            options = _connected(backend, address, stack)
+            options = _connect(backend, address, stack)
         except OSError as error:
-            why = " ".join(str(error).split())
-            raise RingloomError(f"cannot reach {backend} at {address}: {why}") from None
+            reason = " ".join(str(error).split())
+            raise RingloomError(f"cannot reach {backend} at {address}: {reason}") from None
         stack.enter_context(joblib.parallel_config(backend, n_jobs=jobs or -1, **options))
-        most: int = joblib.effective_n_jobs(-1)
-        if backend == "ray" and jobs and jobs > most:
-            raise RingloomError(f"{jobs} jobs are more than the {most} CPUs of the Ray cluster")
-        yield jobs or most
+        limit: int = joblib.effective_n_jobs(-1)
+        if backend == "ray" and jobs and jobs > limit:
+            raise RingloomError(f"{jobs} jobs are more than the {limit} CPUs of the Ray cluster")
+        yield jobs or limit
 
 
-def _connected(backend: str, address: str | None, stack: ExitStack) -> dict[str, Any]:
-    """Returns the options of a backend for joblib; the stack closes its connections."""
+def _connect(backend: str, address: str | None, stack: ExitStack) -> dict[str, Any]:
+    """Connects to a backend and returns its options for joblib; the stack closes connections."""
     match backend:
         case "dask":
             distributed = needing("dask", "distributed")
@@ -52,5 +52,5 @@ def _connected(backend: str, address: str | None, stack: ExitStack) -> dict[str,
             stack.callback(ray.shutdown)
             return {}
     if address:
-        raise RingloomError("loky has no address: it works on this machine")
-    return {"idle_worker_timeout": LINGER}
+        raise RingloomError("loky takes no address: it runs on this machine")
+    return {"idle_worker_timeout": IDLE_TIMEOUT}

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ringloom.advice import recommend
 from ringloom.planner.analysis.balance import loads
 from ringloom.planner.analysis.messages import message_bytes
 from ringloom.planner.ir import Move, Plan
-from ringloom.rows import ADDED, LABELS, Refusal, Row, cells, notes
+from ringloom.recommendation import recommend
+from ringloom.rows import GIVEN_MARK, LABELS, Refusal, Row, cells, notes
 from ringloom.runtimes.validation import Check
 from ringloom.simulator.prediction import Prediction
 from ringloom.views.units import NAME, NARROW, in_lines, length, seconds, size, times
@@ -83,7 +83,8 @@ def comparison_table(rows: Sequence[Row], checked: bool, refused: Sequence[Refus
     for row in rows:
         best = row.schedule == advice.schedule
         texts = (
-            ("*" if best else "~" if row.schedule in advice.close_to else "") + ADDED * row.added,
+            ("*" if best else "~" if row.schedule in advice.close_to else "")
+            + GIVEN_MARK * row.added,
             in_lines(row.schedule, NARROW if checked else NAME),
             *(cell.text for cell in cells(row)),
             *([CHECKED[row.exact].format(length(row.exact_seq or 0))] if checked else []),

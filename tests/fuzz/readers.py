@@ -13,7 +13,7 @@ from typing import Any
 
 from fuzz import mutations, seeds
 from fuzz.commands import run_command
-from ringloom.cli.fit import _read as read_fit
+from ringloom.cli.hardware.fit import _read as read_fit
 from ringloom.csv_rows import records
 from ringloom.planner import files, given
 from ringloom.planner.errors import RingloomError

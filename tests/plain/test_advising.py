@@ -205,7 +205,7 @@ def test_degrees_that_do_not_divide_are_refused_by_name() -> None:
         "tensor parallelism of 4 does not divide 6 heads and 6 KV heads: use 1, 2, 3, 6" in reasons
     )
     assert any("data parallelism of 8 does not divide the 1 sequence" in r for r in reasons)
-    with pytest.raises(rl.RingloomError, match="whole sequences of 4096: use 8192 or 12288"):
+    with pytest.raises(rl.RingloomError, match="sequence length 4096: use 8192 or 12288"):
         rl.advise(SIZES, 8, H100, 4096, global_batch=10000)
     with pytest.raises(rl.RingloomError, match="zero must be 0, 1 or 3, not 2"):
         rl.advise(SIZES, 8, H100, 4096, zero=2)  # type: ignore[arg-type]

@@ -13,8 +13,8 @@ from PIL.Image import Image
 
 from ringloom.auditing.cases import case_of
 from ringloom.auditing.html import page, panels
-from ringloom.auditing.pictures import EXTRA, NONE, ONCE, address
-from ringloom.auditing.sent import sent
+from ringloom.auditing.pictures import EXTRA, NONE, ONCE, data_url
+from ringloom.auditing.sent import compare_sent
 from ringloom.auditing.verdict import Audit
 from ringloom.planner.errors import RingloomError
 from ringloom.planner.ir import Pass
@@ -50,7 +50,7 @@ def audit(tokens: int = 64, ranks: int = RANKS, wrong: bool = True, cells: int =
 
 
 def pixels(image: Image) -> Array:
-    file = BytesIO(base64.b64decode(address(image).partition(",")[2]))
+    file = BytesIO(base64.b64decode(data_url(image).partition(",")[2]))
     return np.asarray(PIL.Image.open(file).convert("RGB"))
 
 
@@ -83,7 +83,7 @@ def test_pictures_show_one_pair_that_is_attended_twice(tokens: int) -> None:
     assert "equal to 1 more" in shown.title
     assert other.title == "dv of KV head 0"
     (_, wanted, _), (_, computed, _), (said, difference, mark) = shown.pictures
-    assert said == "difference: 1 cell, the first in the ring"
+    assert said == "difference: 1 cell, the first marked by a circle"
     before = pixels(wanted).shape[1] - tokens
     np.testing.assert_array_equal(pixels(wanted)[QUERY, before + KEY], rgb(ONCE))
     changed = np.argwhere((pixels(wanted) != pixels(computed)).any(axis=2))
@@ -132,18 +132,18 @@ def test_bytes_stand_beside_those_of_ring_and_the_lower_bound() -> None:
     work = Workload(64, heads=2, head_dim=16, dtype="float32")
     table = 4096 * (1 - np.eye(4, dtype=int))  # the bytes of a rank's keys and values, to each
     uneven = table * np.array([[1], [2], [1], [1]])
-    ahead, behind = sent(case_of(work, 4, "zigzag"), {"forward": table, "backward": uneven})
+    ahead, behind = compare_sent(case_of(work, 4, "zigzag"), {"forward": table, "backward": uneven})
     assert ahead.sentence == (
         "48 KiB, at most 12 KiB by a rank; 1.00x the bytes of ring; 4.92x the lower bound;"
         " all-gather by shape"
     )
-    assert behind.shape == "every rank to every other, unevenly"
+    assert behind.pattern == "every rank to every other, unevenly"
     assert ahead.as_dict()["bound_bytes"] == least_bytes(work, 4, "forward")
     ring = 8 + 65536 * np.roll(np.eye(4, dtype=int), 1, axis=1)  # and 8 bytes from each to each
-    (checked,) = sent(case_of(work, 4, "zigzag"), {"forward": ring})
-    assert checked.shape == "a ring by shape"
+    (checked,) = compare_sent(case_of(work, 4, "zigzag"), {"forward": ring})
+    assert checked.pattern == "a ring by shape"
     lopsided = [range(40), range(40, 64)]  # of a layout outside of the bound's class
-    assert sent(case_of(work, 2, lopsided), {"forward": table[:2, :2]})[0].bound is None
+    assert compare_sent(case_of(work, 2, lopsided), {"forward": table[:2, :2]})[0].bound is None
 
 
 @pytest.mark.parametrize("name", ["ring", "zigzag", "striped", "allgather", "ulysses", "tree"])

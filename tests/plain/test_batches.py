@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ringloom.batches import BatchPlanner, Choice, batch_planner, drawn
+from ringloom.batches import BatchPlanner, Choice, batch_planner, draw_samples
 from ringloom.codegen import mask_tables
 from ringloom.planner.errors import PlanError, RingloomError
 from ringloom.planner.masks import Causal, Documents, Window
@@ -68,11 +68,11 @@ def test_what_cannot_be_built_leaves_the_next_recipe() -> None:
 
 def test_drawn_batches_fill_their_tokens() -> None:
     for tokens in (1, 63, 64, 100_000):
-        batches = drawn(tokens, 0)
+        batches = draw_samples(tokens, 0)
         assert {sum(lengths) for lengths in batches} == {tokens}
-        assert batches == drawn(tokens, 0)
+        assert batches == draw_samples(tokens, 0)
         assert all(min(lengths) > 0 for lengths in batches)
-    assert drawn(100_000, 0) != drawn(100_000, 1)
+    assert draw_samples(100_000, 0) != draw_samples(100_000, 1)
 
 
 def test_wrong_requests_are_refused(planner: BatchPlanner) -> None:

@@ -306,7 +306,7 @@ def test_this_machine_is_measured(kind: str, monkeypatch: pytest.MonkeyPatch) ->
     """Small calls only, once each: that all parts work, not that the numbers are good."""
     monkeypatch.setattr(calibrating, "samples", few)
     monkeypatch.setattr(calibrating, "ROUNDS", {"cpu": (1, 1), "numpy": (1, 1)})
-    monkeypatch.setattr(calibrating, "COPIED", 1 << 22)
+    monkeypatch.setattr(calibrating, "COPY_BYTES", 1 << 22)
     monkeypatch.setattr("ringloom.runtimes.calibration.links.between_processes", list)
     told = calibrate(kind, quick=True)
     assert 1e8 < told.kernels["forward"].rate < 1e14
@@ -378,7 +378,7 @@ def test_fit_tells_a_curve_from_sizes_and_rates(tmp_path: Path, ringloom: Comman
     ("text", "said"),
     [
         ("", "no rows"),
-        ("a,tflops\n1,2\n", "the first line must name bytes,seconds or size,tflops"),
+        ("a,tflops\n1,2\n", "the first line must contain bytes,seconds or size,tflops"),
         ("a,b\n1,2\n", "not 'a,b'"),
         ("bytes,seconds\n1,x\n", "row 1: seconds must be a positive number, not 'x'"),
         ("bytes,seconds\n1\n2\n", "row 1: seconds must be a positive number, not ''"),

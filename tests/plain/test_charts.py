@@ -26,7 +26,7 @@ from ringloom.reproduce.validation import Decision, Errors
 from ringloom.simulator.hardware import Hardware, hardware, machines
 from ringloom.simulator.prediction import Prediction, simulate
 from ringloom.simulator.timeline import spans
-from ringloom.trials import on_machine
+from ringloom.trials import with_node_size
 
 HOSTS = "h100:fa2", "h100:fa3", "b200:cudnn", "h100"  # whose calls the host of an H100 holds up
 
@@ -214,11 +214,11 @@ def test_a_row_that_makes_no_sense_is_refused_by_name(row: str, said: str, tmp_p
 
 def test_collectives_know_the_nodes_of_a_machine() -> None:
     h100 = hardware("h100")
-    assert on_machine("allgather", 16, h100) == "allgather:node=8"
-    assert on_machine("allgather", 8, h100) == "allgather"
-    assert on_machine("allgather", 12, h100) == "allgather"
-    assert on_machine("allgather:node=1", 16, h100) == "allgather:node=1"
-    assert on_machine("zigzag", 16, h100) == "zigzag"
+    assert with_node_size("allgather", 16, h100) == "allgather:node=8"
+    assert with_node_size("allgather", 8, h100) == "allgather"
+    assert with_node_size("allgather", 12, h100) == "allgather"
+    assert with_node_size("allgather:node=1", 16, h100) == "allgather:node=1"
+    assert with_node_size("zigzag", 16, h100) == "zigzag"
 
 
 def test_the_loss_of_the_ring_has_causes_that_can_be_taken_away() -> None:

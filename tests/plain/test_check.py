@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import ringloom as rl
 from command_line import CommandLine
 from process_trees import begun, wait_for
-from ringloom.cli import check, output
+from ringloom.cli import output
+from ringloom.cli.check import check
 from ringloom.planner.errors import RingloomError
 from ringloom.runtimes import judging
 from ringloom.runtimes.judging.case import Case, misplaced

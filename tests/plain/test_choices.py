@@ -124,7 +124,7 @@ def first_page(ringloom: CommandLine, monkeypatch: pytest.MonkeyPatch) -> Callab
         opened = list[str]()
         loop = SimpleNamespace(add_callback=lambda call, page: call(page), start=interrupted)
         server = SimpleNamespace(port=1234, io_loop=loop, stop=lambda: None, show=opened.append)
-        monkeypatch.setattr("ringloom.cli.explore.serve", lambda *_: server)
+        monkeypatch.setattr("ringloom.cli.explore.explore.serve", lambda *_: server)
         url = ringloom.json("explore", "--port", "0", "--open", *words)["url"]
         assert [url] == [f"http://127.0.0.1:1234{page}" for page in opened]
         return str(url)

@@ -13,7 +13,7 @@ import ringloom as rl
 from command_line import CommandLine
 from repository import ROOT
 from ringloom.cli import main
-from ringloom.rows import over
+from ringloom.rows import bound_multiple
 from ringloom.runtimes import backends
 from ringloom.runtimes.machine import RankError
 
@@ -84,7 +84,7 @@ BAD = [
     (["explore", "--port", "abc"], "'abc' is not a valid integer"),
     (["run", "ring", *SMALL, "--seed", "-1"], "-1 is not in the range x>=0"),
     (["check", "."], ". is a folder"),
-    (["run", "ring", "--ranks", "8", "--seq", "64k"], "the limit of run is 4 GiB"),
+    (["run", "ring", "--ranks", "8", "--seq", "64k"], "the limit is 4 GiB"),
     (["formula", "zigzg"], "no formulas for 'zigzg': did you mean 'zigzag'? choose one of ring"),
     (["plan", "allgather:keep=7", *SMALL], "allgather:keep must be 0 or 1, not 7"),
     (["plan", "pass-q:late=5", *SMALL], "pass-q:late must be 0 or 1, not 5"),
@@ -248,7 +248,7 @@ def test_schedules_of_a_long_mask_of_one_length_are_not_said_to_have_run(
     ringloom: CommandLine,
 ) -> None:
     work = ["--ranks", "2", "--seq", "8k", "--mask", "documents:4k,4k", "--hardware", "h100"]
-    assert "checked: nothing; the mask fits only" in ringloom(
+    assert "checked: no plan; the mask fits only" in ringloom(
         "compare", *work, "--schedules=ring", "--check"
     )
 
@@ -345,7 +345,7 @@ def test_a_plan_for_which_the_bound_does_not_hold_has_no_ratio_but_a_reason(
     assert uneven["compute_bound_ratio"] == uneven["makespan_s"] / uneven["compute_bound_s"]
     assert uneven["compute_bound_s"] == rows["zigzag"]["compute_bound_s"] <= uneven["bound_s"]
     printed = ringloom("compare", *work, "--schedules", "zigzag", "--schedules", "usp:ulysses=2")
-    assert f" {over(uneven['compute_bound_ratio'])}c\n" in printed
+    assert f" {bound_multiple(uneven['compute_bound_ratio'])}c\n" in printed
     words = " ".join(printed.split())
     assert (
         "c: multiple of the bound of compute and memory alone; the lower bound does not apply "

@@ -10,15 +10,15 @@ import pytest
 
 import ringloom as rl
 from command_line import CommandLine
-from ringloom.advice import CLOSE, recommend, why
 from ringloom.cli import main
-from ringloom.comparison import asked
+from ringloom.comparison import describe_request
 from ringloom.planner.schedules import comparable
+from ringloom.recommendation import CLOSE, recommend, why
 from ringloom.report.summary import summary
-from ringloom.rows import cells, notes, over
+from ringloom.rows import bound_multiple, cells, notes
 from ringloom.simulator.hardware import hardware
 from ringloom.simulator.prediction import kernel_seconds
-from ringloom.trials import on_machine
+from ringloom.trials import with_node_size
 from ringloom.views.units import in_lines, times
 
 WORK = rl.Workload(seq=65536, heads=32, head_dim=128, dtype="bfloat16")
@@ -45,8 +45,10 @@ def test_the_fastest_comes_first_and_what_cannot_run_last_with_its_reason(
 
 def test_the_title_tells_all_that_is_not_as_usual(compared: rl.Comparison) -> None:
     usual = "forward of 64k tokens, causal, 32 heads of 128, bfloat16, 8 ranks of h100"
-    assert asked(WORK, "forward", 1024).endswith("bfloat16, 1024 ranks")
-    assert "causal, 1 head of 128, bf" in asked(rl.Workload(seq=8, heads=1), "forward", 2)
+    assert describe_request(WORK, "forward", 1024).endswith("bfloat16, 1024 ranks")
+    assert "causal, 1 head of 128, bf" in describe_request(
+        rl.Workload(seq=8, heads=1), "forward", 2
+    )
     assert compared.title == usual
     masks = "documents:" + ",".join(["2", "16382"] * 16)
     odd = rl.Workload(
@@ -76,7 +78,7 @@ def test_where_no_bound_holds_none_is_drawn() -> None:
     assert note.startswith("c: multiple of the bound of compute and memory alone;")
     assert note.endswith(f" does not apply to groups: {rows[0].bound_reason}")
     last = [cells(row)[-1] for row in rows]
-    ratios = [f"{over(row.makespan_s / row.compute_bound_s)}c" for row in rows]
+    ratios = [f"{bound_multiple(row.makespan_s / row.compute_bound_s)}c" for row in rows]
     assert [cell.field for cell in last] == ["compute_bound_ratio", "bound_ratio"]
     assert [last[0].text, last[1].text[-1].isdigit()] == [ratios[0], True]
 
@@ -89,7 +91,9 @@ def test_a_schedule_that_needs_more_memory_than_there_is_cannot_run(
     within = rl.compare(WORK, 8, "h100", NAMES, memory=room)
     assert {row.schedule for row in within.rows} == {"ring", "zigzag", "striped"}
     assert {each.schedule for each in within.refused} == {"balanced", "usp:ulysses=3"}
-    with pytest.raises(rl.PlanError, match=r"ring: needs .* on a rank, which has 1 KiB"):
+    with pytest.raises(
+        rl.PlanError, match=r"ring: needs .* per rank, more than the 1 KiB available"
+    ):
         rl.compare(WORK, 8, "h100", ["ring"], memory=1024)
 
 
@@ -186,7 +190,7 @@ def test_variants_that_matter_on_the_machine_are_compared_unless_told_which() ->
     work = replace(WORK, kv_heads=8)
     machine = hardware("h100")
     usual = comparable(work, 16, machine.ranks_per_node)
-    names = {on_machine(name, 16, machine) for name in usual}
+    names = {with_node_size(name, 16, machine) for name in usual}
     assert {"allgather:node=8", "double-ring:node=8"} <= names
     assert "allgather" not in names  # a collective knows the nodes
     degrees = {f"usp:ulysses={n}{order}" for n in (2, 4, 8) for order in ("", ":order=context")}

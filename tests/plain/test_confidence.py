@@ -12,12 +12,12 @@ from frozen_fit import scatter
 
 import ringloom as rl
 from command_line import CommandLine
-from ringloom.advice import recommend
 from ringloom.explore.choices import from_query
 from ringloom.explore.view import compare_with_ring, finding
 from ringloom.planner.planning import plan
 from ringloom.planner.plans import Plans
 from ringloom.planner.workload import Workload
+from ringloom.recommendation import recommend
 from ringloom.simulator.confidence import (
     STUDENT,
     Residual,

@@ -22,7 +22,7 @@ from ringloom.cli import cli
 from ringloom.codegen.frame.formatting import format_source
 from ringloom.codegen.frame.header import plan_literal
 from ringloom.codegen.programs import program_of
-from ringloom.compiling import cache
+from ringloom.compiling import cache_folder
 from ringloom.planner.files.digest import digest
 from ringloom.planner.ir import Plan
 from ringloom.planner.loops.expand import Expansion
@@ -258,7 +258,7 @@ def test_compiling_is_emitting_and_importing(
     plans = rl.plan("zigzag", WORK, 4, pass_="both")
     program = rl.compile(plans, "torch")
     path = Path(str(program.__file__))
-    assert path.parent == cache() == tmp_path / "ringloom"
+    assert path.parent == cache_folder() == tmp_path / "ringloom"
     assert callable(program.attention)
     assert program.PLAN["name"] == "zigzag"
     assert path.read_text() == rl.emit(plans, "torch")
@@ -279,9 +279,9 @@ def test_compiling_is_emitting_and_importing(
 def test_a_relative_cache_folder_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCALAPPDATA", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    usual = cache()
+    usual = cache_folder()
     monkeypatch.setenv("XDG_CACHE_HOME", "caches")
-    assert cache() == usual
+    assert cache_folder() == usual
 
 
 def test_a_user_without_a_home_is_told_which_folder_to_name(
@@ -291,7 +291,7 @@ def test_a_user_without_a_home_is_told_which_folder_to_name(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a number that no user has
     with pytest.raises(rl.RingloomError, match=r"no cache directory: set XDG_CACHE_HOME"):
-        cache()
+        cache_folder()
 
 
 def test_a_kept_file_is_always_whole_as_programs_of_other_processes_read_theirs(

@@ -18,7 +18,7 @@ import pytest
 
 import ringloom as rl
 from command_line import CommandLine
-from ringloom.cli.explore import free, serve
+from ringloom.cli.explore.explore import free_port, serve
 from ringloom.comparison import compare
 from ringloom.explore import session as sessions
 from ringloom.explore.choices import Choices, from_query
@@ -41,7 +41,7 @@ def test_the_numbers_are_those_of_compare() -> None:
 def test_the_finding_says_first_where_memory_lacks() -> None:
     large = replace(SMALL, seq="4M", heads=32, kv_heads=32, hardware="a100-pcie")
     said = finding(large, compare_with_ring(large))
-    assert re.match(r"zigzag needs [\d.]+ GiB on a rank, which has 74.5 GiB\. ring ", said)
+    assert re.match(r"zigzag needs [\d.]+ GiB per rank, more than the 74.5 GiB available\. r", said)
     assert finding(SMALL, compare_with_ring(SMALL)) == compare_with_ring(SMALL).why
 
 
@@ -302,7 +302,7 @@ def test_a_bad_address_is_told_in_words(opened: Callable[..., Any]) -> None:
 
 
 def test_the_server_listens_on_this_machine_only() -> None:
-    server = serve(panel, sessions, free(0))
+    server = serve(panel, sessions, free_port(0))
     try:
         addresses = {s.getsockname()[0] for s in server._http._sockets.values()}
         assert addresses == {"127.0.0.1"}
@@ -332,7 +332,7 @@ def test_the_page_begins_with_what_the_options_say(
     ringloom: CommandLine, monkeypatch: pytest.MonkeyPatch, words: str, begun: Choices
 ) -> None:
     ended = SimpleNamespace(port=1, io_loop=SimpleNamespace(start=lambda: None))
-    monkeypatch.setattr("ringloom.cli.explore.serve", lambda *_: ended)
+    monkeypatch.setattr("ringloom.cli.explore.explore.serve", lambda *_: ended)
     address = urlsplit(ringloom.json("explore", *words.split())["url"])
     assert from_query(dict(parse_qsl(address.query))) == begun
 
@@ -341,7 +341,7 @@ def test_a_port_that_is_taken_is_told(ringloom: CommandLine) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert "--port 0 chooses a free one" in ringloom.refused(
+        assert "use --port 0 to choose a free port" in ringloom.refused(
             "explore", "--port", str(taken.getsockname()[1])
         )
 

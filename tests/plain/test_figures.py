@@ -13,8 +13,8 @@ import pytest
 
 import ringloom as rl
 from command_line import CommandLine
-from ringloom.cli import figures
-from ringloom.cli.figures import FIGURES
+from ringloom.cli.papers import figures
+from ringloom.cli.papers.figures import FIGURES
 from ringloom.figures import rounds, speedups, workers
 from ringloom.figures.sheet import style, write
 from ringloom.reproduce.papers.striped import predict_rows
@@ -27,7 +27,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 ELSEWHERE = """
 import sys
-from ringloom.cli import figures, main
+from ringloom.cli import main
+from ringloom.cli.papers import figures
 assert main(["figures", "-o", sys.argv[1], "--format", "svg"]) == 0
 figures.FIGURES = {"eight_workers": figures.FIGURES["eight_workers"]}
 assert main(["figures", "-o", sys.argv[1], "--format", "png"]) == 0

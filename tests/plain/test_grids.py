@@ -8,7 +8,7 @@ import pytest
 import ringloom as rl
 from command_line import CommandLine
 from plain.test_sweeps import FILES
-from ringloom.sweeps.grid import MOST_POINTS, grid_of
+from ringloom.sweeps.grid import MAX_POINTS, grid_of
 
 NEEDED = "ranks = 2\nseq = 64\nhardware = 'h100'\nschedule = 'ring'\n"
 
@@ -55,7 +55,7 @@ BAD = [
     ),
     (
         f"{NEEDED}batch = {MANY}\nheads = {MANY}",
-        f"grid has {1000**2} points; the limit is {MOST_POINTS}",
+        f"grid has {1000**2} points; the limit is {MAX_POINTS}",
     ),
 ]
 

@@ -30,7 +30,7 @@ from ringloom.planner.workload import Workload
 from ringloom.simulator.costs.prices import Costs
 from ringloom.simulator.hardware import Hardware, hardware
 from ringloom.simulator.prediction import Prediction, simulate
-from ringloom.trials import on_machine
+from ringloom.trials import with_node_size
 
 NIGHT = os.environ.get("RINGLOOM_PROFILE") == "nightly"
 SEEDS = range(1000 if NIGHT else 100)
@@ -92,7 +92,7 @@ def drawn(seed: int) -> Case:
         machine = hardware(random.choice(MACHINES))
         pass_: Pass = random.choice(("forward", "backward"))
         try:
-            name = on_machine(random.choice(sorted(SCHEDULES)), ranks, machine)
+            name = with_node_size(random.choice(sorted(SCHEDULES)), ranks, machine)
             case = Case(name, work, ranks, pass_, machine)
             _ = case.plan
         except PlanError:

@@ -194,8 +194,8 @@ def test_a_refusal_for_lack_of_memory_names_the_smallest_plans(pass_: Passes) ->
         ({"seed": 0.5}, "seed 0.5 is not a whole number"),
         ({"layout": "spiral"}, "unknown layout 'spiral'"),
         ({"layout": 5}, "layout must be the name of a layout, such as 'zigzag', not 5"),
-        ({"pass_": ["both"]}, r"a pass is forward, backward or both, not \['both'\]"),
-        ({"pass_": "sideways"}, "a pass is forward, backward or both, not 'sideways'"),
+        ({"pass_": ["both"]}, r"pass_ must be forward, backward or both, not \['both'\]"),
+        ({"pass_": "sideways"}, "pass_ must be forward, backward or both, not 'sideways'"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_refused(wrong: dict[str, Any], complaint: str) -> None:

@@ -21,7 +21,7 @@ from repository import ROOT
 from ringloom.csv_rows import records
 from ringloom.planner.schedules import SCHEDULES, Schedule
 from ringloom.sweeps import run, store
-from ringloom.sweeps.grid import Named, grid_of, outcome, predict, read_grid
+from ringloom.sweeps.grid import NamedSchedule, grid_of, outcome, predict, read_grid
 from ringloom.sweeps.run import standings
 from sampling import NIGHTLY
 
@@ -311,7 +311,7 @@ def test_a_folder_belongs_to_one_grid_its_files_and_one_process(tmp_path: Path) 
         rl.sweep(grid, tmp_path / "out", jobs=1)
     (tmp_path / "here.toml").write_text(text)
     with (
-        store.opened(tmp_path / "out", grid_of(grid).digest),
+        store.open_store(tmp_path / "out", grid_of(grid).digest),
         pytest.raises(rl.RingloomError, match="another process"),
     ):
         rl.sweep(grid, tmp_path / "out", jobs=1)
@@ -379,9 +379,9 @@ def test_a_worker_learns_a_schedule_that_it_does_not_know(monkeypatch: pytest.Mo
     recipe = SCHEDULES["zigzag"]
     monkeypatch.delitem(SCHEDULES, "zigzag")
     sizes = {"ranks": 2, "seq": 64, "hardware": rl.hardware("h100")}
-    assert "makespan_s" in predict(Named("zigzag", recipe), **sizes)
+    assert "makespan_s" in predict(NamedSchedule("zigzag", recipe), **sizes)
 
 
 def test_an_address_goes_with_a_cluster_only(tmp_path: Path, grid: Path) -> None:
-    with pytest.raises(rl.RingloomError, match="loky has no address"):
+    with pytest.raises(rl.RingloomError, match="loky takes no address"):
         rl.sweep(grid, tmp_path, address="tcp://node0:8786")

@@ -12,7 +12,7 @@ import pytest
 import ringloom as rl
 from command_line import CommandLine
 from ringloom.cli.output import csv_text
-from ringloom.csv_rows import cell
+from ringloom.csv_rows import safe_cell
 from ringloom.planner import files, given
 from ringloom.planner.errors import RingloomError, printable, safe_text
 from ringloom.simulator.scenario import scenario_file
@@ -142,8 +142,8 @@ def test_names_of_plans_and_files_do_nothing_to_a_terminal(
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1-1", "@SUM(A1)", "\t=1", "\r=1"])
 def test_no_cell_of_a_table_is_a_formula(text: str) -> None:
-    assert cell(text).startswith("'")
-    assert [cell(value) for value in ("-", "a=1", -1, 2.5, None, "")] == [
+    assert safe_cell(text).startswith("'")
+    assert [safe_cell(value) for value in ("-", "a=1", -1, 2.5, None, "")] == [
         *("-", "a=1", -1, 2.5, None, "")
     ]
 

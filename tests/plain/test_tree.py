@@ -32,7 +32,7 @@ QUESTIONS = {
     "Where is a program tried before anyone gets it?": "codegen/check.py:check",
     "Where is dense attention, with which all is compared?": "runtimes/reference/dense.py:forward",
     "Where does a run count as exact?": "runtimes/validation.py:Check.exact",
-    "Where does `compare` say why one schedule is slower?": "ringloom/advice.py:why",
+    "Where does `compare` say why one schedule is slower?": "ringloom/recommendation.py:why",
     "Where is a finished batch of a sweep written?": "ringloom/sweeps/store.py:Store.add",
     "Which names does `rl` have?": "ringloom/__init__.py:__dir__",
 }

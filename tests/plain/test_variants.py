@@ -15,7 +15,7 @@ from ringloom.planner.schedules import comparable, further
 from ringloom.planner.schedules.variants import FAMILIES
 from ringloom.simulator.hardware import hardware
 from ringloom.simulator.prediction import kernel_seconds
-from ringloom.trials import asked_for, recipe_of
+from ringloom.trials import recipe_of, schedule_names
 
 H100 = hardware("h100")
 WORK = rl.Workload(seq=2**14, heads=16, kv_heads=4, mask="window:2048")
@@ -34,8 +34,8 @@ def test_further_settings_are_accepted_as_they_are_written(mask: str) -> None:
         assert len({*names}) == len(names) > len(FAMILIES)
         assert {*names}.isdisjoint(comparable(work, ranks, node))
         assert {family(name) for name in names} <= {*FAMILIES}
-        every = asked_for(None, work, ranks, H100)
-        assert every[: -len(names)] == asked_for(None, work, ranks, H100, variants=False)
+        every = schedule_names(None, work, ranks, H100)
+        assert every[: -len(names)] == schedule_names(None, work, ranks, H100, variants=False)
         for name in every if ranks == 4 else []:
             assert rl.plan(name, work, ranks).name == name
 
@@ -57,7 +57,7 @@ def test_no_setting_that_was_tried_or_pruned_is_faster_than_the_first_row(mask: 
     work = rl.Workload(seq=2**14, heads=16, kv_heads=4, mask=mask)
     every = rl.compare(work, 4, H100)
     times = dict[str, float]()
-    for name in asked_for(None, work, 4, H100):
+    for name in schedule_names(None, work, 4, H100):
         times[name] = rl.simulate(rl.plan(name, work, 4), H100).makespan
     best = every.rows[0].makespan_s
     assert best <= min(times.values())

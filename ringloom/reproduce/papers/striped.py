@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ringloom.csv_rows import Record, chosen, maybe, records, whole
+from ringloom.csv_rows import Record, check_choice, optional_number, positive_integer, records
 from ringloom.planner.analysis.tiles import tiles
 from ringloom.planner.errors import RingloomError
 from ringloom.planner.ir import Attend, Plan
@@ -220,9 +220,9 @@ def predict_rows(path: str | Path = DATA / "striped_speedups.csv") -> list[Row]:
 
 
 def _predict_row(where: str, record: Record, by_name: Mapping[str, Chip]) -> Row:
-    hardware = chosen(where, record["hardware"], by_name, "hardware")
-    model = chosen(where, record["model"], MODELS, "model")
-    model_parallel, ranks, seq = (whole(where, record, column) for column in COLUMNS[2:])
+    hardware = check_choice(where, record["hardware"], by_name, "hardware")
+    model = check_choice(where, record["model"], MODELS, "model")
+    model_parallel, ranks, seq = (positive_integer(where, record, column) for column in COLUMNS[2:])
     if ranks > MOST_RANKS:
         raise RingloomError(f"{where}: sequence_parallel must be at most {MOST_RANKS}, not {ranks}")
     mesh, chip = Mesh(MODELS[model], model_parallel, ranks, seq), by_name[hardware]
@@ -233,9 +233,9 @@ def _predict_row(where: str, record: Record, by_name: Mapping[str, Chip]) -> Row
         ranks,
         seq,
         tms=theoretical_maximum_speedup(mesh, chip.slowdown),
-        published_tms=maybe(where, record, "tms"),
+        published_tms=optional_number(where, record, "tms"),
         predicted_speedup=speedup(mesh, chip),
-        measured_speedup=maybe(where, record, "measured_speedup"),
+        measured_speedup=optional_number(where, record, "measured_speedup"),
     )
 
 

@@ -1,4 +1,4 @@
-"""List the schedules, what they send, and their papers.
+"""List the schedules with the data they send and their papers.
 
 Example:
   ringloom schedules
@@ -24,7 +24,7 @@ def command() -> None:
         (s.name, s.travels, s.path, " ".join(s.parameters) or "-", s.paper)
         for s in SCHEDULES.values()
     )
-    table = plain_table("schedule", "travels", "over", "parameters", "from", rows=lines)
-    table.columns[3].max_width = len("parameters")  # so that names fit in 80 columns
-    same = ", ".join(f"{plain} = {name}" for name, plain in PLAIN_NAMES.items())
-    show({"schedules": rows}, table, faint(f"Other names: {same}"), rows=rows)
+    table = plain_table("schedule", "sends", "over", "parameters", "paper", rows=lines)
+    table.columns[3].max_width = len("parameters")  # so that the table fits in 80 columns
+    aliases = ", ".join(f"{plain} = {name}" for name, plain in PLAIN_NAMES.items())
+    show({"schedules": rows}, table, faint(f"Other names: {aliases}"), rows=rows)

@@ -22,16 +22,16 @@ from ringloom.views.tables import titled
 
 @click.command()
 @click.option("-o", "--output", type=FILE, required=True, help="Output file (TOML).")
-@click.option("--quick", is_flag=True, help="Fewer repetitions: half a minute, less precise.")
+@click.option("--quick", is_flag=True, help="Take half a minute: fewer repetitions, less precise.")
 @click.option(
     "--device",
     type=click.Choice(["cuda", "cpu", "numpy"]),
-    help="Device to measure.  [default: the first one available]",
+    help="Device to measure.  [default: the first that is available]",
 )
 def command(output: str, quick: bool, device: str | None) -> None:
     calibration = calibrate(device or "", quick, partial(progress, verb="measuring"))
-    head = "Written by `ringloom calibrate`; use it with --hardware FILE."
-    write(output, as_toml(calibration.hardware, head).encode())
+    header = "Written by `ringloom calibrate`; use it with --hardware FILE."
+    write(output, as_toml(calibration.hardware, header).encode())
     document = {
         "hardware": calibration.hardware.name,
         "output": output,
@@ -52,5 +52,5 @@ def _summary(calibration: Calibration) -> Iterator[Any]:
     yield titled(machine.name, f": {len(calibration.calls)} kinds of kernel calls")
     yield table
     link, memory = machine.links[0], machine["memory.bandwidth"]
-    takes = f"{link.alpha * 1e6:.3g} us + bytes / {link.bandwidth / 1e9:.3g} GB/s"
-    yield f"memory {memory / 1e9:.3g} GB/s, link {takes}"
+    link_time = f"{link.alpha * 1e6:.3g} us + bytes / {link.bandwidth / 1e9:.3g} GB/s"
+    yield f"memory {memory / 1e9:.3g} GB/s, link {link_time}"

@@ -1,4 +1,4 @@
-"""Write a plan as one readable file with no ringloom dependency.
+"""Write a plan as a readable program that runs without ringloom.
 
 Example:
   ringloom emit torch zigzag --ranks 8 --seq 256k --kv-heads 8 -o attention.py
@@ -26,7 +26,7 @@ from ringloom.planner.disk import write
     "--platform",
     type=click.Choice(PLATFORMS),
     default="all",
-    help="Include only the kernels of this platform (JAX).",
+    help="With jax: include only the kernels of this platform.",
 )
 @click.option("-o", "--output", type=FILE, help="Output file.")
 def command(
@@ -36,12 +36,12 @@ def command(
     max_calls: int | None,
     platform: str,
     output: str | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     typed = click.get_current_context().get_parameter_source
     if dynamic and target == "jax" and typed("mask") is not TYPED:
-        given["mask"] = "full"  # every block is sent; the tables bring the mask
-    plans = plans_of(source, given)
+        options["mask"] = "full"  # the program sends every block; tables contain the mask
+    plans = plans_of(source, options)
     with working("writing and checking the program"):
         program = emit(
             plans,
@@ -55,6 +55,6 @@ def command(
     document = {"target": target, "file": output, "lines": lines, "bytes": size}
     if output:
         write(output, program.encode())
-        show(document, text=f"{output}: {lines} lines; python {output} checks itself")
+        show(document, text=f"{output}: {lines} lines; to check it, run: python {output}")
     else:
         show(document | {"source": program}, text=program)

@@ -1,6 +1,6 @@
-"""Simulate one plan: time, idle share, transfers, memory, bounds.
+"""Show the predicted time, traffic, memory and bounds of one plan.
 
-Options add stragglers and slow links, and write a trace of the run.
+Options add stragglers and slow links, and write a trace of the simulated run.
 
 Example:
   ringloom simulate zigzag --ranks 8 --seq 256k --kv-heads 8 --straggler 3=0.5
@@ -16,12 +16,12 @@ from ringloom.cli.options import (
     TRACE,
     hardware_option,
     plans_of,
-    scenario_of,
+    pop_scenario,
     scenario_options,
     source_options,
 )
 from ringloom.cli.output import show, working
-from ringloom.comparison import asked
+from ringloom.comparison import describe_request
 from ringloom.planner.analysis.messages import travelling_sums
 from ringloom.simulator.chrome_trace import save_trace, trace
 from ringloom.simulator.confidence import basis, constants_of, interval, spread
@@ -33,7 +33,7 @@ from ringloom.simulator.prediction import simulate
 from ringloom.views.tables import plain_table, prediction, titled
 from ringloom.views.units import SHOWN, both_ends, seconds
 
-KINDS = {
+LEG_LABELS = {
     "attend": "attends",
     "merge": "merging",
     "unpack": "unpacking",
@@ -43,20 +43,20 @@ KINDS = {
 
 
 def path_picture(name: str, legs: tuple[Leg, ...]) -> Table:
-    """Returns a critical path as a table with the time of each part; of a long one, both ends."""
+    """Returns a critical path as a table of its parts; shortens a long path in the middle."""
     total = sum(leg.end - leg.start for leg in legs) or 1.0
     shares = [
-        f"{sum(leg.end - leg.start for leg in legs if leg.kind == kind) / total:.0%} {word}"
-        for kind, word in KINDS.items()
+        f"{sum(leg.end - leg.start for leg in legs if leg.kind == kind) / total:.0%} {label}"
+        for kind, label in LEG_LABELS.items()
         if any(leg.kind == kind for leg in legs)
     ]
     rows = [(leg.words, seconds(leg.start), seconds(leg.end - leg.start)) for leg in legs]
     shown = both_ends(rows, (f"... {len(legs) - SHOWN} more ...", "", ""))
-    return plain_table(f"{name}: {', '.join(shares)}", "from", "takes", rows=shown)
+    return plain_table(f"{name}: {', '.join(shares)}", "start", "time", rows=shown)
 
 
-def sum_in_words(tensor: str, widths: dict[int, int]) -> str:
-    """Returns a tensor and its messages: DKV in 32 bit (56 messages), finished in 16 bit (8)."""
+def describe_sums(tensor: str, widths: dict[int, int]) -> str:
+    """Returns the messages of a tensor: DKV in 32 bit (56 messages), finished in 16 bit (8)."""
     widest = max(widths)
     parts = [
         f"{'finished ' * (width < widest)}in {width} bit ({count} message{'s' * (count > 1)})"
@@ -72,49 +72,50 @@ def sum_in_words(tensor: str, widths: dict[int, int]) -> str:
     "--engine",
     type=click.Choice(ENGINES),
     default="auto",
-    help="recurrence: fast; events: models shared links and buffers; auto: chooses.",
+    help="recurrence: fast; events: models shared links and buffers; auto: events if needed.",
 )
 @scenario_options
 @click.option("--trace", "trace_file", type=TRACE, help="Write a Chrome trace (.json or .json.gz).")
 def command(
-    source: str, hardware: str, engine: Engine, trace_file: str | None, **given: Any
+    source: str, hardware: str, engine: Engine, trace_file: str | None, **options: Any
 ) -> None:
-    scenario = scenario_of(given)
+    scenario = pop_scenario(options)
     machine, record = find_hardware(hardware), True if trace_file else None
-    plans = plans_of(source, given, attend_price(scenario.machine(machine)))
+    plans = plans_of(source, options, attend_price(scenario.machine(machine)))
     with working("simulating"):
         result = simulate(plans, machine, scenario, engine=engine, record=record)
-        own = spread(plans, machine, scenario, result.makespan, calibrated=False)
-        low, high = interval(machine, plans.pass_, result.makespan, own)
-        rows = basis(machine.name, plans.pass_)
-        used = constants_of(plans, machine, scenario)
-        rests = [key for key in used if not machine.constants[key].calibrated]
+        deviation = spread(plans, machine, scenario, result.makespan, calibrated=False)
+        low, high = interval(machine, plans.pass_, result.makespan, deviation)
+        measurements = basis(machine.name, plans.pass_)
+        constants = constants_of(plans, machine, scenario)
+        uncalibrated = [key for key in constants if not machine.constants[key].calibrated]
     paths = {
-        f"critical path{f', {t.plan.pass_}' * bool(result.passes)}": critical_path(t, begin)
-        for one, begin in result.in_turn()
-        if (t := one.timeline) and t.rows is not None  # those of a large plan are not kept
+        f"critical path{f', {t.plan.pass_}' * bool(result.passes)}": critical_path(t, start)
+        for run, start in result.in_turn()
+        if (t := run.timeline) and t.rows is not None  # large plans keep no rows
     }
-    sums = {name: widths for one in plans for name, widths in travelling_sums(one).items()}
+    sums = {name: widths for plan in plans for name, widths in travelling_sums(plan).items()}
     document = {
         "schedule": plans.name,
         **result.as_row(),
         "travelling_sums": sums,
         "interval_s": [low, high],
-        "interval_basis": rows.as_dict(),
-        "uncalibrated": rests,
+        "interval_basis": measurements.as_dict(),
+        "uncalibrated": uncalibrated,
         "engine": result.engine,
         "contended": result.contended,
         "critical_path": [leg.as_row() for legs in paths.values() for leg in legs]
         if paths
         else None,
     }
-    said = asked(plans.workload, plans.pass_, plans.ranks, machine.name, scenario)
-    pictures: list[Any] = [titled(plans.name, f": {said}"), prediction(result)]
-    pictures.append(f"90% prediction interval: {seconds(low)} to {seconds(high)}, by {rows.words}")
-    if rests:
-        pictures.append(f"uncalibrated constants: {', '.join(rests)}")
+    title = describe_request(plans.workload, plans.pass_, plans.ranks, machine.name, scenario)
+    pictures: list[Any] = [titled(plans.name, f": {title}"), prediction(result)]
+    limits = f"{seconds(low)} to {seconds(high)}"
+    pictures.append(f"90% prediction interval: {limits}, by {measurements.words}")
+    if uncalibrated:
+        pictures.append(f"uncalibrated constants: {', '.join(uncalibrated)}")
     if sums:
-        pictures.append(f"partial sums sent: {'; '.join(starmap(sum_in_words, sums.items()))}")
+        pictures.append(f"partial sums sent: {'; '.join(starmap(describe_sums, sums.items()))}")
     pictures += starmap(path_picture, paths.items())
     written = None
     if trace_file:

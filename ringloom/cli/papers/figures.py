@@ -1,6 +1,6 @@
 """Draw figures of papers or of your own workload as SVG and PNG.
 
-With --ranks and --seq, draws timeline, load, memory and traffic of each schedule.
+With --ranks and --seq, the command draws timeline, load, memory and traffic of each schedule.
 
 Example:
   ringloom figures --ranks 8 --seq 256k --kv-heads 8 --schedules ring,zigzag
@@ -13,38 +13,37 @@ from typing import Any
 
 import click
 
-from ringloom.cli.options import compared, comparison_options, refuse_typed
+from ringloom.cli.options import compare_schedules, comparison_options, refuse_typed
 from ringloom.cli.output import progress, show
 from ringloom.planner.optional import needing
 
-FIGURES = {  # name of the file: module and function
+FIGURES = {  # file name: module and function
     "tiles_per_round": ("ringloom.figures.rounds", "rounds"),
     "eight_workers": ("ringloom.figures.workers", "workers"),
     "striped_speedups": ("ringloom.figures.speedups", "speedups"),
 }
 FORMATS = ("svg", "png")
-MOST = 2  # schedules to draw when none are named
+MAX_SCHEDULES = 2  # schedules to draw when none are named
 
 
 @click.command()
-@comparison_options(MOST)
+@comparison_options(MAX_SCHEDULES)
 @click.option("-o", "--output", default="figures", help="Output folder.")
 @click.option(
     "--format",
-    "kind",
+    "file_format",
     type=click.Choice([*FORMATS, "both"]),
     default="both",
     help="File format.",
 )
-def command(output: str, kind: str, **given: Any) -> None:
+def command(output: str, file_format: str, **options: Any) -> None:
     sheet = needing("plots", "ringloom.figures.sheet")
-    formats = FORMATS if kind == "both" else (kind,)
-    own_case = given["ranks"] is not None or given["seq"] is not None
+    formats = FORMATS if file_format == "both" else (file_format,)
     drawings: dict[str, Callable[[], Any]] = {}
-    if own_case:
-        drawings |= sheet.drawings(compared(given, MOST))
+    if options["ranks"] is not None or options["seq"] is not None:
+        drawings |= sheet.drawings(compare_schedules(options, MAX_SCHEDULES))
     else:
-        refuse_typed(given, "without --ranks and --seq, figures of the papers are drawn")
+        refuse_typed(options, "without --ranks and --seq, the command draws figures of papers")
         for name, (module, function) in FIGURES.items():
             drawings[name] = getattr(import_module(module), function)
     files = list[Path]()

@@ -10,7 +10,7 @@ import click
 
 from ringloom.cli.options import FILE, plans_of, source_options
 from ringloom.cli.output import console, show, working
-from ringloom.comparison import asked
+from ringloom.comparison import describe_request
 from ringloom.planner.analysis.balance import imbalance
 from ringloom.planner.errors import PlanError
 from ringloom.planner.files import save
@@ -22,39 +22,40 @@ from ringloom.views.grids import cells, grid, legend
 from ringloom.views.pseudo_code import pseudo_code
 from ringloom.views.units import SHOWN, both_ends, counted
 
-GRID = 4000  # the JSON object lists the cells of plans with at most this many rows
+MAX_JSON_ROWS = 4000  # rows of the largest plan whose cells are in the JSON object
 
 
 @click.command()
 @source_options()
 @click.option("-o", "--output", type=FILE, help="Also write the plan to this file.")
-def command(source: str, output: str | None, **given: Any) -> None:
-    plans = plans_of(source, given)
+def command(source: str, output: str | None, **options: Any) -> None:
+    plans = plans_of(source, options)
     if output:
         save(plans, output)
-    with working("reading the loops"):
-        forms = [(p, _summary(p), *_looped(p)) for p in plans]
-    pictures = [one for p, about, text, _ in forms for one in _portrait(p, about, text)]
-    summaries = [about | loops for _, about, _, loops in forms]
+    with working("recovering the loops"):
+        described = [(p, _summary(p), *_loops(p)) for p in plans]
+    pictures = [x for p, summary, text, _ in described for x in _pictures(p, summary, text)]
+    summaries = [summary | loops for _, summary, _, loops in described]
     written = f"written to {output}" if output else None
     show({"plans": summaries, "verified": True}, *pictures, text=written)
 
 
-def _portrait(plan: Plan, about: dict[str, Any], loops: str) -> list[Any]:
-    head = tables.titled(
-        plan.name,
-        f": {asked(plan.workload, plan.pass_, plan.ranks)}; {counted(plan.rounds, 'round')},"
-        f" imbalance {about['imbalance']:.2f}, verified exact",
-    )
-    terminal, traffic = console(), tables.traffic(about["travels"])
+def _pictures(plan: Plan, summary: dict[str, Any], loops: str) -> list[Any]:
+    """Returns the title, layout, grid, loads, traffic and loops of a plan for the terminal."""
+    request = describe_request(plan.workload, plan.pass_, plan.ranks)
+    numbers = f"{counted(plan.rounds, 'round')}, imbalance {summary['imbalance']:.2f}"
+    title = tables.titled(plan.name, f": {request}; {numbers}, verified exact")
+    terminal, traffic = console(), tables.traffic(summary["travels"])
     pictures = grid(plan, terminal.width), legend(plan), *tables.load_bars(plan, terminal)
-    return [head, f"layout: {about['layout']}", *pictures, traffic, "", tables.wrapped(loops), ""]
+    layout = f"layout: {summary['layout']}"
+    return [title, layout, *pictures, traffic, "", tables.wrapped(loops), ""]
 
 
 def _summary(plan: Plan) -> dict[str, Any]:
-    work, small = plan.workload, plan.rows <= GRID
-    drawn = [[c.rank, c.q.tolist(), c.kv.tolist()] for c in cells(plan)] if small else None
-    rounds = [sum(len(a) for a in step.attends) for step in plan.steps]
+    """Returns the numbers of a plan for JSON."""
+    work, is_small = plan.workload, plan.rows <= MAX_JSON_ROWS
+    grid_cells = [[c.rank, c.q.tolist(), c.kv.tolist()] for c in cells(plan)] if is_small else None
+    attends = [sum(len(a) for a in step.attends) for step in plan.steps]
     return {
         "name": plan.name,
         "pass": plan.pass_,
@@ -67,33 +68,33 @@ def _summary(plan: Plan) -> dict[str, Any]:
         "rounds": plan.rounds,
         "imbalance": imbalance(plan),
         "travels": tables.travels(plan),
-        "attends_per_step": rounds,
-        "grid": drawn,
+        "attends_per_step": attends,
+        "grid": grid_cells,
     }
 
 
-def _looped(plan: Plan) -> tuple[str, dict[str, Any]]:
-    """Returns the recovered and checked loops of a plan as text and as plain values for JSON.
+def _loops(plan: Plan) -> tuple[str, dict[str, Any]]:
+    """Returns the loops of a plan as text and as plain values for JSON.
 
-    For an irregular plan, the text gives the reason and summarises each step.
+    For an irregular plan, which has no loops, the text gives the reason and summarises the steps.
     """
     try:
         loops = recover(plan)
     except PlanError as error:
-        text = "\n".join([f"irregular: {error}", *_tabled(plan)])
+        text = "\n".join([f"irregular: {error}", *_step_lines(plan)])
         return text, {"loops": None, "statements": None, "irregular": str(error)}
     text = pseudo_code(loops)
     return text, {"loops": text, "statements": len(loops.statements), "irregular": None}
 
 
-def _tabled(plan: Plan) -> list[str]:
-    """Summarises each step of a plan in a line; of many steps, only the first and last ones."""
+def _step_lines(plan: Plan) -> list[str]:
+    """Summarises each step of a plan in one line; shortens a long list in the middle."""
     lines = []
     for number, step in enumerate(plan.steps):
         messages, attends = (sum(map(len, nodes)) for nodes in (step.moves, step.attends))
         tensors = sorted({t for move in step.moves for t in move.tensors})
-        what = (
+        traffic = (
             f"{counted(messages, 'message')} of {', '.join(tensors)}" if messages else "no message"
         )
-        lines.append(f"    step {number}: {counted(attends, 'rectangle')}, {what}")
+        lines.append(f"    step {number}: {counted(attends, 'rectangle')}, {traffic}")
     return both_ends(lines, f"    ... {len(lines) - SHOWN} more steps ...")

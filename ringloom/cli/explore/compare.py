@@ -1,6 +1,6 @@
 """Compare schedules on your hardware and recommend one.
 
-Every plan is verified at full size and simulated; --check also executes a small version.
+Every plan is verified at full size and simulated. With --check, a small version is also executed.
 
 Example:
   ringloom compare --ranks 8 --seq 256k --kv-heads 8 --hardware h100
@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from ringloom.cli.options import compared, comparison_options, memory_option
+from ringloom.cli.explore.search import run_search, tally
+from ringloom.cli.options import compare_schedules, comparison_options, memory_option
 from ringloom.cli.output import console, csv_option, show
-from ringloom.cli.search import searched, tally
 from ringloom.comparison import lengths
 from ringloom.simulator.confidence import basis
 from ringloom.views.tables import bars, comparison_table, faint
@@ -30,15 +30,16 @@ from ringloom.views.units import counted, length
 )
 @click.option(
     "--search",
-    "searching",
+    "with_search",
     is_flag=True,
-    help="Also search for a plan; --time-limit applies to each of the two.",
+    help="Also search for a plan; --time-limit applies to the search separately.",
 )
 @memory_option
 @csv_option
-def command(checked: bool, searching: bool, room: float | None, **given: Any) -> int:
-    result = searched({**given}, room) if searching else None
-    comparison = compared(given, checked=checked, memory=room, plans=result and result.plans)
+def command(checked: bool, with_search: bool, memory_limit: float | None, **options: Any) -> int:
+    result = run_search({**options}, memory_limit) if with_search else None
+    plans = result and result.plans
+    comparison = compare_schedules(options, checked=checked, memory=memory_limit, plans=plans)
     rows, advice = comparison.rows, comparison.recommendation
     notes = [
         "* fastest (ties: fewest bytes, then least memory), ~ too close to call",
@@ -46,22 +47,22 @@ def command(checked: bool, searching: bool, room: float | None, **given: Any) ->
         f"verified: every plan at the full length of {lengths(comparison.work)}",
     ]
     if comparison.tried:
-        said = f"{comparison.tried} more settings tried, {comparison.pruned} skipped as too slow"
-        notes.append(f"{said}; the best of each schedule is listed")
+        counts = f"{comparison.tried} more settings tried, {comparison.pruned} skipped as too slow"
+        notes.append(f"{counts}; the best of each schedule is listed")
     tried, skipped = comparison.split_tried, comparison.split_skipped
     if tried:
-        said = f"tried on {tried} of {tried + skipped} schedules"
-        notes.append(f"--trim blocks: {said}, listed where it saves 10% or more")
+        counts = f"tried on {tried} of {tried + skipped} schedules"
+        notes.append(f"--trim blocks: {counts}, listed if it saves 10% or more")
     if comparison.grouped_tried:
-        said = f"--by-rows: tried on {counted(comparison.grouped_tried, 'schedule')}"
-        notes.append(f"{said}, listed where it saves 10% or more")
+        counts = f"tried on {counted(comparison.grouped_tried, 'schedule')}"
+        notes.append(f"--by-rows: {counts}, listed if it saves 10% or more")
     if result:
         notes.append(f"search: {tally(result)}")
-    if checked and (executed := next((row.exact_seq for row in rows if row.exact_seq), None)):
-        said = f"checked: on {counted(executed, 'token', length)} in float64 (small head_dim)"
-        notes.append(f"{said}; ok = max error below 1e-12")
+    if checked and (seq := next((row.exact_seq for row in rows if row.exact_seq), None)):
+        size = f"{counted(seq, 'token', length)} in float64 (small head_dim)"
+        notes.append(f"checked: on {size}; ok = max error below 1e-12")
     elif checked:
-        notes.append("checked: nothing; the mask fits only this length, which is slow to execute")
+        notes.append("checked: no plan; the mask fits only this length, which is slow to execute")
     document: dict[str, Any] = {
         "rows": comparison.as_rows(),
         "recommendation": asdict(advice),

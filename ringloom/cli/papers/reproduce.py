@@ -1,4 +1,4 @@
-"""Compare published tables and claims with our predictions.
+"""Compare published tables and claims with predictions.
 
 Example:
   ringloom reproduce striped
@@ -22,7 +22,7 @@ from ringloom.views.tables import faint
 @click.option(
     "--rows",
     type=click.Path(exists=True, dir_okay=False, readable=True),
-    help="striped: predict the rows of a CSV file with the columns of the paper's table.",
+    help="striped: predict the rows of a CSV file that has the columns of the paper's table.",
 )
 @click.option(
     *("--validate", "own_rows"),
@@ -30,43 +30,43 @@ from ringloom.views.tables import faint
     help="Compare predictions with your own measurements in a CSV file.",
 )
 @click.option(
-    "--fit", "fitting", is_flag=True, help="striped, distflash: refit the constants and print them."
+    "--fit", "refit", is_flag=True, help="striped, distflash: fit the constants again, print them."
 )
 @csv_option
-def command(paper: str, rows: str | None, own_rows: str | None, fitting: bool) -> None:
+def command(paper: str, rows: str | None, own_rows: str | None, refit: bool) -> None:
     if rows and paper != "striped":
         raise click.UsageError(f"--rows is only available for striped, not {paper}")
     if own_rows:
-        if rows or fitting or paper != "all":
+        if rows or refit or paper != "all":
             raise click.UsageError("--validate cannot be combined with other arguments")
-        _judge(own_rows)
-    elif fitting:
+        _validate(own_rows)
+    elif refit:
         _refit(paper, rows)
     elif paper == "striped":
         with working("reproducing"):
             judged = striped.predict_rows(rows) if rows else striped.predict_rows()
-            shown = [
+            tables = [
                 *striped.tables(judged),
                 *([] if rows else [striped.skipped_tiles(), striped.missing_results()]),
             ]
-        document = striped.as_json(judged) | {"tables": [table.as_dict() for table in shown]}
-        show(document, *pages.pages(shown), rows=_rows(shown))
+        document = striped.as_json(judged) | {"tables": [table.as_dict() for table in tables]}
+        show(document, *pages.pages(tables), rows=_rows(tables))
     else:
-        chosen = PAPERS if paper == "all" else {paper: PAPERS[paper]}
-        shown = [table for name in progress(chosen, "reproducing") for table in chosen[name]()]
-        pictures = pages.pages(shown) if paper != "all" else pages.overview(shown)
-        show({"tables": [table.as_dict() for table in shown]}, *pictures, rows=_rows(shown))
+        papers = PAPERS if paper == "all" else {paper: PAPERS[paper]}
+        tables = [table for name in progress(papers, "reproducing") for table in papers[name]()]
+        pictures = pages.pages(tables) if paper != "all" else pages.overview(tables)
+        show({"tables": [table.as_dict() for table in tables]}, *pictures, rows=_rows(tables))
 
 
 def _rows(tables: list[Table]) -> list[dict[str, Any]]:
     return [{"table": table.title} | row for table in tables for row in table.as_dict()["rows"]]
 
 
-def _judge(path: str) -> None:
-    with working("judging"):
-        given = measured(path, use="blind")
-        document, shown = validation.as_json(given), validation.tables(given)
-    show(document, *pages.pages(shown), rows=document["rows"])
+def _validate(path: str) -> None:
+    with working("validating"):
+        measurements = measured(path, use="blind")
+        document, tables = validation.as_json(measurements), validation.tables(measurements)
+    show(document, *pages.pages(tables), rows=document["rows"])
 
 
 def _refit(paper: str, rows: str | None) -> None:
@@ -83,6 +83,6 @@ def _refit(paper: str, rows: str | None) -> None:
         attention, matrix = distflash.refit().tolist()
         constants = {"attention": attention, "matrix": matrix}
         text = "\n".join(f"{name} {value:.4g}" for name, value in constants.items())
-        show({"constants": constants}, text, "fitted to the one-node rows only")
+        show({"constants": constants}, text, "fitted to the rows of one node only")
     else:
         raise click.UsageError(f"--fit is only available for striped and distflash, not {paper}")

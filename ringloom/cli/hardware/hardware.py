@@ -1,7 +1,7 @@
-"""List the hardware presets, or the constants of one, with sources.
+"""List the hardware presets, or the constants of one preset.
 
-NAME is a preset (h100), a preset with another kernel (h100:fa3), or a file. 'Assumed' marks
-constants that were not measured on this hardware.
+NAME is a preset (h100), a preset with another kernel (h100:fa3), or a file. Each constant is listed
+with its source; 'assumed' marks constants that were not measured on the hardware.
 
 Example:
   ringloom hardware h100:fa3
@@ -50,28 +50,28 @@ def command(name: str | None, output: str | None) -> None:
 
 
 def _source(constant: Constant) -> str:
-    known = constant.calibrated or constant.source.startswith("assumed")
-    return constant.source if known else f"assumed: {constant.source}"
+    is_clear = constant.calibrated or constant.source.startswith("assumed")
+    return constant.source if is_clear else f"assumed: {constant.source}"
 
 
 def _list() -> None:
-    """Shows a row per preset with its main figures."""
+    """Shows a row per preset with its main constants."""
     rows, lines = list[dict[str, Any]](), list[list[str]]()
     for name in presets():
         machine = hardware(name)
-        peak, room = machine.peak("bfloat16") / 1e12, machine["memory.capacity"]
-        inside, between = (link.bandwidth / 1e9 for link in machine.links)
+        peak, memory = machine.peak("bfloat16") / 1e12, machine["memory.capacity"]
+        intra, inter = (link.bandwidth / 1e9 for link in machine.links)
         row = {"name": name, "ranks_per_node": machine.ranks_per_node, "bfloat16_tflops": peak}
         row["node"] = machine.node
         row["kernels"] = list(machine.kernels)
-        row |= {"memory_bytes": room, "link_gb_s": inside, "between_nodes_gb_s": between}
+        row |= {"memory_bytes": memory, "link_gb_s": intra, "between_nodes_gb_s": inter}
         rows.append(row)
-        rates = f"{inside:.3g}", f"{between:.3g}"
-        of, kernels = f"{machine.ranks_per_node} {machine.node}", ", ".join(machine.kernels)
-        lines.append([name, of, f"{peak:.4g}", size(room), *rates, kernels])
-    heads = "preset", "per node", "TF/s", "memory", "GB/s", "between", "kernels"
-    table = plain_table(*heads, rows=lines, numbers=slice(2, 6))
+        rates = f"{intra:.3g}", f"{inter:.3g}"
+        node, kernels = f"{machine.ranks_per_node} {machine.node}", ", ".join(machine.kernels)
+        lines.append([name, node, f"{peak:.4g}", size(memory), *rates, kernels])
+    headings = "preset", "per node", "TF/s", "memory", "GB/s", "between", "kernels"
+    table = plain_table(*headings, rows=lines, numbers=slice(2, 6))
     for column in table.columns[:6]:
         column.no_wrap = True
-    said = "TF/s: bfloat16. GB/s: one way, per link in a node. between: GB/s per rank across nodes."
-    show({"hardware": rows}, table, rows=rows, text=said)
+    note = "TF/s: bfloat16. GB/s: one way, per link in a node. between: GB/s per rank across nodes."
+    show({"hardware": rows}, table, rows=rows, text=note)

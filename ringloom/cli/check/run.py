@@ -1,6 +1,6 @@
 """Run a plan on random arrays.
 
---check compares the result with dense attention; --trace records the run.
+Use --check to compare the result with dense attention, and --trace to record the run.
 
 Example:
   ringloom run burst --ranks 5 --seq 203 --heads 4 --head-dim 16 --check
@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from ringloom.cli.options import TRACE, plans_of, source_options
-from ringloom.cli.output import Number, Whole, show, working
-from ringloom.comparison import asked
+from ringloom.cli.output import Integer, Number, show, working
+from ringloom.comparison import describe_request
 from ringloom.planner.errors import RingloomError
 from ringloom.planner.plans import Plans
 from ringloom.planner.workload import Workload
@@ -26,7 +26,7 @@ from ringloom.runtimes.validation import check
 from ringloom.views.tables import titled, verdict
 from ringloom.views.units import seconds, size
 
-LARGEST = 4 << 30  # bytes of one dense score matrix
+MAX_SCORES = 4 << 30  # bytes of the dense scores
 
 
 @click.command()
@@ -41,14 +41,14 @@ LARGEST = 4 << 30  # bytes of one dense score matrix
     "--check",
     "checked",
     is_flag=True,
-    help="Compare with dense attention; exit with 1 if it differs.",
+    help="Compare the result with dense attention; exit with 1 if they differ.",
 )
-@click.option("--seed", type=Whole(0), default=0, help="Random seed of the arrays.")
+@click.option("--seed", type=Integer(0), default=0, help="Random seed of the arrays.")
 @click.option("--trace", type=TRACE, help="Record the run as a Chrome trace (.json or .json.gz).")
 @click.option(
     "--time-limit",
     type=Number(0, min_open=True),
-    help="Maximum seconds for a run with --backend torch.  [default: 300]",
+    help="With --backend torch: maximum seconds of the run.  [default: 300]",
 )
 def command(
     source: str,
@@ -57,15 +57,16 @@ def command(
     seed: int,
     trace: str | None,
     time_limit: float | None,
-    **given: Any,
+    **options: Any,
 ) -> int:
-    plans = plans_of(source, given)
+    plans = plans_of(source, options)
     if time_limit and backend != "torch":
         raise RingloomError(f"--time-limit requires --backend torch, not {backend}")
     limits = {"timeout": time_limit} if time_limit else {}
     refuse_huge(plans.workload)
     document: dict[str, Any] = {"schedule": plans.name, "backend": backend}
-    head = titled(plans.name, f": {asked(plans.workload, plans.pass_, plans.ranks)} on {backend}")
+    request = describe_request(plans.workload, plans.pass_, plans.ranks)
+    title = titled(plans.name, f": {request} on {backend}")
     written = f"recording written to {trace}" if trace else None
     if trace:
         document["trace"] = trace
@@ -74,34 +75,33 @@ def command(
             run_random(plans, backend, seed, trace, limits)
         with working("running and comparing with dense attention"):
             result = check(plans, backend=partial(executor(backend), **limits), seed=seed)
-        show(document | asdict(result), head, verdict(result), text=written)
+        show(document | asdict(result), title, verdict(result), text=written)
         return int(not result.exact)
-    began = perf_counter()
+    start = perf_counter()
     with working("running"):
         shapes = run_random(plans, backend, seed, trace, limits)
-    document |= {"seconds": perf_counter() - began, "shapes": shapes}
+    document |= {"seconds": perf_counter() - start, "shapes": shapes}
     results = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
-    took = seconds(document["seconds"])
-    ran = f"ran in {took}: {', '.join(results)}; --check verifies the result"
-    show(document, head, ran, text=written)
+    summary = f"ran in {seconds(document['seconds'])}: {', '.join(results)}"
+    show(document, title, f"{summary}; use --check to verify the result", text=written)
     return 0
 
 
 def run_random(
     plans: Plans, backend: str, seed: int, trace: str | None, limits: dict[str, float]
 ) -> dict[str, list[int]]:
-    """Runs a plan on random arrays of its workload and returns the shapes of the results.
+    """Runs a plan on random arrays and returns the shapes of the results by name.
 
-    `trace`: file to write a recording of the run to, if any. `limits`: options of the backend.
+    `trace`: file for a recording of the run. `limits`: options of the backend.
     """
     forward_only = plans.backward is None
     q, k, v, dout = draw(plans.workload, seed)
-    given: dict[str, Any] = {"dout": None if forward_only else dout}
-    given["sinks"] = draw_sinks(plans.workload, seed)
+    arrays: dict[str, Any] = {"dout": None if forward_only else dout}
+    arrays["sinks"] = draw_sinks(plans.workload, seed)
     if trace is None:
-        outputs = run(plans, q, k, v, backend=partial(executor(backend), **limits), **given)
+        outputs = run(plans, q, k, v, backend=partial(executor(backend), **limits), **arrays)
     else:
-        outputs, recording = record(plans, q, k, v, backend=backend, **limits, **given)
+        outputs, recording = record(plans, q, k, v, backend=backend, **limits, **arrays)
         recording.save(trace)
     results = (outputs,) if forward_only else outputs
     names = ("out", "dq", "dk", "dv", "dsinks")
@@ -109,11 +109,11 @@ def run_random(
 
 
 def refuse_huge(work: Workload) -> None:
-    """Raises RingloomError if dense scores of heads x seq x kv_seq exceed `LARGEST` bytes."""
+    """Raises RingloomError if dense scores of heads x seq x kv_seq exceed `MAX_SCORES` bytes."""
     scores = work.batch * work.heads * work.seq * work.kv_seq * 8
-    if scores > LARGEST:
+    if scores > MAX_SCORES:
         raise RingloomError(
             f"{work.seq} x {work.kv_seq} tokens and {work.heads} heads need {size(scores)} of dense"
-            f" scores; the limit of run is {size(LARGEST)}: use a smaller --seq"
+            f" scores; the limit is {size(MAX_SCORES)}: use a smaller --seq"
             " (verifying a plan has no such limit)"
         )

@@ -29,15 +29,13 @@ from ringloom.codegen.programs import TARGETS
 @source_options(pass_="both")
 @max_calls_option
 @click.option("-o", "--output", type=FILE, required=True, help="Output file (.npz).")
-def command(target: str, source: str, max_calls: int | None, output: str, **given: Any) -> None:
-    masked: dict[str, Any] = {}
-    if target == "jax" and not is_file(
-        source
-    ):  # the plan of the program, and the mask of this batch
-        masked = {"mask": workload(given)[0].mask}
-        given = given | {"mask": "full"}
-    arrays = mask_tables(plans_of(source, given), target, max_calls=max_calls, **masked)
+def command(target: str, source: str, max_calls: int | None, output: str, **options: Any) -> None:
+    settings: dict[str, Any] = {"max_calls": max_calls}
+    if target == "jax" and not is_file(source):  # the program's plan has a full mask
+        settings["mask"] = workload(options)[0].mask
+        options = options | {"mask": "full"}
+    arrays = mask_tables(plans_of(source, options), target, **settings)
     save_tables(arrays, output)
     size = Path(output).stat().st_size
     document = {"target": target, "file": output, "arrays": sorted(arrays), "bytes": size}
-    show(document, text=f"{output}: {size} bytes; read it with load() of the dynamic program")
+    show(document, text=f"{output}: {size} bytes; load it with load() of the dynamic program")

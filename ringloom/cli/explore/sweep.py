@@ -1,7 +1,7 @@
 """Simulate every combination in a grid of workloads and machines.
 
-The grid file sets command-line options, each to a value or a list of values. Results are saved as
-they are computed: after an interruption, the same command continues.
+The grid file sets each command-line option to a value or a list of values. Results are saved as
+they are computed; after an interruption, repeat the same command to continue.
 
 Example:
   ringloom sweep grid.toml -o sweep
@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from ringloom.cli.output import Whole, progress, show
+from ringloom.cli.output import Integer, progress, show
 from ringloom.sweeps.run import CLOSE, Sweep, standings, sweep
 from ringloom.sweeps.workers import BACKENDS
 from ringloom.views.tables import plain_table
@@ -21,13 +21,13 @@ from ringloom.views.units import counted
 
 
 def standing_table(result: Sweep) -> Table:
-    """Returns how often each schedule is fastest, close to fastest, or cannot run."""
-    heads = "hardware", "schedule", "fastest", f"within {CLOSE - 1:.0%}", "cannot run"
+    """Returns a table of how often each schedule is fastest, is nearly fastest, or cannot run."""
+    headings = "hardware", "schedule", "fastest", f"within {CLOSE - 1:.0%}", "cannot run"
     lines = (
         (s.hardware, s.schedule, f"{s.within(1.0):.0%}", f"{s.within(CLOSE):.0%}", str(s.refused))
         for s in standings(result.rows, result.keys)
     )
-    return plain_table(*heads, rows=lines, numbers=slice(2, None))
+    return plain_table(*headings, rows=lines, numbers=slice(2, None))
 
 
 @click.command()
@@ -39,13 +39,16 @@ def standing_table(result: Sweep) -> Table:
     "--backend",
     type=click.Choice(BACKENDS),
     default="loky",
-    help="loky: processes on this machine; dask, ray: a cluster.",
+    help="Where to compute; loky: on this machine; dask, ray: on a cluster.",
 )
-@click.option("--address", help="Address of a Dask scheduler or Ray cluster.  [default: start one]")
-@click.option("--jobs", type=Whole(1), help="Number of processes.  [default: one per core]")
+@click.option(
+    "--address",
+    help="Address of a Dask scheduler or Ray cluster.  [default: start a local one]",
+)
+@click.option("--jobs", type=Integer(1), help="Number of processes.  [default: one per core]")
 def command(grid: Path, output: str, backend: str, address: str | None, jobs: int | None) -> None:
-    bar = partial(progress, verb="predicting")
-    result = sweep(grid, output, backend=backend, address=address, jobs=jobs, track=bar)
+    track = partial(progress, verb="predicting")
+    result = sweep(grid, output, backend=backend, address=address, jobs=jobs, track=track)
     files = [str(file) for file in result.files]
     document = {
         "points": len(result.rows),
@@ -53,5 +56,5 @@ def command(grid: Path, output: str, backend: str, address: str | None, jobs: in
         "computed": result.computed,
         "files": files,
     }
-    said = f"{counted(len(result.rows), 'point')}, {len(result.refused)} of which cannot run"
-    show(document, said, standing_table(result), text="\n".join(files))
+    title = f"{counted(len(result.rows), 'point')}, {len(result.refused)} of which cannot run"
+    show(document, title, standing_table(result), text="\n".join(files))

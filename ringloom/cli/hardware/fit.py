@@ -1,7 +1,7 @@
 """Fit a link or a kernel curve to a CSV file.
 
-The first line of FILE is bytes,seconds (fits alpha + bytes / bandwidth) or size,tflops (fits
-Tmax size / (size + S_half)). At least two rows must follow.
+FILE starts with a header, followed by at least two rows. The header bytes,seconds fits
+alpha + bytes / bandwidth; the header size,tflops fits Tmax size / (size + S_half).
 
 Example:
   ringloom fit messages.csv
@@ -13,7 +13,7 @@ import click
 from rich.table import Table
 
 from ringloom.cli.output import csv_option, show
-from ringloom.csv_rows import positive, records
+from ringloom.csv_rows import positive_number, records
 from ringloom.planner.errors import RingloomError
 from ringloom.simulator.hardware.measured import fit_curve, fit_link
 from ringloom.views.tables import titled
@@ -51,8 +51,8 @@ def _read(file: Path) -> tuple[tuple[str, str], list[tuple[float, float]]]:
     names = next((n for n in FORMS if set(n) <= rows[0].keys()), None)
     if names is None:
         forms = " or ".join(",".join(n) for n in FORMS)
-        known = ",".join(rows[0])[:80]
-        raise RingloomError(f"{file}: the first line must name {forms}, not {known!r}")
-    first, second = names
-    places = [(f"{file}, row {number}", row) for number, row in enumerate(rows, 1)]
-    return names, [(positive(*place, first), positive(*place, second)) for place in places]
+        columns = ",".join(rows[0])[:80]
+        raise RingloomError(f"{file}: the first line must contain {forms}, not {columns!r}")
+    x, y = names
+    labelled = [(f"{file}, row {number}", row) for number, row in enumerate(rows, 1)]
+    return names, [(positive_number(*row, x), positive_number(*row, y)) for row in labelled]

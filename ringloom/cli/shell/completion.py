@@ -15,8 +15,8 @@ from ringloom.cli.output import show
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
     cli = click.get_current_context().find_root().command
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.UsageError(f"the installed click cannot complete for {shell}")
-    script = kind(cli, {}, "ringloom", "_RINGLOOM_COMPLETE").source()
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
+        raise click.UsageError(f"the installed click does not support completion for {shell}")
+    script = completion_class(cli, {}, "ringloom", "_RINGLOOM_COMPLETE").source()
     show({"shell": shell, "script": script}, text=script)

@@ -1,6 +1,6 @@
-"""Show the costs of a schedule as formulas: work, traffic, memory.
+"""Show the work, traffic and memory of a schedule as formulas.
 
-Also shows idle shares, buffers and speedups, and where one schedule overtakes another.
+The command also shows idle time, buffers, speedups, and where one schedule overtakes another.
 
 Example:
   ringloom formula zigzag
@@ -20,28 +20,28 @@ from ringloom.views.tables import faint, plain_table, titled
 @click.argument("schedule")
 def command(schedule: str) -> None:
     symbolic = needing("formulas", "ringloom.reproduce.formulas.symbolic")
-    chosen, crossovers = symbolic.formulas(schedule), symbolic.crossovers()
+    formulas, crossovers = symbolic.formulas(schedule), symbolic.crossovers()
     about = symbolic.about(schedule)
     document = {
         "schedule": schedule,
         "about": about,
         "symbols": symbolic.SYMBOLS,
-        "formulas": {name: str(expr) for name, expr in chosen.items()},
+        "formulas": {name: str(expr) for name, expr in formulas.items()},
         "crossovers": {
             name: {"value": str(value), "meaning": meaning}
             for name, (value, meaning) in crossovers.items()
         },
     }
-    table, ends = plain_table("", ""), plain_table("", "")
-    for name, expr in chosen.items():
+    table, crossover_table = plain_table("", ""), plain_table("", "")
+    for name, expr in formulas.items():
         for parity, form in symbolic.parities(expr).items():
             table.add_row(f"{symbolic.NAMES[name]}{parity and ', ' + parity}", _text(form))
     for name, (value, meaning) in crossovers.items():
-        ends.add_row(name, Text.assemble(f"{_text(value)}\n", faint(meaning)))
+        crossover_table.add_row(name, Text.assemble(f"{_text(value)}\n", faint(meaning)))
     symbols = "; ".join(f"{name} {meaning}" for name, meaning in symbolic.SYMBOLS.items())
-    head, below = titled(schedule, f": {about}"), faint(symbols)
-    between = "", titled("crossovers between schedules")
-    show(document, head, table, *between, ends, below)
+    crossover_title = titled("crossovers between schedules")
+    pictures = titled(schedule, f": {about}"), table, "", crossover_title, crossover_table
+    show(document, *pictures, faint(symbols))
 
 
 def _text(expr: Any) -> str:

@@ -1,0 +1,1 @@
+"""Commands that run plans, and check programs against dense attention."""

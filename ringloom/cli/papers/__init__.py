@@ -1,0 +1,1 @@
+"""Commands about published formulas, tables and figures."""

@@ -1,0 +1,1 @@
+"""Commands that write programs and their tables."""
