@@ -30,7 +30,7 @@ from ringloom.simulator.scenario import Scenario
 
 PlannedPass = Literal["forward", "both"]
 Lengths = tuple[int, ...]
-ORDINARY = Scenario()
+DEFAULT_SCENARIO = Scenario()
 SCHEDULES = "zigzag", "ring", "allgather", "ulysses"  # one for each way to send keys or heads
 KEEP_CHOICES = (("Q", "KV", "OUT"), ())  # copies that a forward pass keeps: all or none
 SAMPLES = 2  # random sample batches if none are given: the first for the search, both for ranking
@@ -134,7 +134,7 @@ class BatchPlanner:
         for choice in self.choices(works[0]):
             with suppress(PlanError):
                 plans = [self.plans(choice, work) for work in works]
-                seconds = sum(seconds_of(pair, self._hardware, ORDINARY) for pair in plans)
+                seconds = sum(seconds_of(pair, self._hardware, DEFAULT_SCENARIO) for pair in plans)
                 times.append((choice, seconds))
         if not times:
             raise PlanError(f"no recipe can plan these batches on {self.ranks} ranks")

@@ -28,12 +28,12 @@ from ringloom.simulator.hardware.measured import (
 )
 
 ROUNDS = {"cpu": (31, 9), "cuda": (9, 5), "numpy": (9, 3)}  # full and quick runs
-FULL = (  # rows and columns of calls without a mask
+FULL_SHAPES = (  # rows and columns of calls without a mask
     *((64, 64), (256, 256), (1024, 1024), (256, 1024), (1024, 256)),
     *((64, 1024), (1024, 64), (512, 2048), (2048, 512)),
 )
-CAUSAL = 128, 512, 1024, 1536, 2048  # rows
-MASKED = (256, 512), (512, 1024), (1024, 2048)
+CAUSAL_SIZES = 128, 512, 1024, 1536, 2048  # rows
+MASKED_SHAPES = (256, 512), (512, 1024), (1024, 2048)
 CPU_HEADS = (1, 64), (4, 64), (2, 128), (4, 32)  # heads, head_dim
 GPU_HEADS = (16, 128), (16, 64), (64, 128)
 GPU_SCALE = 4  # factor on rows and columns on a GPU
@@ -106,9 +106,9 @@ def medians(
 def samples(device: Bench) -> list[Sample]:
     """Returns the kernel calls to time."""
     scale, heads = (GPU_SCALE, GPU_HEADS) if device.kind == "cuda" else (1, CPU_HEADS)
-    shapes = [(scale * q, scale * kv, "full") for q, kv in FULL]
-    shapes += [(scale * n, scale * n, "causal") for n in CAUSAL]
-    shapes += [(q, kv, "masked") for q, kv in MASKED]
+    shapes = [(scale * q, scale * kv, "full") for q, kv in FULL_SHAPES]
+    shapes += [(scale * n, scale * n, "causal") for n in CAUSAL_SIZES]
+    shapes += [(q, kv, "masked") for q, kv in MASKED_SHAPES]
     return [
         Sample(pass_, q, kv, kind, h, d)
         for pass_ in PASSES

@@ -35,7 +35,7 @@ from ringloom.trials import (
 from ringloom.views.units import counted, in_lines, length, seconds
 
 PASSES: tuple[Passes, ...] = ("forward", "backward", "both")
-ORDINARY = Scenario()
+DEFAULT_SCENARIO = Scenario()
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +167,11 @@ class Comparison:
 
 
 def describe_request(
-    work: Workload, pass_: Passes, ranks: int, machine: str = "", scenario: Scenario = ORDINARY
+    work: Workload,
+    pass_: Passes,
+    ranks: int,
+    machine: str = "",
+    scenario: Scenario = DEFAULT_SCENARIO,
 ) -> str:
     """Returns the workload, ranks, machine and non-default conditions in words."""
     passes = "forward and backward" if pass_ == "both" else pass_
@@ -233,7 +237,7 @@ def compare(
     check_request(work, ranks, "compare(work, ranks, hardware)")
     seconds_limit = amount(time_limit, "time_limit", "seconds", math.inf)
     machine = find_hardware(hardware)
-    what_if = scenario_of(scenario or ORDINARY)
+    what_if = scenario_of(scenario or DEFAULT_SCENARIO)
     what_if = replace(what_if, overlap=what_if.overlap and overlap)
     nodes = what_if.nodes(machine, ranks)
     names = schedule_names(schedules, work, ranks, nodes, variants=False)

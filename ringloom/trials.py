@@ -105,9 +105,9 @@ class Trials:
 
     def case(self, name: str) -> Case:
         """Plans, verifies and simulates a schedule; raises PlanError if it cannot be planned."""
-        return self.simulated(name, self.plans(name))
+        return self.simulate_plans(name, self.plans(name))
 
-    def simulated(self, name: str, plans: Plans) -> Case:
+    def simulate_plans(self, name: str, plans: Plans) -> Case:
         """Simulates plans and returns their case."""
         return case_of(name, plans, simulate(plans, self.machine, self.scenario))
 
@@ -139,7 +139,7 @@ class Trials:
                 if self.kernel_seconds(plans, fastest) > fastest:
                     pruned += 1
                     continue
-                case = self.simulated(name, plans)
+                case = self.simulate_plans(name, plans)
             except PlanError:
                 continue
             if not shortage(case.row.peak_bytes, self.memory_limit):
@@ -182,7 +182,7 @@ class Trials:
             given = f"{plans.pass_} of {plans.workload} on {plans.ranks} ranks"
             raise PlanError(f"the plans are for another workload: {given}")
         ensure_verified(plans)
-        case = self.simulated(" / ".join(dict.fromkeys(plan.name for plan in plans)), plans)
+        case = self.simulate_plans(" / ".join(dict.fromkeys(plan.name for plan in plans)), plans)
         if lack := shortage(case.row.peak_bytes, self.memory_limit):
             raise PlanError(f"the given plan {lack}")
         case = replace(case, row=replace(case.row, added=True))
@@ -210,7 +210,7 @@ class Trials:
             if self.kernel_seconds(plans, 0.0) <= limit:  # counts all pairs
                 plans = self.merge_rows(plans)
                 if self.kernel_seconds(plans, limit) <= limit:
-                    case = self.simulated(name, plans)
+                    case = self.simulate_plans(name, plans)
                     fits = not shortage(case.row.peak_bytes, self.memory_limit)
                     faster += [case] * (fits and case.row.makespan_s <= limit)
                     continue

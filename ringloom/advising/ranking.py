@@ -19,7 +19,7 @@ from ringloom.simulator.hardware import Hardware
 from ringloom.simulator.hardware import hardware as find_hardware
 from ringloom.views.units import length
 
-MOST_CHIPS = 4096
+MAX_CHIPS = 4096
 REFINED = 3  # number of fastest splits for which all settings of compare are tried
 COLUMNS = {  # column: its origin
     "step_s": "predicted",
@@ -197,7 +197,7 @@ def advise(
     PlanError if no split fits.
     """
     machine, shape = find_hardware(hardware), read_model(model)
-    chips = whole("gpus", gpus, 1, MOST_CHIPS)
+    chips = whole("gpus", gpus, 1, MAX_CHIPS)
     work = shape.attention(whole("seq", seq, 1, LONGEST), mask)
     limit = machine["memory.capacity"] if memory is None else number("memory", memory, 1.0)
     tokens = chips * work.seq if global_batch is None else whole("global_batch", global_batch, 1)
@@ -251,7 +251,7 @@ def _ranked(request: Request, split: Split, *, variants: bool = False) -> Ranked
     kept += memory.kept_bytes(*case, request.checkpoint)
     layer, logits = memory.work_bytes(*case, request.checkpoint), memory.logit_bytes(*case)
     if lack := shortage(kept + max(layer, logits), limit):
-        raise PlanError(f"{lack}, without attention")
+        raise PlanError(f"{lack}, even without attention")
     chip = machine, request.checkpoint, limit, kept + layer
     attention = attention_of(model, request.work, split, *chip, variants=variants)
     return _row(request, split, attention, kept + max(logits, layer + attention.peak_bytes))

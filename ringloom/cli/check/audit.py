@@ -37,7 +37,7 @@ DEFAULTS = {"heads": "2", "head_dim": "16", "dtype": "float32"}
     "pass_",
     type=click.Choice(PASSES),
     default="both",
-    help="Pass to audit; both: the gradients too.",
+    help="Passes to audit; both includes gradients.",
 )
 @click.option(
     "--layout",

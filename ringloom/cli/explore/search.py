@@ -91,7 +91,9 @@ def run_search(
 def tally(result: SearchResult) -> str:
     """Returns the numbers of simulated, pruned and refused plans in words."""
     counts = f"{counted(result.tried, 'plan')} simulated, {result.pruned} pruned"
-    return f"{counts}, {result.refused} refused" + ", ended early" * (not result.complete)
+    return f"{counts}, {result.refused} refused" + ", stopped by the time limit" * (
+        not result.complete
+    )
 
 
 @contextmanager
@@ -117,7 +119,7 @@ def page(result: SearchResult) -> Iterator[Any]:
         yield Text(f"{plan.pass_}: " * has_two + recipe, "bold green")
     yield titled(
         seconds(result.makespan),
-        f", {result.gap:.0%} above the bound of {kind}; at most {memory} per rank",
+        f", {result.gap:.0%} above the lower bound of {kind}; peak memory {memory} per rank",
     )
     for gap in result.why:
         yield gap_table(gap)

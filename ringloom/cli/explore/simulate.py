@@ -111,7 +111,7 @@ def command(
     title = describe_request(plans.workload, plans.pass_, plans.ranks, machine.name, scenario)
     pictures: list[Any] = [titled(plans.name, f": {title}"), prediction(result)]
     limits = f"{seconds(low)} to {seconds(high)}"
-    pictures.append(f"90% prediction interval: {limits}, by {measurements.words}")
+    pictures.append(f"90% prediction interval: {limits}, based on {measurements.words}")
     if uncalibrated:
         pictures.append(f"uncalibrated constants: {', '.join(uncalibrated)}")
     if sums:

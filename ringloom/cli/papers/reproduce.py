@@ -30,7 +30,9 @@ from ringloom.views.tables import faint
     help="Compare predictions with your own measurements in a CSV file.",
 )
 @click.option(
-    "--fit", "refit", is_flag=True, help="striped, distflash: fit the constants again, print them."
+    *("--fit", "refit"),
+    is_flag=True,
+    help="striped, distflash: fit the constants again and print them.",
 )
 @csv_option
 def command(paper: str, rows: str | None, own_rows: str | None, refit: bool) -> None:
