@@ -67,7 +67,7 @@ class Choice:
 
 
 class BatchPlanner:
-    """Plans batches of packed documents from document lengths, and makes the tables.
+    """A planner for batches of packed documents, which also makes their tables.
 
     `ranked`: recipes with their predicted seconds, summed over the sample batches, the fastest
     first. If the first recipe cannot plan a batch, the next one is used.

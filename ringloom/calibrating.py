@@ -87,7 +87,7 @@ def medians(
     rounds: int,
     track: Track = iter,
 ) -> list[float]:
-    """Returns the median seconds of each call; calls alternate, so disturbances affect all alike.
+    """Returns the median seconds of each run; runs alternate, so disturbances affect all equally.
 
     The first call of each run is not counted. `track` may wrap the rounds to show progress.
     """

@@ -48,7 +48,7 @@ class Comparison:
     take longer than the fastest schedule. `split_tried`: number of schedules simulated with
     messages split block by block; `split_skipped`: number that could not save 10% that way.
     `grouped_tried`: number of schedules tried with one kernel call for rows that see the same keys.
-    `unvalidated`: a warning if measurements on such machines do not confirm the order of schedules.
+    `unvalidated`: a warning if no measurements validate the order of schedules on such machines.
     """
 
     work: Workload

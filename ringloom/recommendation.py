@@ -12,7 +12,7 @@ CLOSE = 1.05  # largest ratio of times that are too close to call, if there are 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The schedule to use, those too close to call, and the reason.
+    """The schedule to use, the schedules too close to call, and the reason.
 
     `answer`: the first two as a sentence. `reason`: the answer and an explanation.
     """

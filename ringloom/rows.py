@@ -61,7 +61,7 @@ class Row:
 
     @property
     def order(self) -> tuple[float, int, int, float]:
-        """Sort key: time rounded to three digits, then bytes sent, then memory, then exact time."""
+        """Returns the sort key: time to three digits, bytes sent, memory, then exact time."""
         return (
             float(f"{self.makespan_s:.3g}"),
             self.max_bytes_sent,

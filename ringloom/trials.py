@@ -84,9 +84,9 @@ class Further(NamedTuple):
 
 @dataclass(frozen=True)
 class Trials:
-    """Tries schedules for one workload on one machine with `memory_limit` bytes per rank.
+    """The trials of schedules for one workload on one machine.
 
-    No trial starts after `time_limit` seconds.
+    `memory_limit`: bytes per rank. No trial starts after `time_limit` seconds.
     """
 
     work: Workload
@@ -271,7 +271,7 @@ def _slowest_first(case: Case) -> float:
 def recipe_of(name: str) -> Recipe:
     """Parses a schedule's name with its options, such as "usp --trim blocks".
 
-    Raises PlanError for an unknown schedule, parameter or option, and for plans of a search.
+    Raises PlanError for an unknown schedule, parameter or option, and for a recipe of a search.
     """
     recipe = Recipe.parse(name)
     if not isinstance(recipe.schedule, str):
@@ -301,7 +301,7 @@ def schedule_names(
 
 
 def with_node_size(name: str, ranks: int, machine: Hardware) -> str:
-    """Adds the machine's node size to a name whose schedule has a parameter node= but no value.
+    """Sets node= to the machine's node size if the schedule has this parameter and no value.
 
     Raises PlanError for an unknown schedule, parameter or trim.
     """
