@@ -288,7 +288,7 @@ def test_on_a_full_disk_a_file_stays_what_it_was(tmp_path: Path) -> None:
     with (
         full_disk(20),
         pytest.raises(RingloomError, match=r"cannot write .*sweep\.jsonl: File too"),
-        store.opened(tmp_path / "sweep", "0" * 64),
+        store.open_store(tmp_path / "sweep", "0" * 64),
     ):
         pass
 

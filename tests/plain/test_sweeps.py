@@ -185,7 +185,7 @@ def test_a_sweep_that_dies_at_any_write_ends_with_the_same_files(
     monkeypatch.setattr(os, "fsync", dying)
     for run_number in range(40):
         calls, jobs = 0, 1 + run_number % 2
-        monkeypatch.setattr(run, "PER_WORKER", 8 // jobs + run_number)
+        monkeypatch.setattr(run, "POINTS_PER_WORKER", 8 // jobs + run_number)
         before = batches(tmp_path)
         try:
             result = rl.sweep(grid, tmp_path, jobs=1)
@@ -267,7 +267,7 @@ def test_two_thousand_points_killed_five_times_end_with_the_same_files(tmp_path:
 def test_a_damaged_batch_is_noticed_and_computed_again_once_it_is_deleted(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "PER_WORKER", 1)
+    monkeypatch.setattr(run, "POINTS_PER_WORKER", 1)
     grid = {"ranks": 2, "seq": 64, "hardware": "h100", "schedule": ["ring", "zigzag"]}
     rl.sweep(grid, tmp_path, jobs=1)
     path, whole = tmp_path / store.NAME, contents(tmp_path)
@@ -362,7 +362,7 @@ def test_a_worker_that_dies_is_reported_and_what_is_stored_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SCHEDULES, "deadly", Schedule("deadly", deadly, "", "", ""))
-    monkeypatch.setattr(run, "PER_WORKER", 1)
+    monkeypatch.setattr(run, "POINTS_PER_WORKER", 1)
     grid = {"schedule": ["ring", "deadly"], "ranks": [1, 2, 3, 4], "seq": 64, "hardware": "h100"}
     with pytest.raises(rl.RingloomError, match="a worker died on one of the points 4 to 5"):
         rl.sweep(grid, tmp_path, jobs=2)
