@@ -89,11 +89,6 @@ def gradient_bytes(model: Model, split: Split, zero: Zero) -> float:
     return transfers * parameters * (split.replicas - 1) / split.replicas
 
 
-def tensor_rate(hardware: Hardware) -> float:
-    """Returns the bytes/s that a chip sends within its node."""
-    return hardware.links[0].bandwidth
-
-
 def gradient_rate(hardware: Hardware, split: Split) -> float:
     """Returns the bytes/s of a collective of all chips with the same part of the parameters.
 

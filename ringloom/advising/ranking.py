@@ -285,7 +285,7 @@ def _row(request: Request, split: Split, attention: Attention, needed: int) -> R
     parts = {
         "attention_s": split.micro_batches * attention.seconds,
         "matrix_s": flop / (machine.peak(request.work.dtype) * request.matrix_share),
-        "tensor_comm_s": tensor_bytes / costs.tensor_rate(machine),
+        "tensor_comm_s": tensor_bytes / machine.links[0].bandwidth,
         "gradient_comm_s": gradient_bytes / costs.gradient_rate(machine, split),
     }
     step = sum(parts.values())

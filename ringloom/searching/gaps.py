@@ -45,11 +45,6 @@ class Gap:
     seconds: float
     parts: dict[str, float]
 
-    @property
-    def largest(self) -> str:
-        """Returns the name of the largest part."""
-        return max(self.parts, key=self.parts.__getitem__)
-
     def as_dict(self) -> dict[str, object]:
         """Returns plain values for JSON."""
         parts = {f"{name}_s": seconds for name, seconds in self.parts.items()}
