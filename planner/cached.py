@@ -1,6 +1,6 @@
-"""Analyses cached on the plan: plans never change, and several analyses need the same results.
+"""cached_on_plan   caches analyses on the plan, which never changes.
 
-The recurrence engine asks for the bytes of every message (benchmarks/bench_scale.py).
+The recurrence engine reads the bytes of every message many times (benchmarks/bench_scale.py).
 """
 
 from collections.abc import Callable
@@ -9,19 +9,19 @@ from typing import TypeVar
 
 from ringloom.planner.ir import Plan
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-def cached_on_plan(analysis: Callable[[Plan], Answer]) -> Callable[[Plan], Answer]:
+def cached_on_plan(analysis: Callable[[Plan], Result]) -> Callable[[Plan], Result]:
     """Memoises a plan analysis on the plan object; callers must not modify the result."""
-    name = f"{analysis.__module__}.{analysis.__qualname__}"
+    key = f"{analysis.__module__}.{analysis.__qualname__}"
 
     @wraps(analysis)
-    def cached(plan: Plan) -> Answer:
+    def cached(plan: Plan) -> Result:
         results = vars(plan)
-        if name not in results:
-            results[name] = analysis(plan)
-        answer: Answer = results[name]
-        return answer
+        if key not in results:
+            results[key] = analysis(plan)
+        result: Result = results[key]
+        return result
 
     return cached

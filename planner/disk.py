@@ -1,8 +1,8 @@
-"""read(path, parse, what)   reads and parses a file, or raises a one-line error.
-from_json(text)           the value of a JSON text without duplicate keys.
-largest()                 size limit in bytes of large files, such as plans: 64 MiB by default.
-write(path, content)      replaces a file atomically.
-writing(path)             context manager: turns failures to write into one-line errors.
+"""read(path, parse, label)   reads and parses a file, or raises a one-line error.
+from_json(text)            parses JSON; rejects duplicate keys.
+largest()                  returns the size limit of large files, such as plans: 64 MiB by default.
+write(path, content)       replaces a file atomically.
+writing(path)              a context manager that turns failures to write into one-line errors.
 """
 
 import csv
@@ -21,38 +21,40 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from ringloom.planner.errors import RingloomError, brief
-from ringloom.planner.given import tokens
+from ringloom.planner.given import parse_tokens
 
 Content = TypeVar("Content")
 FAILURES = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, RecursionError, OverflowError),
     *(csv.Error, zlib.error, SyntaxError),
 )
-TOLD = "RINGLOOM_LARGEST_FILE"  # such as 256M, in the environment
-USUAL = 64 << 20  # bytes of a large file
-SMALL = 1 << 20  # bytes of files that people write: hardware, scenarios, grids
-BYTES_PER_VALUE = 16  # of a file: in memory a value of JSON or TOML takes six times as many
+LIMIT_VARIABLE = "RINGLOOM_LARGEST_FILE"  # an environment variable, such as 256M
+DEFAULT_LIMIT = 64 << 20  # bytes of a large file
+SMALL_LIMIT = 1 << 20  # bytes of files that people write: hardware, scenarios, grids
+BYTES_PER_VALUE = 16  # of a file; in memory, a JSON or TOML value takes six times as many
 
 
 def largest() -> int:
-    """Returns the size limit in bytes of a plan, trace or program, compressed or not.
+    """Returns the limit in bytes of a plan, trace or program file, also after decompression.
 
     Raises RingloomError if the environment variable is not a size.
     """
-    text = os.environ.get(TOLD, "")
+    text = os.environ.get(LIMIT_VARIABLE, "")
     try:
-        return tokens(text) if text else USUAL
+        return parse_tokens(text) if text else DEFAULT_LIMIT
     except RingloomError:
-        raise RingloomError(f"{TOLD} must be a size such as 256M, not {brief(text)}") from None
+        raise RingloomError(
+            f"{LIMIT_VARIABLE} must be a size such as 256M, not {brief(text)}"
+        ) from None
 
 
 def read(
-    path: str | Path, parse: Callable[[bytes], Content], what: str, largest: int = SMALL
+    path: str | Path, parse: Callable[[bytes], Content], label: str, largest: int = SMALL_LIMIT
 ) -> Content:
-    """Reads a file of at most `largest` bytes, unpacking .gz, and returns `parse(content)`.
+    """Reads a file of at most `largest` bytes, decompressing .gz, and returns `parse(content)`.
 
-    Raises a one-line RingloomError that starts with `what` if reading or parsing fails; an error
-    from parsing that is a RingloomError keeps its class.
+    Raises a one-line RingloomError that starts with `label` if reading or parsing fails; if `parse`
+    raises a subclass of RingloomError, the error has that class.
     """
     try:
         path = Path(path)
@@ -62,31 +64,31 @@ def read(
             raise ValueError(f"the file is larger than {largest} bytes{_advice(largest)}")
         return parse(content)
     except FAILURES as error:
-        why = shorten(getattr(error, "strerror", None) or str(error), 400, placeholder=" ...")
+        reason = shorten(getattr(error, "strerror", None) or str(error), 400, placeholder=" ...")
         kind = type(error) if isinstance(error, RingloomError) else RingloomError
-        raise kind(f"{what}: {why}") from None
+        raise kind(f"{label}: {reason}") from None
 
 
 def _advice(limit: int) -> str:
-    """Returns how to raise the limit, if it can be raised."""
-    return f": set {TOLD} if you trust the file" if limit == largest() else ""
+    """Returns advice on how to raise the limit, if possible."""
+    return f": set {LIMIT_VARIABLE} if you trust the file" if limit == largest() else ""
 
 
 def parse_table(path: Path, content: bytes) -> Any:
-    """Returns the values of a file: JSON if its name ends in .json, else TOML."""
-    return (from_json if path.suffix == ".json" else from_toml)(content.decode(), SMALL)
+    """Parses the content of a file: JSON if its name ends in .json, else TOML."""
+    return (from_json if path.suffix == ".json" else from_toml)(content.decode(), SMALL_LIMIT)
 
 
-def from_toml(text: str, largest: int = SMALL) -> dict[str, Any]:
-    """Returns the values of a TOML text; raises ValueError if it is invalid or too large."""
+def from_toml(text: str, largest: int = SMALL_LIMIT) -> dict[str, Any]:
+    """Parses TOML; raises ValueError if the text is invalid or has too many values."""
     _check_values(text, ".,[{=", largest)
     return tomllib.loads(text)
 
 
-def from_json(text: str | bytes, largest: int = SMALL) -> Any:
-    """Returns the value of a JSON text.
+def from_json(text: str | bytes, largest: int = SMALL_LIMIT) -> Any:
+    """Parses JSON.
 
-    Raises ValueError for invalid JSON and duplicate keys, and, before any value is built, for more
+    Raises ValueError for invalid JSON and duplicate keys, and, before it builds any value, for more
     than one value per 16 bytes of `largest`.
     """
     if isinstance(text, bytes):
@@ -99,9 +101,9 @@ def _constant(text: str) -> float:
     raise ValueError(f"{text} is not a JSON number")
 
 
-def _check_values(text: str, signs: str, largest: int) -> None:
-    """Raises ValueError if the text has too many of the signs that precede values."""
-    if (values := sum(map(text.count, signs))) > (most := largest // BYTES_PER_VALUE):
+def _check_values(text: str, marks: str, largest: int) -> None:
+    """Raises ValueError if the text has too many of the characters that precede values."""
+    if (values := sum(map(text.count, marks))) > (most := largest // BYTES_PER_VALUE):
         raise ValueError(f"{values} values exceed the limit of {most}{_advice(largest)}")
 
 
@@ -114,9 +116,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def write(path: str | Path, content: bytes) -> None:
-    """Writes a file atomically; raises RingloomError if that fails.
+    """Writes a file atomically; raises RingloomError on failure.
 
-    Targets that a new file cannot replace are written in place: pipes, mounts, files of another
+    Writes in place where a new file cannot replace the old one: pipes, mounts, files of another
     owner, and files in read-only folders.
     """
     with writing(path):
@@ -125,13 +127,13 @@ def write(path: str | Path, content: bytes) -> None:
 
 
 def _replace_file(path: Path, content: bytes) -> bool:
-    """Returns True if a new file has replaced the old one, if any."""
-    place = Path(os.path.realpath(path))  # keeps symbolic links
+    """Writes a new file in place of the old one; returns False if that is not possible."""
+    target = Path(os.path.realpath(path))  # keeps symbolic links
     old = path.stat() if path.exists() else None
-    own = old is None or (S_ISREG(old.st_mode) and os.access(path, os.W_OK))
-    if not (own and os.access(place.parent, os.W_OK)):
+    is_writable = old is None or (S_ISREG(old.st_mode) and os.access(path, os.W_OK))
+    if not (is_writable and os.access(target.parent, os.W_OK)):
         return False
-    draft = place.with_name(f".{uuid4().hex}")
+    draft = target.with_name(f".{uuid4().hex}")
     try:
         draft.write_bytes(content)
         if old:
@@ -140,7 +142,7 @@ def _replace_file(path: Path, content: bytes) -> bool:
                 return False
             draft.chmod(S_IMODE(old.st_mode))
         with suppress(OSError):  # for example on a mount
-            os.replace(draft, place)
+            os.replace(draft, target)
             return True
         return False
     finally:
@@ -148,24 +150,24 @@ def _replace_file(path: Path, content: bytes) -> bool:
 
 
 def is_file(path: str | Path) -> bool:
-    """Returns True for a file, False for everything else, including invalid names."""
+    """Returns True if the path names a file; also accepts invalid names."""
     return os.path.isfile(path)
 
 
 def make_folder(path: str | Path) -> None:
-    """Makes a folder unless it exists; raises RingloomError if that fails."""
+    """Makes a folder unless it exists; raises RingloomError on failure."""
     with writing(path):
         Path(path).mkdir(parents=True, exist_ok=True)
 
 
-def with_folder(path: str) -> str:
-    """Returns the path of a file to write; raises RingloomError if its folder does not exist."""
+def require_folder(path: str) -> str:
+    """Returns the path; raises RingloomError if the folder of the file does not exist."""
     with writing(path):
         os.stat(f"{os.path.dirname(os.path.realpath(path))}/")
     return path
 
 
-def can_name(text: str) -> bool:
+def is_file_name(text: str) -> bool:
     """Returns True if the operating system accepts the text as a file name."""
     try:
         return b"\0" not in os.fsencode(text)
@@ -177,11 +179,11 @@ def can_name(text: str) -> bool:
 def writing(path: str | Path) -> Iterator[None]:
     """Turns failures to write a file or folder inside the block into RingloomErrors."""
     name = str(path) if isinstance(path, Path) else path
-    if not isinstance(name, str) or name in ("", "-") or not can_name(name):
+    if not isinstance(name, str) or name in ("", "-") or not is_file_name(name):
         raise RingloomError(f"cannot write {brief(name)}: it is not a file name")
     try:
         yield
-    except BrokenPipeError:  # the reader has stopped reading
+    except BrokenPipeError:  # the reading process has ended
         raise
     except OSError as error:
         raise RingloomError(f"cannot write {path}: {error.strerror or error}") from None

@@ -1,4 +1,4 @@
-"""The exceptions of the project; their texts carry the numbers and are tested."""
+"""The exceptions of ringloom, and functions that write error messages."""
 
 import re
 from collections.abc import Iterable
@@ -10,9 +10,9 @@ LONGEST_WORD = 200  # characters of an input that a message repeats
 
 
 class RingloomError(ValueError):
-    """Bad input of any kind: a plan, a file, a table of numbers, hardware, an address.
+    """An error about invalid input, such as a plan, a file, hardware or a command-line option.
 
-    Its text is safe to show on any terminal, whatever the input.
+    Its message is safe to print on a terminal, even if the input contains control characters.
     """
 
     def __init__(self, text: object = "") -> None:
@@ -29,8 +29,8 @@ class MultiPlanError(PlanError):
 
 def safe_text(text: str) -> str:
     """Returns the text with overlong words shortened and control characters escaped."""
-    endless = rf"\S{{{LONGEST_WORD + 1},}}"
-    return printable(re.sub(endless, lambda word: f"{word[0][:120]}...{word[0][-40:]}", text))
+    long_word = rf"\S{{{LONGEST_WORD + 1},}}"
+    return printable(re.sub(long_word, lambda word: f"{word[0][:120]}...{word[0][-40:]}", text))
 
 
 def printable(text: str) -> str:
@@ -54,33 +54,32 @@ def brief(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:42]}...{text[-15:]}"
 
 
-def as_tuple_of(kind: type[Value], given: Any, what: str) -> tuple[Value, ...]:
-    """Returns one or several values as a tuple; raises PlanError for values of another type."""
-    one = isinstance(given, kind) or not isinstance(given, Iterable)
-    values = (given,) if one else tuple(given)
+def as_tuple_of(kind: type[Value], argument: Any, label: str) -> tuple[Value, ...]:
+    """Returns one value or several values as a tuple; raises PlanError for other types."""
+    is_single = isinstance(argument, kind) or not isinstance(argument, Iterable)
+    values = (argument,) if is_single else tuple(argument)
     for value in values:
         if not isinstance(value, kind):
-            raise PlanError(f"{what} must be of type {kind.__name__}, not {brief(value)}")
+            raise PlanError(f"{label} must be of type {kind.__name__}, not {brief(value)}")
     return values
 
 
-def unknown(what: str, value: object, known: Iterable[str], how: str = "choose one of") -> str:
+def unknown(label: str, value: object, known: Iterable[str], advice: str = "choose one of") -> str:
     """Returns the message for an unknown name: the closest known name, and all known names."""
-    written = str(value)[:200]
-    return f"unknown {what} {brief(value)}: {choices(written, known, how)}"
+    return f"unknown {label} {brief(value)}: {choices(str(value)[:200], known, advice)}"
 
 
-def choices(written: str, known: Iterable[str], how: str = "choose one of") -> str:
-    """Returns the known name closest to the input, as a question, and all known names."""
+def choices(text: str, known: Iterable[str], advice: str = "choose one of") -> str:
+    """Returns a question with the known name closest to the text, and a list of all names."""
     names = list(known)
-    near = nearest(written, names)
-    like = f"did you mean {near!r}? " if near else ""
-    return f"{like}{how} {', '.join(names)}"
+    closest = nearest(text, names)
+    question = f"did you mean {closest!r}? " if closest else ""
+    return f"{question}{advice} {', '.join(names)}"
 
 
-def nearest(written: str, names: Iterable[str]) -> str:
-    """Returns a name that starts with the input, else the closest name, or "" for none."""
-    asked, small = written.lower(), {name.lower(): name for name in names}
-    begun = [name for name in small if asked and name.startswith(asked)]
-    near = begun or get_close_matches(asked, small, 1)
-    return small[near[0]] if near else ""
+def nearest(text: str, names: Iterable[str]) -> str:
+    """Returns a name that starts with the text, else the most similar name, else ""."""
+    prefix, by_lower = text.lower(), {name.lower(): name for name in names}
+    matches = [name for name in by_lower if prefix and name.startswith(prefix)]
+    matches = matches or get_close_matches(prefix, by_lower, 1)
+    return by_lower[matches[0]] if matches else ""

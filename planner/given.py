@@ -1,11 +1,11 @@
 """Checks numbers and names from files, commands and callers.
 
-whole(what, value)    an integer within bounds
-number(what, value)   a finite number within bounds
-tokens(text)          an integer, perhaps with a suffix: 4096, 256k, 1M
-integer(text)         an integer in digits: 3, -1
-decimal(text)         a decimal number: 0.5, -3, 2e-6
-name(what, value)     one printable line of text
+require_integer(label, value)   an integer within bounds
+require_number(label, value)    a finite number within bounds
+require_name(label, value)      one printable line of text
+parse_tokens(text)              an integer, optionally with a suffix: 4096, 256k, 1M
+parse_integer(text)             an integer in digits: 3, -1
+parse_decimal(text)             a decimal number: 0.5, -3, 2e-6
 """
 
 import math
@@ -22,68 +22,67 @@ SUFFIX = {"": 1, "k": 2**10, "K": 2**10, "M": 2**20}
 DECIMAL = re.compile(r"\s*[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?\s*")
 
 
-def whole(what: str, value: Any, least: int = 0, most: int | None = None) -> int:
+def require_integer(label: str, value: Any, least: int = 0, most: int | None = None) -> int:
     """Returns the value as an int; raises PlanError unless it is an integer within bounds."""
     try:
         integer = index(value)
     except TypeError:
         integer = None
     if integer is None or isinstance(value, bool):
-        raise PlanError(f"{what} {brief(value)} is not a whole number")
+        raise PlanError(f"{label} {brief(value)} is not a whole number")
     if integer < least:
-        raise PlanError(f"{what} {brief(integer)} is less than {least}")
+        raise PlanError(f"{label} {brief(integer)} is less than {least}")
     if most is not None and integer > most:
-        raise PlanError(f"{what} {brief(integer)} is more than {most}")
+        raise PlanError(f"{label} {brief(integer)} is more than {most}")
     return integer
 
 
-def number(
-    what: str, value: Any, least: float = -LARGEST_NUMBER, most: float = LARGEST_NUMBER
+def require_number(
+    label: str, value: Any, least: float = -LARGEST_NUMBER, most: float = LARGEST_NUMBER
 ) -> float:
     """Returns the value as a float; raises RingloomError unless it is a number within bounds."""
     real: Any = value
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise RingloomError(f"{what} {brief(value)} is not a number")
-    if not least <= real <= most:  # nor NaN
-        raise RingloomError(f"{what} {brief(value)} is not between {least:g} and {most:g}")
+        raise RingloomError(f"{label} {brief(value)} is not a number")
+    if not least <= real <= most:  # NaN fails, too
+        raise RingloomError(f"{label} {brief(value)} is not between {least:g} and {most:g}")
     return float(real)
 
 
-def tokens(text: str) -> int:
-    """Returns the integer that `4096`, `256k` or `1M` stands for; k and M are powers of two."""
+def parse_tokens(text: str) -> int:
+    """Parses a number of tokens such as `4096`, `256k` or `1M`; k and M are powers of two."""
     digits = re.fullmatch(r"([0-9]{1,18})([kKM]?)", text.strip())
     if not digits:
         raise PlanError(f"{brief(text)} is not a number of tokens, such as 4096, 256k or 1M")
     return int(digits[1]) * SUFFIX[digits[2]]
 
 
-def integer(text: str) -> int:
-    """Returns the integer that a text stands for; raises RingloomError for any other text."""
+def parse_integer(text: str) -> int:
+    """Parses an integer; raises RingloomError for any other text."""
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
         raise RingloomError(f"{brief(text)} is not a whole number")
     return int(text)
 
 
-def decimal(text: str) -> float:
-    """Returns the finite number that a text stands for; raises RingloomError for any other text."""
+def parse_decimal(text: str) -> float:
+    """Parses a finite number; raises RingloomError for any other text."""
     value = float(text) if DECIMAL.fullmatch(text) else math.inf
     if not abs(value) <= LARGEST_NUMBER:
         raise RingloomError(f"{brief(text)} is not a number")
     return value
 
 
-def name(what: str, value: Any, longest: int = LONGEST_NAME) -> str:
+def require_name(label: str, value: Any, longest: int = LONGEST_NAME) -> str:
     """Returns the text; raises RingloomError unless it is one line of at most `longest` characters.
 
-    Control characters, which can move a terminal's cursor, and lone surrogates, which files cannot
-    store, are refused.
+    Rejects control characters, which can move a terminal's cursor, and lone surrogates, which files
+    cannot store.
     """
     if not isinstance(value, str):
-        raise RingloomError(f"{what} must be a string, not {brief(value)}")
+        raise RingloomError(f"{label} must be a string, not {brief(value)}")
     if len(value) > longest:
-        size = f"{len(value)} characters, more than {longest}"
-        raise RingloomError(f"{what} must be a short text, not {brief(value)} of {size}")
+        limit = f"must have at most {longest} characters"
+        raise RingloomError(f"{label} {limit}, not {len(value)}: {brief(value)}")
     if not value.isprintable():
-        printed = "a text of one line that can be printed"
-        raise RingloomError(f"{what} must be {printed}, not {brief(value)}")
+        raise RingloomError(f"{label} must be one line of printable text, not {brief(value)}")
     return value

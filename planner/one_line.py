@@ -1,31 +1,31 @@
-"""OneLine   values whose repr is the Python that builds them, shortened to both ends if long."""
+"""OneLine   values whose repr is the Python that builds them, shortened to one line."""
 
 import re
 from typing import Any
 
-LINE = 120  # characters of a repr
-HEAD, TAIL = 80, 30  # characters kept of longer Python
+LINE_WIDTH = 120  # characters of a repr
+HEAD, TAIL = 80, 30  # characters at the start and end of a shortened repr
 
 
 class OneLine:
-    """Prints as `python`, which a subclass defines, shortened to fit a line."""
+    """A value that prints as `python`, which a subclass defines, shortened to one line."""
 
     __slots__ = ()
 
     @property
     def python(self) -> str:
-        """The Python that builds the value, of any length."""
+        """The complete Python that builds the value."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
         text = self.python
-        return text if len(text) <= LINE else f"<{both_ends(text)}>"
+        return text if len(text) <= LINE_WIDTH else f"<{shorten_middle(text)}>"
 
 
-def both_ends(text: str) -> str:
-    """Returns a text; if it does not fit a line, its two ends, cut between numbers."""
+def shorten_middle(text: str) -> str:
+    """Returns the text; if longer than a line, its start and end, cut between numbers."""
     head, tail = re.sub(r"\d+$", "", text[:HEAD]), re.sub(r"^\d*[, ]*", "", text[-TAIL:])
-    return text if len(text) <= LINE else f"{head} ... {tail}"
+    return text if len(text) <= LINE_WIDTH else f"{head} ... {tail}"
 
 
 def python(value: Any) -> str:

@@ -1,5 +1,5 @@
-"""needing(extra, module)   imports a module whose libraries an extra installs.
-require(extra, library)  raises if a library that another process imports is missing.
+"""import_optional(extra, module)   imports a module whose libraries an extra installs.
+require_library(extra, library)  checks for a library that another process imports.
 """
 
 from importlib import import_module
@@ -9,16 +9,16 @@ from typing import Any
 from ringloom.planner.errors import RingloomError
 
 
-def needing(extra: str, module: str) -> Any:
-    """Import a module; raises RingloomError, with the command to install a missing library."""
+def import_optional(extra: str, module: str) -> Any:
+    """Imports a module; for a missing library, raises RingloomError with the install command."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise _missing(extra, str(error.name)) from None
 
 
-def require(extra: str, library: str) -> None:
-    """Raises RingloomError with the install command if a library is missing."""
+def require_library(extra: str, library: str) -> None:
+    """Raises RingloomError, with the install command, if a library is missing."""
     if find_spec(library) is None:
         raise _missing(extra, library)
 

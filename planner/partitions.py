@@ -1,8 +1,8 @@
 """partition ::= Partition(q=Side, kv=Side)
-side      ::= Side(Block, ...)                blocks tile positions x heads exactly once
-block     ::= Block(positions, heads, home)   positions as a few ranges, a head slice, a rank
+side      ::= Side(Block, ...)                blocks cover positions x heads exactly once
+block     ::= Block(positions, heads, home)   a few ranges of positions, a head slice, a rank
 
-Blocks keep their tokens in ascending order, whatever the order of their ranges.
+Blocks store their tokens in ascending order, in any order of their ranges.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,40 +14,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringloom.planner.columns import by_group
+from ringloom.planner.columns import group_entries
 from ringloom.planner.errors import PlanError, as_tuple_of, brief
 from ringloom.planner.one_line import OneLine, python
 from ringloom.planner.workload import Workload
 
 Ints = NDArray[np.int32]
 Ranges = tuple[range, ...]
-LARGEST = 1 << 28  # ranks x blocks: the size of tables of the verifier and the passes
-SMALL = 16  # plans and their parts of more rows or blocks print as a summary, not as Python
-WINDOW = 1 << 24  # positions checked for overlaps at a time
+LARGEST_TABLE = 1 << 28  # entries of a table of ranks x blocks in the verifier and the passes
+PRINTED_ROWS = 16  # plans and their parts with more rows or blocks print as a summary
+OVERLAP_WINDOW = 1 << 24  # positions checked for overlaps at a time
 
 
 def check_places(ranks: int, blocks: int) -> None:
-    """Raise PlanError if a table of ranks x blocks, or of ranks x ranks, would be too large.
+    """Raises PlanError if a table of ranks x blocks, or of ranks x ranks, would be too large.
 
-    Schedules with about one block per pair of ranks call this before they make any block.
+    Schedules with about one block per pair of ranks call this before making any block.
     """
-    if ranks * max(ranks, blocks) > LARGEST:
+    if ranks * max(ranks, blocks) > LARGEST_TABLE:
         other = f"{ranks} ranks" if ranks > blocks else f"{blocks} blocks"
-        raise PlanError(f"{ranks} ranks x {other} exceed the limit of {LARGEST} table entries")
+        raise PlanError(
+            f"{ranks} ranks x {other} exceed the limit of {LARGEST_TABLE} table entries"
+        )
 
 
-def describe(value: Any, size: int, words: str) -> str:
-    """Returns the Python that builds a dataclass, or its name and `words` if `size` > `SMALL`."""
+def describe(value: Any, size: int, summary: str) -> str:
+    """Returns the Python that builds a dataclass; for a large `size`, its name and a summary."""
     name = type(value).__name__
-    if size > SMALL:
-        return f"<{name} {words}>"
+    if size > PRINTED_ROWS:
+        return f"<{name} {summary}>"
     parts = (f"{field.name}={python(getattr(value, field.name))}" for field in fields(value))
     return f"{name}({', '.join(parts)})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Block(OneLine):
-    """A set of token positions and a slice of heads that move as one, owned by rank `home`."""
+    """Token positions and a slice of heads that move together, owned by rank `home`."""
 
     positions: Ranges
     heads: range
@@ -77,11 +79,11 @@ class Block(OneLine):
 
     def tokens(self) -> NDArray[np.int64]:
         """Returns the positions of the block's tokens, ascending: int64 [size]."""
-        return merge(self.positions)
+        return sorted_positions(self.positions)
 
 
-def merge(positions: Ranges) -> NDArray[np.int64]:
-    """Returns the positions in some ranges, ascending."""
+def sorted_positions(positions: Ranges) -> NDArray[np.int64]:
+    """Returns all positions of the ranges, ascending."""
     parts = [np.arange(p.start, p.stop, p.step, dtype=np.int64) for p in positions]
     if len(parts) == 1 and positions[0].step > 0:
         return parts[0]
@@ -89,19 +91,19 @@ def merge(positions: Ranges) -> NDArray[np.int64]:
 
 
 def _concatenate(pieces: Iterable[Ranges]) -> NDArray[np.int64]:
-    """Returns the concatenated positions of the distinct pieces."""
-    parts = [merge(positions) for positions in dict.fromkeys(pieces)]
+    """Returns the positions of the distinct pieces, one piece after another."""
+    parts = [sorted_positions(positions) for positions in dict.fromkeys(pieces)]
     return np.concatenate(parts or [np.zeros(0, np.int64)])
 
 
-def shift(positions: Ranges, by: int) -> Ranges:
-    """Returns the ranges shifted by a number of positions."""
+def shift_ranges(positions: Ranges, by: int) -> Ranges:
+    """Shifts ranges by a number of positions."""
     return tuple(range(p.start + by, p.stop + by, p.step) for p in positions)
 
 
 @dataclass(frozen=True)
 class Side:
-    """The blocks of the query side or of the KV side, in block-number order."""
+    """The blocks of the query side or of the KV side, by number."""
 
     blocks: tuple[Block, ...]
 
@@ -123,12 +125,12 @@ class Side:
 
     @cached_property  # `ringloom compare --ranks 1024`, usp
     def _tiled(self) -> set[tuple[int, int]]:
-        """(tokens, heads) already known to be covered exactly once by the blocks."""
+        """The (tokens, heads) that the blocks were found to cover exactly once."""
         return set()
 
     @cached_property  # passes ask for each message: `ringloom compare --ranks 1024`
     def owners(self) -> Ints:
-        """The owner of each block, a rank."""
+        """The rank that owns each block."""
         return np.array([b.home for b in self.blocks], np.int32)
 
     @property
@@ -162,14 +164,14 @@ class Side:
         return _indices((b.heads for b in self.blocks), self.slices)
 
     def owned(self, ranks: int) -> Ints:
-        """Returns the blocks that each rank owns, in order: int32 [ranks, widest], padded with -1.
+        """Returns the blocks that each rank owns, in order: int32 [ranks, most], padded with -1.
 
-        Column-major, since plans are built and read by columns.
+        The table is column-major, since plans are built and read by columns.
         """
-        return by_group(self.owners, ranks)
+        return group_entries(self.owners, ranks)
 
     def positions(self, rank: int) -> NDArray[np.int64]:
-        """Returns the positions that `rank` owns, in layout order, once for all head slices."""
+        """Returns the positions that `rank` owns, in layout order; head slices count once."""
         return _concatenate(b.positions for b in self.blocks if b.home == rank)
 
     def shards(self, ranks: int) -> list[NDArray[np.int64]]:
@@ -180,28 +182,28 @@ class Side:
         return [*map(_concatenate, pieces)]
 
     def check_tiling(self, tokens: int, heads: int, name: str) -> None:
-        """Raise PlanError unless the blocks cover `tokens` x `heads` exactly once.
+        """Raises PlanError unless the blocks cover `tokens` x `heads` exactly once.
 
-        Checked once per side, since passes make many plans of the same sides.
+        Checks each side once, since passes make many plans with the same sides.
         """
         if (tokens, heads) in self._tiled:
             return
         cuts = sorted({0, heads} | {e for s in self.slices for e in (s.start, s.stop)})
         if cuts[-1] > heads:
             raise PlanError(f"{name} side: a head slice ends at {cuts[-1]} of {heads} heads")
-        seen = set[bytes]()
+        checked = set[bytes]()
         for low, high in pairwise(cuts):
-            over = np.array([s.start <= low and high <= s.stop for s in self.slices], bool)
-            covering = self.chunk[over[self.slice]]
-            if (key := covering.tobytes()) not in seen:
-                chunks = [self.chunks[c] for c in covering]
+            has_heads = np.array([s.start <= low and high <= s.stop for s in self.slices], bool)
+            numbers = self.chunk[has_heads[self.slice]]
+            if (key := numbers.tobytes()) not in checked:
+                chunks = [self.chunks[c] for c in numbers]
                 _check_cover(chunks, tokens, f"{name} side, heads {low}..{high - 1}")
-                seen.add(key)
+                checked.add(key)
         self._tiled.add((tokens, heads))
 
 
 def heads_in_common(q: Sequence[range], kv: Sequence[range], group: int) -> NDArray[np.int64]:
-    """Counts query heads in a q slice whose KV heads are in a kv slice: int64 [q, kv slices]."""
+    """Counts the query heads of each q slice whose KV head is in each kv slice: int64 [q, kv]."""
     low = np.maximum.outer([s.start for s in q], [s.start * group for s in kv])
     high = np.minimum.outer([s.stop for s in q], [s.stop * group for s in kv])
     return np.asarray(np.maximum(high - low, 0))
@@ -212,28 +214,28 @@ def _indices(items: Iterable[object], distinct: tuple[object, ...]) -> Ints:
     return np.array([number[item] for item in items], np.int32)
 
 
-def _check_chain(parts: Sequence[range], tokens: int, where: str) -> None:
-    """Raise PlanError unless ranges of step 1 are contiguous; needs no time per token."""
+def _check_contiguous(parts: Sequence[range], tokens: int, place: str) -> None:
+    """Raises PlanError unless ranges of step 1 cover the tokens; takes no time per token."""
     end = 0
     for p in sorted((p for p in parts if p), key=lambda p: p.start):
         if p.start != end:
-            held = "no block" if p.start > end else "more than one block"
-            raise PlanError(f"{where}: position {min(p.start, end)} belongs to {held}")
+            owners = "no block" if p.start > end else "more than one block"
+            raise PlanError(f"{place}: position {min(p.start, end)} belongs to {owners}")
         end = p.stop
     if end < tokens:
-        raise PlanError(f"{where}: position {end} belongs to no block")
+        raise PlanError(f"{place}: position {end} belongs to no block")
 
 
-def _check_cover(chunks: Sequence[Ranges], tokens: int, where: str) -> None:
+def _check_cover(chunks: Sequence[Ranges], tokens: int, place: str) -> None:
     parts = [p for chunk in chunks for p in chunk]
     last = max((p[-1] + 1 for p in parts), default=0)
     if last > tokens:
-        raise PlanError(f"{where}: position {last - 1} lies beyond the {tokens} tokens")
+        raise PlanError(f"{place}: position {last - 1} lies beyond the {tokens} tokens")
     if all(p.step == 1 for p in parts):
-        _check_chain(parts, tokens, where)
+        _check_contiguous(parts, tokens, place)
         return
-    for low in range(0, tokens, WINDOW):
-        high = min(tokens, low + WINDOW)
+    for low in range(0, tokens, OVERLAP_WINDOW):
+        high = min(tokens, low + OVERLAP_WINDOW)
         count = np.zeros(high - low, np.uint8)
         for p in parts:
             first = p.start + max(0, -(-(low - p.start) // p.step)) * p.step
@@ -241,9 +243,9 @@ def _check_cover(chunks: Sequence[Ranges], tokens: int, where: str) -> None:
                 cut = slice(first - low, min(high, p.stop) - low, p.step)
                 np.minimum(count[cut] + 1, 2, out=count[cut])
         if (count != 1).any():
-            bad = int(np.argmax(count != 1))
-            held = "no block" if count[bad] == 0 else "more than one block"
-            raise PlanError(f"{where}: position {low + bad} belongs to {held}")
+            position = int(np.argmax(count != 1))
+            owners = "no block" if count[position] == 0 else "more than one block"
+            raise PlanError(f"{place}: position {low + position} belongs to {owners}")
 
 
 @dataclass(frozen=True)
@@ -267,7 +269,7 @@ class Partition:
         return self.q if name == "q" else self.kv
 
     def check(self, work: Workload, ranks: int) -> None:
-        """Raise PlanError unless both sides tile the workload and all owners are among `ranks`."""
+        """Raises PlanError unless each side covers the workload once, with owners below `ranks`."""
         for name, side, tokens, heads in (
             ("query", self.q, work.seq, work.heads),
             ("KV", self.kv, work.kv_seq, work.kv_heads),

@@ -1,4 +1,4 @@
-"""plan(schedule, workload, ranks)   builds a named schedule, runs passes, verifies the result."""
+"""plan(schedule, work, ranks)   builds a named schedule, runs passes and verifies the result."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -8,9 +8,9 @@ from typing import Literal, TypedDict, Unpack, overload
 
 from ringloom.planner.errors import PlanError, brief, unknown
 from ringloom.planner.ir import Pass, Plan
-from ringloom.planner.layouts import Layout, own_name
-from ringloom.planner.parse import schedule as parse_schedule
-from ringloom.planner.partitions import LARGEST
+from ringloom.planner.layouts import Layout, canonical_layout
+from ringloom.planner.parse import parse_schedule as parse_schedule
+from ringloom.planner.partitions import LARGEST_TABLE
 from ringloom.planner.passes.adjoint import adjoint
 from ringloom.planner.passes.pieces import join_messages, per_block, per_piece
 from ringloom.planner.passes.relays import keep_local, shortcut_copies, shortcut_sums
@@ -38,7 +38,7 @@ BLOCK_PASSES: tuple[Rewrite, ...] = (
     partial(shortcut_copies, regular=False),
     join_messages,
 )
-NO_PASSES: tuple[Rewrite, ...] = ()  # keeps schedules as built, for full masks
+NO_PASSES: tuple[Rewrite, ...] = ()  # for schedules as built, under full masks
 Trim = Literal["messages", "blocks"]
 PASS_PIPELINES: dict[Trim, tuple[Rewrite, ...]] = {
     "messages": DEFAULT_PASSES,
@@ -61,13 +61,18 @@ def plan(
     ranks: int,
     *,
     pass_: Pass = "forward",
-    **how: Unpack[PlanOptions],
+    **options: Unpack[PlanOptions],
 ) -> Plan: ...
 
 
 @overload
 def plan(
-    schedule: str, work: Workload, ranks: int, *, pass_: Literal["both"], **how: Unpack[PlanOptions]
+    schedule: str,
+    work: Workload,
+    ranks: int,
+    *,
+    pass_: Literal["both"],
+    **options: Unpack[PlanOptions],
 ) -> Plans: ...
 
 
@@ -81,14 +86,14 @@ def plan(
     trim: Trim = "messages",
     layout: Layout | None = None,
 ) -> Plan | Plans:
-    """Plan a workload on `ranks` ranks by a schedule such as "striped" or "usp:ulysses=2:ring=4".
+    """Plans a workload on `ranks` ranks by a schedule such as "striped" or "usp:ulysses=2:ring=4".
 
     Returns a verified plan; with pass_="both", plans that unpack as (forward, backward). `trim`
-    says what unneeded communication to drop: whole "messages", so that loops stay loops, or also
-    "blocks" of messages, which sends less. `layout` replaces the schedule's layout: a name, or a
-    partition with the positions and owners to use, such as `balanced_layout` returns. Raises
-    PlanError for an unknown schedule or parameter, a layout that the schedule does not accept, and
-    any plan that fails verification.
+    selects the unneeded communication to drop: whole "messages", which keeps programs short, or
+    also "blocks" within messages, which sends less. `layout` replaces the schedule's layout: a
+    name, or a partition with the positions and owners to use, such as `balanced_layout` returns.
+    Raises PlanError for an unknown schedule or parameter, a layout that the schedule does not
+    accept, and any plan that fails verification.
     """
     check_request(work, ranks, "plan(schedule, work, ranks)")
     if pass_ == "both":
@@ -98,34 +103,36 @@ def plan(
         )
     if pass_ not in ("forward", "backward"):
         raise PlanError(f"pass_ must be forward, backward or both, not {brief(pass_)}")
-    if ranks * ranks > LARGEST:  # every schedule has a block per rank at least
-        most = math.isqrt(LARGEST)
+    if ranks * ranks > LARGEST_TABLE:  # every schedule has at least one block per rank
+        most = math.isqrt(LARGEST_TABLE)
         raise PlanError(
-            f"{ranks} ranks need tables of more than {LARGEST} entries (ranks x blocks):"
+            f"{ranks} ranks need tables of more than {LARGEST_TABLE} entries (ranks x blocks):"
             f" at most {most} ranks are possible"
         )
     if trim not in PASS_PIPELINES:
         raise PlanError(f"trim must be {' or '.join(PASS_PIPELINES)}, not {brief(trim)}")
-    recipe, parameters = find_schedule(schedule)
-    if layout is not None and "layout" not in recipe.parameters:
-        raise PlanError(f"{recipe.name} has a fixed layout")
-    chosen = {} if layout is None else {"layout": own_name(layout)}
-    built = recipe.build(work, ranks, pass_, **(parameters | chosen))
+    definition, parameters = find_schedule(schedule)
+    if layout is not None and "layout" not in definition.parameters:
+        raise PlanError(f"{definition.name} has a fixed layout")
+    override = {} if layout is None else {"layout": canonical_layout(layout)}
+    built = definition.build(work, ranks, pass_, **(parameters | override))
     if not isinstance(built, Plan):
-        raise PlanError(f"schedule {recipe.name} must return a plan, not {brief(built)}")
+        raise PlanError(f"schedule {definition.name} must return a plan, not {brief(built)}")
     if built.name != (name := recorded_name(schedule)):
         built = replace(built, name=name)
     return run_passes(built, PASS_PIPELINES[trim] if passes is None else passes)
 
 
 def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
-    """Return the schedule and the parameters that a text such as "striped:grain=16" names.
+    """Returns the schedule and the parameters that a text such as "striped:grain=16" names.
 
     Raises PlanError for an unknown schedule or parameter.
     """
-    known = isinstance(text, str)
-    name, parameters = parse_schedule(recorded_name(text)) if known else (str(text), {})
-    parameters |= {key: own_name(value) for key, value in parameters.items() if key == "layout"}
+    is_text = isinstance(text, str)
+    name, parameters = parse_schedule(recorded_name(text)) if is_text else (str(text), {})
+    parameters |= {
+        key: canonical_layout(value) for key, value in parameters.items() if key == "layout"
+    }
     if name == "found":  # a recipe of a search, which `ringloom.planner.search` reads
         raise PlanError(
             "a found plan belongs to one machine: load its file, or rebuild it with"
@@ -138,9 +145,10 @@ def find_schedule(text: str) -> tuple[Schedule, dict[str, int | str]]:
 
 
 def run_passes(built: Plan, passes: Iterable[Rewrite] = DEFAULT_PASSES) -> Plan:
-    """Run passes in turn and verify the result; the given plan may still have dead tiles.
+    """Runs passes in turn and verifies the result; the given plan may still have dead tiles.
 
-    Raises PlanError if the result is wrong; if a pass crashes, for the first pass that broke it.
+    Raises PlanError if the result is wrong. If a pass crashes, the error is about the first pass
+    that returned a wrong plan.
     """
     built = one_plan(built, "run_passes")
     if not isinstance(passes, Iterable) or not all(map(callable, passes := [*passes])):
@@ -151,7 +159,7 @@ def run_passes(built: Plan, passes: Iterable[Rewrite] = DEFAULT_PASSES) -> Plan:
         return verify(reduce(lambda plan, rewrite: rewrite(plan), passes, built))
     except PlanError:
         raise
-    except Exception:  # an earlier pass may have been wrong
+    except Exception:  # perhaps an earlier pass returned a wrong plan
         for rewrite in passes:
             built = verify(rewrite(built))
         raise

@@ -1,4 +1,4 @@
-"""Plans   the forward pass, the backward pass or both passes over one workload."""
+"""Plans   a forward plan, a backward plan, or both plans of one workload."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,22 +9,23 @@ from ringloom.planner.ir import Pass, Plan
 from ringloom.planner.workload import Workload
 
 Passes: TypeAlias = Pass | Literal["both"]
-AnyPlans: TypeAlias = Union[Plan, "Plans", tuple[Plan, Plan]]  # what `Plans.of` takes
+AnyPlans: TypeAlias = Union[Plan, "Plans", tuple[Plan, Plan]]  # the argument of `Plans.of`
 
 
-def one_plan(given: Plan, taker: str) -> Plan:
+def one_plan(plan: Plan, function: str) -> Plan:
     """Returns the given plan; raises PlanError for anything else, such as a pair."""
-    if isinstance(given, Plan):
-        return given
-    raise PlanError(f"{taker} takes one plan, such as pair.forward, not {brief(given)}")
+    if isinstance(plan, Plan):
+        return plan
+    raise PlanError(f"{function} takes one plan, such as pair.forward, not {brief(plan)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """A forward plan, a backward plan, or both; both unpack as `forward, backward = plans`.
+    """A forward plan, a backward plan, or two plans, which unpack as `forward, backward = plans`.
 
-    Raises PlanError if both are missing, if a plan is of the other pass, and if the two differ in
-    workload or ranks. Plans are not verified here: see `ringloom.planner.verify.ensure_verified`.
+    Raises PlanError if both plans are missing, if a plan is of the other pass, and if the plans
+    differ in workload or ranks. Does not verify the plans: see
+    `ringloom.planner.verify.ensure_verified`.
     """
 
     forward: Plan | None = None
@@ -36,8 +37,8 @@ class Plans:
 
     def __post_init__(self) -> None:
         kinds = tuple(getattr(plan, "pass_", type(plan).__name__) for plan in self)
-        given = zip(("forward", "backward"), (self.forward, self.backward), strict=True)
-        if not kinds or kinds != tuple(pass_ for pass_, plan in given if plan is not None):
+        fields = zip(("forward", "backward"), (self.forward, self.backward), strict=True)
+        if not kinds or kinds != tuple(pass_ for pass_, plan in fields if plan is not None):
             raise PlanError(f"a pair must be a forward and a backward plan, not {kinds}")
         first, last = self.first, self[-1]
         if first.workload != last.workload:
@@ -50,21 +51,21 @@ class Plans:
             )
 
     @classmethod
-    def of(cls, given: AnyPlans) -> "Plans":
-        """Returns the argument of a public function (a plan, plans or a tuple) as Plans."""
-        match given:
+    def of(cls, plans: AnyPlans) -> "Plans":
+        """Returns a plan, a tuple of two plans, or Plans as Plans."""
+        match plans:
             case Plans():
-                return given
+                return plans
             case Plan(pass_="forward"):
-                return cls(forward=given)
+                return cls(forward=plans)
             case Plan():
-                return cls(backward=given)
+                return cls(backward=plans)
             case (forward, backward):
                 return cls(forward, backward)
-        raise PlanError(f"expected a plan or a (forward, backward) pair, not {brief(given)}")
+        raise PlanError(f"expected a plan or a (forward, backward) pair, not {brief(plans)}")
 
     def __iter__(self) -> Iterator[Plan]:
-        """Yields the plans, the forward one first."""
+        """Yields the forward plan, then the backward plan, if present."""
         return (plan for plan in (self.forward, self.backward) if plan is not None)
 
     def __len__(self) -> int:
@@ -77,7 +78,7 @@ class Plans:
 
     @property
     def first(self) -> Plan:
-        """The only plan, or the forward one of two."""
+        """The forward plan if present, else the backward plan."""
         return next(iter(self))
 
     @property

@@ -1,3 +1,3 @@
-"""The version of ringloom, which plans, programs and the command line name."""
+"""The version of ringloom, printed in plans, programs and the command line."""
 
 VERSION = "0.1.0"

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ringloom.planner.masks import Mask
-from ringloom.planner.optional import needing
+from ringloom.planner.optional import import_optional
 from ringloom.planner.workload import Workload
 
 
@@ -35,7 +35,7 @@ def transformers_attention(
     attention that the plan cannot express (dropout, padding, softcap, another mask, other heads or
     positions).
     """
-    needing("hf", "ringloom.runtimes.huggingface").register(
+    import_optional("hf", "ringloom.runtimes.huggingface").register(
         program, name, group, any_mask, any_positions
     )
     return name
@@ -55,7 +55,7 @@ def shard_batch(
     ids, labels: [batch, seq]; labels are not shifted and default to ids. positions: by default
     0, 1, 2 ... Targets are shifted before sharding, and the losses of the ranks add up to the mean.
     """
-    adapter = needing("hf", "ringloom.runtimes.huggingface")
+    adapter = import_optional("hf", "ringloom.runtimes.huggingface")
     batch: dict[str, Any] = adapter.shard_batch(program, ids, labels, positions, group, tables)
     return batch
 
@@ -66,7 +66,7 @@ def to_block_mask(work: Workload, *, block_size: int = 128, device: Any = "cpu")
     The tables equal those of `create_block_mask`, but no dense seq x kv_seq matrix is built.
     block_size: tokens per side of a block. Raises RingloomError without torch.
     """
-    adapter = needing("torch", "ringloom.runtimes.torch.block_masks")
+    adapter = import_optional("torch", "ringloom.runtimes.torch.block_masks")
     return adapter.to_block_mask(work, block_size, device)
 
 
@@ -77,6 +77,6 @@ def from_block_mask(block_mask: Any, *, heads: Iterable[int] | None = None) -> M
     all; if masks differ between heads, convert and emit each group of equal heads separately.
     Raises RingloomError if the masks of these heads or of the batch rows differ, and without torch.
     """
-    adapter = needing("torch", "ringloom.runtimes.torch.block_masks")
+    adapter = import_optional("torch", "ringloom.runtimes.torch.block_masks")
     mask: Mask = adapter.from_block_mask(block_mask, heads)
     return mask

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ringloom.codegen import mask_tables
 from ringloom.planner.errors import PlanError, RingloomError, brief
-from ringloom.planner.given import whole
+from ringloom.planner.given import require_integer
 from ringloom.planner.ir import Pass, Plan
 from ringloom.planner.masks.packing import within_documents
 from ringloom.planner.plans import Plans
@@ -183,7 +183,7 @@ def batch_planner(
         raise RingloomError(f"pass_ must be 'forward' or 'both', not {pass_!r}")
     if work.seq != work.kv_seq:
         raise PlanError("packed documents attend to themselves: seq and kv_seq must be equal")
-    seed, cache_size = whole("seed", seed), whole("cache_size", cache_size)
+    seed, cache_size = require_integer("seed", seed), require_integer("cache_size", cache_size)
     planner = BatchPlanner(work, ranks, hardware_named(hardware), pass_, cache_size)
     planner.rank_recipes([as_lengths(x) for x in samples] or draw_samples(work.seq, seed))
     return planner
@@ -193,7 +193,7 @@ def as_lengths(lengths: Iterable[int]) -> Lengths:
     """Returns document lengths as a tuple of integers."""
     if not isinstance(lengths, Iterable):
         raise PlanError(f"a batch must be a list of document lengths, not {brief(lengths)}")
-    return tuple(whole("the length of a document,", x) for x in lengths)
+    return tuple(require_integer("the length of a document,", x) for x in lengths)
 
 
 def draw_samples(tokens: int, seed: int) -> list[Lengths]:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from ringloom.planner.errors import MultiPlanError, RingloomError
-from ringloom.planner.one_line import both_ends
+from ringloom.planner.one_line import shorten_middle
 from ringloom.planner.plans import AnyPlans, Passes, Plans
 from ringloom.planner.workload import Workload, check_request
 from ringloom.recommendation import Recommendation, recommend, why
@@ -181,7 +181,7 @@ def describe_request(
     return ", ".join(
         [
             f"{passes} of {batch}{lengths(work)}",
-            both_ends(str(work.mask)),
+            shorten_middle(str(work.mask)),
             f"{counted(work.heads, 'head')} of {work.head_dim}{values}",
             *kv_heads,
             *["sinks"] * work.sinks,

@@ -65,7 +65,7 @@ def _parse(content: bytes) -> tuple[list[str], list[Record]]:
 def positive_integer(place: str, record: Record, column: str) -> int:
     """Returns a field as a positive integer; `place` names the row in errors."""
     try:
-        return given.whole("", given.integer(record[column]), 1, 2**31 - 1)
+        return given.require_integer("", given.parse_integer(record[column]), 1, 2**31 - 1)
     except RingloomError:
         raise _invalid(place, record, column, "a positive integer") from None
 
@@ -79,7 +79,7 @@ def optional_number(place: str, record: Record, column: str) -> float | None:
 def positive_number(place: str, record: Record, column: str) -> float:
     """Returns a field as a positive number; `place` names the row in errors."""
     try:
-        return given.number("", given.decimal(record[column]), math.ulp(0.0))
+        return given.require_number("", given.parse_decimal(record[column]), math.ulp(0.0))
     except RingloomError:
         raise _invalid(place, record, column, "a positive number") from None
 

@@ -31,7 +31,7 @@ from ringloom.planner.passes.by_rows import by_rows
 from ringloom.planner.passes.edges import shares_keys
 from ringloom.planner.planning import find_schedule, plan
 from ringloom.planner.plans import Passes, Plans
-from ringloom.planner.schedules import comparable, further
+from ringloom.planner.schedules import comparable_schedules, further_schedules
 from ringloom.planner.search import Recipe
 from ringloom.planner.search.recipe import ROWS, TRIM
 from ringloom.planner.verify import ensure_verified
@@ -293,7 +293,9 @@ def schedule_names(
     names: Any = schedules
     if schedules is None:
         names, node = list[str](), machine.ranks_per_node
-        for defaults in (comparable, further) if variants else (comparable,):
+        for defaults in (
+            (comparable_schedules, further_schedules) if variants else (comparable_schedules,)
+        ):
             names += defaults(work, ranks, node)
     if isinstance(names, str) or not isinstance(names, Iterable) or not (listed := list(names)):
         raise PlanError(f"schedules must be a list of names, such as ['ring'], not {names!r}")

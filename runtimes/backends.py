@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from ringloom.planner.errors import RingloomError, unknown
-from ringloom.planner.optional import needing
+from ringloom.planner.optional import import_optional
 from ringloom.planner.planning import backward_of
 from ringloom.planner.plans import AnyPlans, Plans
 from ringloom.planner.verify import ensure_verified
@@ -110,7 +110,7 @@ def record(
             f" reports no events per rank; backends that can record: {', '.join(RECORDERS)}"
         )
     log = list[Recorded]()
-    execute = partial(needing(backend, RECORDERS[backend]).execute, log=log, **more)
+    execute = partial(import_optional(backend, RECORDERS[backend]).execute, log=log, **more)
     return run(plan, *arrays, sinks=sinks, backend=execute), log
 
 
@@ -134,5 +134,5 @@ def executor(backend: str | Execute) -> Execute:
         return backend
     if str(backend) not in BACKENDS:
         raise RingloomError(unknown("backend", backend, BACKENDS))
-    execute: Execute = needing(backend, BACKENDS[backend]).execute
+    execute: Execute = import_optional(backend, BACKENDS[backend]).execute
     return execute

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ringloom.planner.given import whole
+from ringloom.planner.given import require_integer
 from ringloom.planner.plans import AnyPlans
 from ringloom.planner.verify import ensure_verified
 from ringloom.planner.workload import Workload
@@ -64,7 +64,7 @@ def check(plan: AnyPlans, backend: str | Execute = "numpy", seed: int = 0) -> Ch
     the error of dense attention in 16 bit, but never less than in float32) and nothing leaks.
     Raises PlanError for an unknown backend, for seeds below 0 and for plans that cannot be run.
     """
-    plans, seed = ensure_verified(plan), whole("seed", seed)
+    plans, seed = ensure_verified(plan), require_integer("seed", seed)
     work, inputs = plans.workload, draw(plans.workload, seed)
     sinks = draw_sinks(work, seed)
     given: dict[str, Any] = {"sinks": sinks, "backend": backend}

@@ -46,7 +46,7 @@ import numpy as np
 from ringloom.planner.ir import TENSORS, Pass, Plan
 from ringloom.planner.layouts import owners_of_tokens
 from ringloom.planner.masks import Causal
-from ringloom.planner.masks.areas import areas, sizes
+from ringloom.planner.masks.areas import count_pairs, count_positions
 from ringloom.planner.masks.regions import FAR, Ints, Region
 from ringloom.planner.workload import Workload
 from ringloom.simulator.costs.kernels import Kernels
@@ -130,7 +130,7 @@ def compute_bound(
 def _pairs(work: Workload) -> int:
     """Returns the allowed pairs of one query head."""
     queries = range(work.offset, work.kv_seq)
-    return int(areas(work.mask.region(), [(queries,)], [(range(work.kv_seq),)])[0, 0])
+    return int(count_pairs(work.mask.region(), [(queries,)], [(range(work.kv_seq),)])[0, 0])
 
 
 def _seen(work: Workload, region: Region) -> tuple[int, int]:
@@ -274,7 +274,7 @@ def outside(plan: Plan) -> str | None:
         owner[chunk] = home
         if (owner[chunk] != home).any() or len({*np.bincount(chunk, heads)} - {0}) > 1:
             return f"the heads of a {name} have several owners"
-        tokens = sizes(side.chunks)
+        tokens = count_positions(side.chunks)
         most, fair = int(np.bincount(owner, tokens).max()), -(-int(tokens.sum()) // plan.ranks)
         if most > fair:
             return f"a rank owns {most} tokens of the {name} side, more than {fair}"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringloom.planner.analysis.liveness import held_away
-from ringloom.planner.analysis.tables import groups
+from ringloom.planner.analysis.tables import group_tensors
 from ringloom.planner.ir import ACCUMULATORS, INPUTS, Plan
 
 Bytes = NDArray[np.int64]
@@ -34,7 +34,7 @@ def memory(plan: Plan) -> Memory:
     for tensor in INPUTS[plan.pass_] + ACCUMULATORS[plan.pass_]:
         np.add.at(owned, plan.side(tensor).owners, plan.block_bytes(tensor))
     live = np.tile(owned, (len(plan.steps), 1))
-    for tensors in (names for names, leaves in groups(plan).items() if leaves):
+    for tensors in (names for names, leaves in group_tensors(plan).items() if leaves):
         weights = np.sum([plan.block_bytes(tensor) for tensor in tensors], axis=0)
         for number, held in held_away(plan, tensors[0], weights):
             live[number] += held

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ringloom.planner.errors import RingloomError
-from ringloom.planner.optional import needing
+from ringloom.planner.optional import import_optional
 from ringloom.simulator.facts import (
     bars_of,
     by_nodes,
@@ -36,7 +36,7 @@ def new_axes(axes: Axes | None) -> Axes:
     """Returns the axes, or those of a new figure; raises RingloomError without matplotlib."""
     if axes is not None:
         return axes
-    _, made = needing("plots", "matplotlib.pyplot").subplots(layout="constrained")
+    _, made = import_optional("plots", "matplotlib.pyplot").subplots(layout="constrained")
     return made
 
 

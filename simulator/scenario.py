@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from ringloom.planner.disk import is_file, parse_table, read
 from ringloom.planner.errors import RingloomError, brief
-from ringloom.planner.given import decimal, integer, number, whole
-from ringloom.planner.given import name as name_of_topology
+from ringloom.planner.given import parse_decimal, parse_integer, require_integer, require_number
+from ringloom.planner.given import require_name as name_of_topology
 from ringloom.planner.ir import ACCUMULATORS, Plan
-from ringloom.planner.one_line import OneLine, both_ends
+from ringloom.planner.one_line import OneLine, shorten_middle
 from ringloom.simulator.hardware import Hardware
 from ringloom.simulator.hardware.schema import LARGEST, SMALLEST
 from ringloom.simulator.network.placing import (
@@ -84,15 +84,15 @@ class Scenario(OneLine):
     def __post_init__(self) -> None:
         if self.buffers not in (None, "plan"):
             with _reading("buffers", self.buffers):
-                whole("buffers", self.buffers, 1, FARTHEST)
+                require_integer("buffers", self.buffers, 1, FARTHEST)
         for name in ("overlap", "late"):
             if getattr(self, name) not in (True, False):
                 raise _unlike(getattr(self, name), name, FORMS[name][1])
         with _reading("tensor_parallel", self.tensor_parallel):
-            whole("tensor_parallel", self.tensor_parallel, 1, MOST_PLACES)
+            require_integer("tensor_parallel", self.tensor_parallel, 1, MOST_PLACES)
         for name in ("share", "chunk", "launch"):
             with _reading(name, value := getattr(self, name)):
-                number(name, 0 if value is None else value)
+                require_number(name, 0 if value is None else value)
         if isinstance(self.topology, str):
             name_of_topology("a topology", self.topology, LONGEST_PATH)
         if self.late and not self.overlap:
@@ -103,19 +103,19 @@ class Scenario(OneLine):
             raise RingloomError(f"a launch takes 0 seconds or more, not {self.launch:g}")
         with _reading("speeds", self.speeds, "numbers by rank, as {3: 0.5}, or one for each"):
             for rank, factor in self.speed_factors.items():
-                whole("a rank", rank, -FARTHEST, FARTHEST)
-                number("a speed", factor)
+                require_integer("a rank", rank, -FARTHEST, FARTHEST)
+                require_number("a speed", factor)
         links = self.links or {}
         with _reading("links", links, "factors by two places, as {(6, 7): 0.1}"):
             for ends, factor in links.items():
-                number("a factor", factor)
+                require_number("a factor", factor)
                 if not isinstance(ends, tuple) or len(ends) != 2:
                     raise TypeError(ends)
         if repeats := [(a, b) for a, b in links if a != b and (b, a) in links]:
             raise RingloomError(f"link {name_of(repeats[0])} is named twice, once from either end")
         with _reading("placement", self.placement):
             for place in self.placement or ():
-                whole("a place", place, -FARTHEST, FARTHEST)
+                require_integer("a place", place, -FARTHEST, FARTHEST)
         if self.chunk is None or not self.chunk >= 1:
             raise RingloomError(f"a chunk has 1 byte or more, not {self.chunk}")
 
@@ -135,7 +135,7 @@ class Scenario(OneLine):
         }
         values = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return [
-            said.get(name) or both_ends(f"{name} {text_of(value)}")
+            said.get(name) or shorten_middle(f"{name} {text_of(value)}")
             for name, value, usual in values
             if value != usual
         ]
@@ -272,12 +272,12 @@ def _read(name: str, value: Any) -> Any:
             raise ValueError(value)
         return factors
     if name == "speeds" and isinstance(value, dict):
-        return {integer(str(rank)): _factor(factor) for rank, factor in value.items()}
+        return {parse_integer(str(rank)): _factor(factor) for rank, factor in value.items()}
     return tuple(map(_factor, value)) if name == "speeds" else value
 
 
 def _factor(value: Any) -> float:
-    return decimal(value) if isinstance(value, str) else number("a factor", value)
+    return parse_decimal(value) if isinstance(value, str) else require_number("a factor", value)
 
 
 def value_of(name: str, text: str) -> Any:
@@ -288,11 +288,11 @@ def value_of(name: str, text: str) -> Any:
             case "speeds" | "links":
                 values = _read(name, {key: f for key, _, f in (e.partition("=") for e in entries)})
             case "placement":
-                values = [*map(integer, entries)]
+                values = [*map(parse_integer, entries)]
             case "share" | "launch":
-                return decimal(text)
+                return parse_decimal(text)
             case "buffers":
-                return _read(name, text if text == "plan" else integer(text))
+                return _read(name, text if text == "plan" else parse_integer(text))
             case _:
                 return text
     except (TypeError, ValueError):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ringloom.planner.ir import INPUTS, TENSORS, Attend, Plan, Step
 from ringloom.planner.loops.expand import Expansion
 from ringloom.planner.loops.form import Loops
-from ringloom.planner.partitions import merge as tokens
+from ringloom.planner.partitions import sorted_positions as tokens
 from ringloom.runtimes.arrays import draw
 from ringloom.runtimes.reference import dense
 from ringloom.runtimes.reference import online_softmax as partial

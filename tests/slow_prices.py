@@ -7,7 +7,7 @@ import numpy as np
 from ringloom.planner.ir import ACCUMULATORS, TENSORS, Plan
 from ringloom.planner.kernel_calls import Call, Takes, rectangle_calls
 from ringloom.planner.kernel_calls.runs import PLAIN
-from ringloom.planner.partitions import Block, merge, shift
+from ringloom.planner.partitions import Block, shift_ranges, sorted_positions
 from ringloom.planner.workload import DTYPES
 from ringloom.simulator.hardware import Hardware
 
@@ -20,11 +20,13 @@ def program_calls(one: Plan, qs: list[Block], kvs: list[Block], takes: Takes = P
     """The kernel calls of a rectangle, blocks in the order of their first positions."""
     work, pieces = one.workload, one.workload.mask.region().pieces
     q, kv = ([b.positions for b in sorted(s, key=first) if b.size] for s in (qs, kvs))
-    rows, columns = (np.concatenate([*map(merge, side), np.zeros(0, np.int64)]) for side in (q, kv))
+    rows, columns = (
+        np.concatenate([*map(sorted_positions, side), np.zeros(0, np.int64)]) for side in (q, kv)
+    )
     straight = (np.diff(rows) > 0).all() and (np.diff(columns) > 0).all()
     if straight and work.allowed(rows, columns).all():
         return [Call(range(len(rows)), range(len(columns)), False)]
-    aligned = [shift(part, work.offset) for part in q]
+    aligned = [shift_ranges(part, work.offset) for part in q]
     return rectangle_calls(aligned, kv, pieces, takes=takes)
 
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import Plan
-from ringloom.planner.kernel_calls.calls import in_turn
+from ringloom.planner.kernel_calls.calls import to_ranges
 from ringloom.planner.layouts import PIECES, chunks_of, split
 from ringloom.planner.partitions import Ranges as Positions
-from ringloom.planner.partitions import Side, merge
+from ringloom.planner.partitions import Side, sorted_positions
 
 Ints = NDArray[np.int64]
 
@@ -61,7 +61,7 @@ class Named:
             group, member = divmod(rank, self.members)
             if self.across:
                 member, group = divmod(rank, self.groups)
-            yield np.concatenate([merge(piece[member]) for piece in parts[group]])
+            yield np.concatenate([sorted_positions(piece[member]) for piece in parts[group]])
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def form_of(side: Side, tokens: int, ranks: int, name: str) -> Form:
         end = sum(len(part) for own in held for piece in own[:count] for part in piece)
         if joined := _match_joined(shards, end, tokens, ranks):
             return joined
-    return Ranges(tokens, tuple(map(in_turn, held)))
+    return Ranges(tokens, tuple(map(to_ranges, held)))
 
 
 def _match_joined(shards: Sequence[Ints], end: int, tokens: int, ranks: int) -> Joined | None:

@@ -18,9 +18,9 @@ from ringloom.codegen.ir import Register, Slice
 from ringloom.codegen.lowering.order import swapped_heads
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import ACCUMULATORS, TENSORS
-from ringloom.planner.loops.expand import Expansion, pairs
+from ringloom.planner.loops.expand import Expansion, find_pairs
 from ringloom.planner.loops.form import OWN, Attend, Expr, Ints, Part, Return, Root, Send, When
-from ringloom.planner.loops.values import same
+from ringloom.planner.loops.values import has_same_blocks
 
 Delivery = Send | Return  # a message of sums
 
@@ -184,7 +184,7 @@ def _sums(
 def _is_owned(rows: Expansion, part: Part, side: str, t: int, ranks: np.ndarray) -> bool:
     """Returns True if ranks own all blocks of their value."""
     own, value = rows.values[side].named[OWN, None].table, rows.value(part, side, t).table
-    return same(*(table.reshape(len(table), -1)[ranks] for table in (own, value)))
+    return has_same_blocks(*(table.reshape(len(table), -1)[ranks] for table in (own, value)))
 
 
 def _is_sent_next(rows: Expansion, sums: Register, t: int, deliveries: Sequence[Delivery]) -> bool:
@@ -193,7 +193,7 @@ def _is_sent_next(rows: Expansion, sums: Register, t: int, deliveries: Sequence[
     if any(isinstance(s, Return) for s in outgoing):
         return True
     senders = [
-        pairs(rows.loops, s, t + 1)[0]
+        find_pairs(rows.loops, s, t + 1)[0]
         for s in outgoing
         if isinstance(s, Send) and s.when.on(t + 1) and s.parts[0].pieces is None
     ]
@@ -236,7 +236,7 @@ class _Presence:
                 self._add(register, part, t, self.rows.rectangles[call.attend][t].rank)
         for s in messages:
             into = s.into if isinstance(s, Send) else None
-            ranks = pairs(self.rows.loops, s, t)[1] if isinstance(s, Send) else slice(None)
+            ranks = find_pairs(self.rows.loops, s, t)[1] if isinstance(s, Send) else slice(None)
             self._add(destination(self.rows, s).register, into, t, ranks)
 
     def _has(self, register: Register) -> bool:
@@ -246,7 +246,7 @@ class _Presence:
         """Returns the ranks that send sums: all ranks, unless the message is a hop."""
         if isinstance(s, Return) or isinstance(s.hop, Root):
             return slice(None)
-        return pairs(self.rows.loops, s, t)[0]
+        return find_pairs(self.rows.loops, s, t)[0]
 
     def _add(self, register: Register, part: Part | None, t: int, ranks: Ints | slice) -> None:
         """Records that ranks have sums for a value."""

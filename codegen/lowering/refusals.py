@@ -8,7 +8,7 @@ import numpy as np
 from ringloom.planner.columns import has_duplicates
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import QUERY_SIDE
-from ringloom.planner.loops.expand import Expansion, pairs
+from ringloom.planner.loops.expand import Expansion, find_pairs
 from ringloom.planner.loops.form import HELD, OWN, Attend, Exchange, Ints, Part, Send, Start
 from ringloom.planner.partitions import Side
 
@@ -26,7 +26,7 @@ def _refuse_several_messages(rows: Expansion) -> None:
     receivers = defaultdict[tuple[str, str, int], list[Ints]](list)
     for s in (s for s in rows.loops.statements if isinstance(s, Send) and not s.sums):
         for t in s.when.steps:
-            receivers[s.side, s.name, t].append(pairs(rows.loops, s, t)[1])
+            receivers[s.side, s.name, t].append(find_pairs(rows.loops, s, t)[1])
     if any(len(to) > 1 and has_duplicates(np.concatenate(to)) for to in receivers.values()):
         raise PlanError("several messages bring parts of one value to a rank in one step")
 
@@ -60,7 +60,7 @@ def _reads(rows: Expansion, t: int) -> Iterator[tuple[str, Part, Ints | slice]]:
                 yield from (("q", part, rank) for part in s.q)
                 yield from (("kv", part, rank) for part in s.kv)
             case Send() if not s.sums:
-                yield from ((s.side, part, pairs(rows.loops, s, t)[0]) for part in s.parts)
+                yield from ((s.side, part, find_pairs(rows.loops, s, t)[0]) for part in s.parts)
             case Start():
                 present = (rows.value(s.part, s.side, t).table >= 0).any(axis=(1, 2))
                 yield s.side, s.part, np.flatnonzero(present)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from ringloom.codegen.steps import Lists, Parts, Rectangle
 from ringloom.planner.ir import Plan
 from ringloom.planner.kernel_calls import rectangle_calls
-from ringloom.planner.partitions import shift
+from ringloom.planner.partitions import shift_ranges
 
 
 def cutter(plan: Plan) -> Parts:
@@ -23,7 +23,7 @@ def cutter(plan: Plan) -> Parts:
     """
     work, (q, kv) = plan.workload, (plan.partition.q, plan.partition.kv)
     mask = work.mask.region().pieces
-    rows = [shift(positions, work.offset) for positions in q.chunks]
+    rows = [shift_ranges(positions, work.offset) for positions in q.chunks]
 
     def bands(queries: Sequence[int], keys: Sequence[int]) -> Lists:
         own, other = [rows[n] for n in queries], [kv.chunks[n] for n in keys]

@@ -1,1 +1,1 @@
-"""Analyses of plans: where blocks are and when, for the verifier, passes, costs and programs."""
+"""Analyses of plans for the verifier, passes, costs and programs: lifetimes, messages, tiles."""

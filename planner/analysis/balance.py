@@ -1,4 +1,4 @@
-"""Work per round and rank in exact (query, key) pairs, and its imbalance."""
+"""Work per round and rank in exact (query, key) pairs, and the imbalance of the work."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,11 @@ def loads(plan: Plan) -> NDArray[np.int64]:
 
 
 def imbalance(plan: Plan) -> float:
-    """Returns the time of a lockstep run relative to a perfectly balanced one, counting pairs only.
+    """Returns the time of a lockstep run relative to perfect balance, counting only pairs.
 
-    Sums the busiest rank of each round and divides by the average: 1 is perfect; a causal
-    contiguous ring approaches 2 (Striped Attention, section 2).
+    Sums the pairs of the busiest rank of each round and divides by the average: 1 is perfect; a
+    causal contiguous ring approaches 2 (Striped Attention, section 2).
     """
-    load = loads(plan)
-    total = load.sum()
-    return float(load.max(axis=1).sum() * plan.ranks / total) if total else 1.0
+    counts = loads(plan)
+    total = counts.sum()
+    return float(counts.max(axis=1).sum() * plan.ranks / total) if total else 1.0

@@ -1,11 +1,11 @@
 """All-to-alls of heads: messages with some heads of tokens, from or to the owner of the tokens.
 
-inputs   the owner sends some heads of its tokens to each of several ranks, not the same to all
-sums     each of several ranks sends the owner some heads of its tokens, likewise
+inputs   the owner sends different heads of its tokens to several ranks
+sums     several ranks send the owner different heads of its tokens
 
-A program packs the parts that it sends in the order of the ranks, and joins those that it receives,
-along tokens at one end and along heads at the other. Both ends copy everything, including the part
-that stays. A program waits for one exchange before it packs the next.
+A program packs the parts that it sends, and joins the parts that it receives, in the order of the
+ranks: along tokens at one end and along heads at the other. Each end copies all parts, including
+the part that stays. A program waits for one exchange before it packs the next.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ringloom.planner.columns import flat
+from ringloom.planner.columns import flatten_blocks
 from ringloom.planner.ir import Index, Move, Plan, Step
 from ringloom.planner.partitions import Ints
 
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 class Exchanges:
-    """The all-to-alls of one step: what each rank copies once its last message has arrived."""
+    """The all-to-alls of one step, and the bytes that ranks copy when the last message arrives."""
 
     def __init__(self, plan: Plan, step: Step) -> None:
         self._shares = dict[tuple[str, ...], Floats]()  # per owner, by tensors of a message
@@ -31,45 +31,45 @@ class Exchanges:
                 shares = self._shares[move.tensors] = _shares(plan, move)
                 np.add.at(self._left, move.dst, shares[_owners(move)] > 0)
 
-    def apart(self, move: Move) -> Iterator[tuple[Move, bool]]:
-        """Yield the messages that belong to an all-to-all, with True, then the others."""
+    def split(self, move: Move) -> Iterator[tuple[Move, bool]]:
+        """Yields the messages of all-to-alls, with True, then the other messages."""
         if not self._shares:
             yield move, False
             return
-        part = self._shares[move.tensors][_owners(move)] > 0
+        is_exchange = self._shares[move.tensors][_owners(move)] > 0
         yield from (
-            (move.only(rows), is_one)
-            for rows, is_one in ((part, True), (~part, False))
+            (move.only(rows), exchanged)
+            for rows, exchanged in ((is_exchange, True), (~is_exchange, False))
             if rows.any()
         )
 
     def copied(self, move: Move, size: Index) -> Floats:
-        """Returns the bytes that each message makes its receiver copy: [rows].
+        """Returns the bytes that each receiver copies when a message arrives: [rows].
 
-        0 but for the last message of a receiver, which makes it copy all it received and kept.
-        `move`: messages of all-to-alls in plan order; `size`: their bytes.
+        A receiver copies all parts when its last message arrives. `move`: messages of all-to-alls
+        in plan order; `size`: their bytes.
         """
         self._bytes[move.dst] += self._shares[move.tensors][_owners(move)] * size
         self._left[move.dst] -= 1
-        last: Floats = self._bytes[move.dst] * (self._left[move.dst] == 0)
-        return last
+        copied_bytes: Floats = self._bytes[move.dst] * (self._left[move.dst] == 0)
+        return copied_bytes
 
 
 def _owners(move: Move) -> Ints:
-    """Returns the end of each message that would own the tokens in an all-to-all."""
+    """Returns the rank at the end of each message that owns the tokens in an all-to-all."""
     return move.dst if move.accumulates else move.src
 
 
 def _shares(plan: Plan, move: Move) -> Floats:
-    """Returns, per owner, bytes copied per byte sent: (k + 1) / k; 0 without an all-to-all."""
-    side, shares, ends = plan.partition.side(move.side), np.zeros(plan.ranks), _owners(move)
+    """Returns, per owner, the bytes copied per byte sent: (k + 1) / k; 0: no all-to-all."""
+    side, shares, owners = plan.partition.side(move.side), np.zeros(plan.ranks), _owners(move)
     if len(side.slices) < 2:
         return shares
-    rank, block = flat(ends, move.blocks)
-    _, at, times = np.unique(rank * len(side) + block, return_inverse=True, return_counts=True)
-    others = np.bincount(ends, minlength=plan.ranks)
-    by_all = (times[at] == others[rank]) & (others[rank] > 1)
-    other = rank[(side.owners[block] != rank) | by_all]
-    is_one = (others > 0) & (np.bincount(other, minlength=plan.ranks) == 0)
-    shares[is_one] = 1 + 1 / others[is_one]
+    rank, block = flatten_blocks(owners, move.blocks)
+    _, index, repeats = np.unique(rank * len(side) + block, return_inverse=True, return_counts=True)
+    message_count = np.bincount(owners, minlength=plan.ranks)
+    is_sent_to_all = (repeats[index] == message_count[rank]) & (message_count[rank] > 1)
+    not_exchanging = rank[(side.owners[block] != rank) | is_sent_to_all]
+    is_exchange = (message_count > 0) & (np.bincount(not_exchanging, minlength=plan.ranks) == 0)
+    shares[is_exchange] = 1 + 1 / message_count[is_exchange]
     return shares

@@ -1,8 +1,8 @@
-"""Bytes of messages, and which messages bring finished results to their owners.
+"""Bytes of messages, and the messages that bring finished results to their owners.
 
-A result (OUT, DQ, DKV) is finished once it contains everything that any rank adds to it. It is then
-rounded to the input dtype before it is sent to its owner; the log-sum-exp of OUT stays in the
-accumulator dtype. Unfinished results, and results sent to other ranks, are sent as accumulated.
+A result (OUT, DQ, DKV) is finished once it contains the contributions of all ranks. Programs round
+finished results to the input dtype before they send them to their owners; the log-sum-exp of OUT
+stays in the accumulator dtype. All other messages of results have the accumulator dtype.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from ringloom.planner.ir import ACCUMULATORS, CARRIED, Index, Move, Plan
 from ringloom.planner.partitions import Ints
 from ringloom.planner.workload import DTYPES
 
-NEVER, ALWAYS = -1, -2  # in place of a step: no message brings it finished; nothing is added
+NEVER, ALWAYS = -1, -2  # instead of a step: never finished in a message; without contributions
 
 
 def message_bytes(plan: Plan, number: int, move: Move) -> Index:
@@ -29,7 +29,7 @@ def message_bytes(plan: Plan, number: int, move: Move) -> Index:
 
 @cached_on_plan
 def block_bytes(plan: Plan) -> dict[str, Index]:
-    """Returns bytes of each block of each tensor, accumulated and finished: [2, blocks + 1].
+    """Returns the bytes of each block of each tensor, accumulated and finished: [2, blocks + 1].
 
     The last entry, 0, is for block -1.
     """
@@ -40,17 +40,17 @@ def block_bytes(plan: Plan) -> dict[str, Index]:
 
 
 def reaches_owner(plan: Plan, number: int, move: Move) -> Bits:
-    """Marks the messages of a move of step `number` with only finished results, to owners."""
+    """Marks the messages in step `number` that bring only finished results, to their owners."""
     if not move.accumulates:
         return np.zeros(len(move), np.bool_)
-    step, src = (table.take(move.blocks.T) for table in last_ways(plan)[move.tensors[0]])
+    step, src = (table.take(move.blocks.T) for table in last_messages(plan)[move.tensors[0]])
     finished = (step == number) & (src == move.src)
     nothing_else = (finished | (step == ALWAYS)).all(axis=0)
     return np.asarray(nothing_else & finished.any(axis=0))
 
 
 def travelling_sums(plan: Plan) -> dict[str, dict[int, int]]:
-    """Count the messages of each travelling sum by bits per number, most bits first.
+    """Counts the messages of each travelling sum by bits per number, most bits first.
 
     ring, bfloat16, backward      {"DKV": {32: 56, 16: 8}}      the last hop carries finished sums
     """
@@ -70,11 +70,11 @@ def travelling_sums(plan: Plan) -> dict[str, dict[int, int]]:
 
 
 @cached_on_plan
-def last_ways(plan: Plan) -> dict[str, tuple[Ints, Ints]]:
-    """Returns, per accumulator, the step in which and the rank from which owners get each block.
+def last_messages(plan: Plan) -> dict[str, tuple[Ints, Ints]]:
+    """Returns, per accumulator, the step and the source of the last message of each block.
 
-    This is the last message that carries the finished block, since all routes end at the owner.
-    int32 [blocks + 1] each; the last entry is for block -1.
+    This message brings the finished block to the owner, since all routes end at the owner. int32
+    [blocks + 1] each; the last entry is for block -1.
     """
     return {tensor: _ways_to_owners(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
 
@@ -94,7 +94,7 @@ def _ways_to_owners(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
 
 
 def _added(plan: Plan, tensor: str) -> Index:
-    """Counts the rectangles that add to each block, on any rank: [blocks + 1]; 0 for block -1."""
+    """Counts the rectangles of all ranks that add to each block: [blocks + 1]; 0 for block -1."""
     total = np.zeros(len(plan.side(tensor)) + 1, np.intp)
     for _, attend in plan.attends():
         np.add.at(total, attended_blocks(attend, tensor).T.reshape(-1), 1)

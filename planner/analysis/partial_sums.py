@@ -11,14 +11,14 @@ from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import ACCUMULATORS, Index, Move, Plan
 
 Counts = NDArray[np.integer]
-# Moves with the places of their blocks at the source, and what is held there: [n, w]
+# Moves, the entries of their blocks at the source, and the contributions there: [n, w]
 Transfers = list[tuple[Move, Index, Counts]]
 
 
 def check_partial_sums(plan: Plan) -> None:
-    """Raises PlanError for empty and repeated transfers, and for sums that end away from owners.
+    """Raises PlanError for empty and repeated transfers, and for sums that do not end at owners.
 
-    An absent accumulator counts as zero if its message has at least one that is present.
+    An absent accumulator counts as zero if another accumulator of its message is present.
     """
     for tensor in ACCUMULATORS[plan.pass_]:
         held = Table(plan, tensor, np.uint8)
@@ -40,7 +40,7 @@ def travelling_accumulators(plan: Plan) -> list[str]:
 
 
 def away_from_owners(held: Table) -> Index:
-    """Returns the entries of `held` with a contribution on a rank that does not own the block."""
+    """Returns the entries of `held` with a contribution on a rank other than the owner."""
     others = held.flat > 0
     others[held.cells.owned] = False
     return np.flatnonzero(others)
@@ -49,13 +49,13 @@ def away_from_owners(held: Table) -> Index:
 def transfers(
     plan: Plan, tensor: str, held: Table, join: np.ufunc = np.maximum
 ) -> Iterator[tuple[int, Transfers]]:
-    """Yields the partial-sum transfers of each step that has any, and keeps `held` up to date.
+    """Yields the partial-sum transfers of each step that has any, and updates `held`.
 
-    held: 1 where an accumulator has contributions, or their number if `join` is np.add.
+    held: 1 for accumulators with contributions, or the number of contributions if `join` is np.add.
     """
 
     def add(entries: Index, parts: Counts) -> None:
-        """Adds parts at entries [n, w], which may repeat; flattened, six times as fast."""
+        """Adds parts at entries [n, w], which may repeat; flat arrays are six times as fast."""
         join.at(held.flat, entries.T.reshape(-1), parts.T.reshape(-1))
 
     for number, step in enumerate(plan.steps):
@@ -75,7 +75,7 @@ def transfers(
 
 
 def _refuse_transfers(number: int, tensor: str, sent: Transfers, held: Table) -> None:
-    """Raises PlanError for a message without any accumulator, and for one sent twice in a step."""
+    """Raises PlanError for a message without accumulators, and for two of one accumulator."""
     for move, _, parts in sent:
         empty = ~parts.any(axis=1)
         if empty.any():

@@ -1,8 +1,8 @@
-"""The tiles of a mask under a partition: how many (query, key) pairs each has, and which are live.
+"""The tiles of a mask under a partition: the (query, key) pairs of tiles, and the live tiles.
 
 A tile is the mask restricted to one q block and one kv block. Areas are counted between distinct
-sets of positions (chunks), and head slices are compared separately, so a head-parallel partition
-with many blocks costs no more than its token layout.
+sets of positions (chunks), and head slices are compared separately, so a partition with many blocks
+of few heads costs no more than its token layout.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringloom.planner.ir import Attend, Index, Plan
-from ringloom.planner.masks.areas import areas, sizes
-from ringloom.planner.partitions import Ints, Partition, heads_in_common, shift
+from ringloom.planner.masks.areas import count_pairs, count_positions
+from ringloom.planner.partitions import Ints, Partition, heads_in_common, shift_ranges
 from ringloom.planner.workload import Workload
 
 LIVE, FULL = np.uint8(1), np.uint8(2)
@@ -28,34 +28,31 @@ class Tiles:
     work: Workload
     partition: Partition
 
-    @cached_property  # several analyses ask for it, and for the kinds
+    @cached_property  # used by several analyses, as are the kinds
     def areas(self) -> NDArray[np.int64]:
         """Allowed pairs of each pair of chunks."""
         return self._areas(slice(None))
 
     def _areas(self, rows: slice) -> NDArray[np.int64]:
-        queries = [shift(chunk, self.work.offset) for chunk in self.partition.q.chunks[rows]]
-        return areas(self.work.mask.region(), queries, self.partition.kv.chunks)
+        queries = [shift_ranges(chunk, self.work.offset) for chunk in self.partition.q.chunks[rows]]
+        return count_pairs(self.work.mask.region(), queries, self.partition.kv.chunks)
 
-    @cached_property  # every step looks its tiles up: benchmarks/bench_scale.py
+    @cached_property  # used in every step: benchmarks/bench_scale.py
     def chunk_kinds(self) -> NDArray[np.uint8]:
-        """LIVE and FULL bits of each pair of chunks, with a row and a column for block -1.
-
-        One byte each, computed from the areas of some rows at a time.
-        """
-        q, kv = (sizes(side.chunks) for side in (self.partition.q, self.partition.kv))
+        """LIVE and FULL bits of each pair of chunks, with a row and a column for block -1."""
+        q, kv = (count_positions(side.chunks) for side in (self.partition.q, self.partition.kv))
         kinds = np.full((len(q) + 1, len(kv) + 1), FULL, np.uint8)
         height = max(1, CELLS // len(kv))
         for at in range(0, len(q), height):
             rows = slice(at, at + height)
-            counted = self._areas(rows)
-            full = counted == np.multiply.outer(q[rows], kv)
-            kinds[:-1][rows, :-1] = np.where(full, FULL, 0) | (counted > 0)
+            areas = self._areas(rows)
+            is_full = areas == np.multiply.outer(q[rows], kv)
+            kinds[:-1][rows, :-1] = np.where(is_full, FULL, 0) | (areas > 0)
         return kinds
 
     @property
     def shared_heads(self) -> NDArray[np.int64]:
-        """Number of query heads that a q slice and a kv slice share under the GQA grouping."""
+        """Number of query heads of each q slice whose KV head is in each kv slice."""
         return heads_in_common(self.partition.q.slices, self.partition.kv.slices, self.work.group)
 
     @property
@@ -73,7 +70,7 @@ class Tiles:
         return live
 
     def kinds(self, attend: Attend) -> Iterator[tuple[slice, NDArray[np.uint8]]]:
-        """Yield LIVE and FULL bits of tiles [a, b, rows], some rows at a time; FULL for -1."""
+        """Yields LIVE and FULL bits of tiles [a, b, rows], a few rows at a time; FULL for -1."""
         height = max(1, CELLS // (attend.q.shape[1] * attend.kv.shape[1]))
         for at in range(0, len(attend), height):
             rows, (of_q, of_kv) = slice(at, at + height), self._entries
@@ -81,14 +78,14 @@ class Tiles:
             yield rows, self.chunk_kinds.take(q[:, None] + kv[None])
 
     def full(self, attend: Attend) -> NDArray[np.bool_]:
-        """Returns True for rectangles in which the mask hides no pair: bool [rows]."""
-        full = np.empty(len(attend), np.bool_)
+        """Returns True for rectangles whose pairs are all allowed: bool [rows]."""
+        is_full = np.empty(len(attend), np.bool_)
         for rows, kinds in self.kinds(attend):
-            full[rows] = np.logical_and.reduce(kinds & FULL, axis=(0, 1))
-        return full
+            is_full[rows] = np.logical_and.reduce(kinds & FULL, axis=(0, 1))
+        return is_full
 
     def heads(self, attend: Attend) -> NDArray[np.int64]:
-        """Counts the query heads of each rectangle, which has one q and one kv head slice."""
+        """Counts the query heads of each rectangle, which must have one head slice per side."""
         if self.one_slice:
             return np.broadcast_to(self.shared_heads[0], len(attend))
         q, kv = (
@@ -103,13 +100,13 @@ class Tiles:
 
     @cached_property  # as `chunk_kinds`
     def _entries(self) -> tuple[Index, Index]:
-        """Per side, the part of each block, and of -1, in a tile's index into `chunk_kinds`."""
+        """The terms of each q block and kv block in the index of a tile in flat `chunk_kinds`."""
         (height, width), (q, kv) = self.chunk_kinds.shape, (self.partition.q, self.partition.kv)
         entries = np.append(q.chunk, height - 1) * np.intp(width)
         return entries, np.append(kv.chunk, width - 1).astype(np.intp)
 
     def pairs(self, q: Ints, kv: Ints) -> NDArray[np.int64]:
-        """Counts allowed (query, key) pairs of tiles x shared query heads, batch 1; 0 for -1."""
+        """Counts the allowed (query, key, query head) triples of tiles, batch 1; 0 for -1."""
         sides = self.partition
         area = self.areas[sides.q.chunk[q], sides.kv.chunk[kv]]
         heads = self.shared_heads[sides.q.slice[q], sides.kv.slice[kv]]
@@ -117,7 +114,7 @@ class Tiles:
         return pairs
 
     def total_pairs(self) -> int:
-        """Counts allowed (query, key, query head) triples of the whole workload, for batch 1."""
+        """Counts the allowed (query, key, query head) triples of the workload, for batch 1."""
         return int(self.areas.sum()) * self.work.heads
 
 
@@ -127,17 +124,17 @@ def dead_edges(table: Tiles, attend: Attend) -> tuple[NDArray[np.bool_], NDArray
     Each side of a rectangle must have one head slice.
     """
     dead_q, dead_kv = attend.q >= 0, attend.kv >= 0
-    met = table.heads(attend) > 0
+    has_heads = table.heads(attend) > 0
     for rows, kinds in table.kinds(attend):
         live = (kinds & LIVE).view(np.bool_)
         for dead, axis in ((dead_q, 1), (dead_kv, 0)):
-            edge: NDArray[np.bool_] = np.logical_or.reduce(live, axis=axis)
-            dead[rows] &= ~(edge & met[rows]).T
+            is_live: NDArray[np.bool_] = np.logical_or.reduce(live, axis=axis)
+            dead[rows] &= ~(is_live & has_heads[rows]).T
     return dead_q, dead_kv
 
 
 def without_dead_blocks(table: Tiles, attend: Attend) -> Attend:
-    """Returns the rectangles without blocks that have no live tile."""
+    """Drops blocks without a live tile from rectangles."""
     dead_q, dead_kv = dead_edges(table, attend)
     if not (dead_q.any() or dead_kv.any()):
         return attend
@@ -145,12 +142,12 @@ def without_dead_blocks(table: Tiles, attend: Attend) -> Attend:
     return Attend(attend.rank, q, kv)
 
 
-@lru_cache(maxsize=8)  # every analysis asks: benchmarks/bench_scale.py
+@lru_cache(maxsize=8)  # used by every analysis: benchmarks/bench_scale.py
 def tiles_of(work: Workload, partition: Partition) -> Tiles:
     """Returns the tiles of a partition."""
     return Tiles(work, partition)
 
 
 def tiles(plan: Plan) -> Tiles:
-    """Returns the tiles that a plan has to cover."""
+    """Returns the tiles of a plan's mask and partition."""
     return tiles_of(plan.workload, plan.partition)

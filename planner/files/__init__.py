@@ -21,7 +21,7 @@ from ringloom.planner.disk import largest as largest_file
 from ringloom.planner.errors import PlanError, brief
 from ringloom.planner.files.runs import LONG, expand_runs, runs_of
 from ringloom.planner.files.sizes import check_sizes
-from ringloom.planner.given import LONGEST_NAME, name
+from ringloom.planner.given import LONGEST_NAME, require_name
 from ringloom.planner.ir import Attend, InitialCopy, Move, Node, Plan, Step
 from ringloom.planner.partitions import Block, Ints, Partition, Side
 from ringloom.planner.plans import AnyPlans, Plans
@@ -148,7 +148,7 @@ def _plan_in(value: Json, largest: int) -> Plan:
     ranks = _checked(int, plan["ranks"], "ranks")
     check_sizes(plan, largest)
     return Plan(
-        name=name("the name", _checked(str, plan["name"], "name")),
+        name=require_name("the name", _checked(str, plan["name"], "name")),
         workload=_workload_in(plan["workload"]),
         ranks=ranks,
         partition=Partition(*(Side(tuple(map(_block_in, sides[side]))) for side in SIDES)),

@@ -8,7 +8,7 @@ tables    ranks x blocks, ranks x ranks, query blocks x KV blocks, tiles of all 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ringloom.planner.disk import TOLD
+from ringloom.planner.disk import LIMIT_VARIABLE
 from ringloom.planner.errors import PlanError, brief
 from ringloom.planner.files.runs import length
 
@@ -33,7 +33,7 @@ def check_sizes(plan: Mapping[str, Json], largest: int) -> None:
 
 def _check(what: str, entries: int, most: int) -> None:
     if entries > most:
-        advice = f"raise `largest` or {TOLD} if you trust the file"
+        advice = f"raise `largest` or {LIMIT_VARIABLE} if you trust the file"
         raise PlanError(f"{what}: more than the limit of {most} for plan files; {advice}")
 
 

@@ -1,4 +1,4 @@
-"""The kernel calls of a rectangle: the one place where rectangles are cut for kernels."""
+"""Kernel calls: the only place where ringloom cuts rectangles for kernels."""
 
 from ringloom.planner.kernel_calls.calls import rectangle_calls
 from ringloom.planner.kernel_calls.runs import Band, Call, Takes, band_calls

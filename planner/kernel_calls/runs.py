@@ -1,17 +1,17 @@
 r"""Rectangles of few ranges under boxes cut by bands, in closed form.
 
-A run is an arithmetic progression of positions. For a run of queries and a run of keys of equal
-step, a box leaves a band: row r sees the existing columns among r + lo..r + hi.
+A run is an arithmetic progression of positions. For a run of queries and a run of keys with equal
+steps, a box leaves a band: row r sees the columns among r + lo..r + hi, if they exist.
 
         columns                    band  ::= False      every row sees every column
-      +-----------+                        | True       the last row sees all columns, each earlier
- rows |\ hi       |                        |            row one fewer; there are as many rows
+      +-----------+                        | True       a square: the last row sees all columns,
+ rows |\ hi       |                        |            each earlier row one column fewer
       | \\\       |                        | (lo, hi)   row r sees the columns r + lo..r + hi,
-      |  lo \     |                                     and every row sees at least one
+      |  lo \     |                                     and every row sees at least one column
       +-----------+        a triangle is a full call, a causal call and another full call
 
-Kernels that align causal masks with the last row take more columns than rows, so the first two
-calls of a triangle are one.
+Kernels that align causal masks with the last row accept more columns than rows, and compute the
+first two calls of a triangle in a single call.
 
 Emitted loop programs cut rectangles in the same way at run time.
 """
@@ -26,7 +26,7 @@ import numpy as np
 
 from ringloom.planner.masks.regions import FAR, Ints
 
-STRIP = 1024  # least rows of a window call, as a kernel may need it as a bias
+STRIP = 1024  # fewest rows of a window call, as a kernel may need the window as a bias
 Band = bool | tuple[int, int]
 Kind = Literal["full", "causal", "window", "masked"]
 Box = Sequence[int]  # i0, i1, j0, j1, lo, hi: i0 <= i < i1, j0 <= j < j1, lo <= j - i <= hi
@@ -35,15 +35,15 @@ Box = Sequence[int]  # i0, i1, j0, j1, lo, hi: i0 <= i < i1, j0 <= j < j1, lo <=
 class Takes(NamedTuple):
     """Calls that kernels accept besides full calls and square causal calls."""
 
-    windows: bool = False  # windows as an argument: one call for two runs
-    bottom_right: bool = False  # causal calls with more columns, whose last row sees all of them
+    windows: bool = False  # windows as an argument: a single call for two runs
+    bottom_right: bool = False  # causal calls with more columns than rows; the last row sees all
 
 
 PLAIN = Takes()
 
 
 class Run(NamedTuple):
-    """Rows or columns of a rectangle and their positions: ranges of equal length."""
+    """Rows or columns `at` of a rectangle, and their positions: ranges of equal length."""
 
     at: range
     positions: range
@@ -58,7 +58,7 @@ class Run(NamedTuple):
         first, last = (min(max(-((x.start - end) // x.step), 0), len(x)) for end in (low, high))
         return self.part(first, last)
 
-    def every(self, step: int) -> list["Run"]:
+    def interleave(self, step: int) -> list["Run"]:
         """Returns the run as interleaved runs of a larger step."""
         n = step // self.positions.step
         starts = range(min(n, len(self.positions)))
@@ -66,7 +66,7 @@ class Run(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One kernel call: rows and columns of its rectangle; band None: masked by positions."""
+    """A kernel call on some rows and columns of a rectangle; band None: masked by positions."""
 
     rows: range
     columns: range
@@ -74,70 +74,81 @@ class Call(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """The mask of the call."""
+        """The kind of mask: full, causal, window or masked."""
         if self.band is None:
             return "masked"
         return ("full", "causal")[self.band] if isinstance(self.band, bool) else "window"
 
 
 def runs(parts: Sequence[range]) -> list[Run]:
-    """Returns ranges as consecutive runs of rows or columns."""
+    """Converts ranges of positions to consecutive runs of rows or columns."""
     ends = accumulate(map(len, parts), initial=0)
     return [Run(range(a, b), x) for (a, b), x in zip(pairwise(ends), parts, strict=True)]
 
 
 def ascend(parts: Iterable[range]) -> bool:
-    """Returns True if ranges do not interleave and are in the order of their positions."""
+    """Returns True if ranges are in ascending order and do not interleave."""
     return all(a[-1] < b[0] for a, b in pairwise(parts))
 
 
 def band_calls(
     rows: Sequence[Run], columns: Sequence[Run], boxes: Ints, takes: Takes = PLAIN
 ) -> list[Call]:
-    """Cuts a rectangle of runs under disjoint boxes [n, 6]; joins adjacent full calls.
+    """Cuts a rectangle of runs under disjoint boxes [n, 6] and joins adjacent full calls.
 
-    Query positions must be aligned with those of keys.
+    Query positions must be aligned with key positions.
     """
     calls = list[Call]()
-    own, other = _within(rows, boxes[:, 0], boxes[:, 1]), _within(columns, boxes[:, 2], boxes[:, 3])
-    for n in sorted(own.keys() & other.keys()):
-        calls += _halved(_half(own[n]), _half(other[n]), boxes[n].tolist(), takes)
+    row_parts, column_parts = (
+        _parts_in(rows, boxes[:, 0], boxes[:, 1]),
+        _parts_in(columns, boxes[:, 2], boxes[:, 3]),
+    )
+    for n in sorted(row_parts.keys() & column_parts.keys()):
+        calls += _halved_calls(
+            _split_halves(row_parts[n]), _split_halves(column_parts[n]), boxes[n].tolist(), takes
+        )
     for side in (1, 0, 1):
-        calls = _joined(calls, side)
+        calls = _join_full(calls, side)
     return calls
 
 
-def _within(runs: Sequence[Run], low: Ints, high: Ints) -> dict[int, list[Run]]:
-    """Returns the parts of runs in each non-empty interval low..high - 1 [n], by its number.
+def _parts_in(runs: Sequence[Run], low: Ints, high: Ints) -> dict[int, list[Run]]:
+    """Returns the parts of runs in each non-empty interval low..high - 1 [n], by number.
 
-    A run overlaps few of many documents, so intervals outside of it are skipped.
+    Skips intervals outside a run, since a run overlaps few of many documents.
     """
     parts = defaultdict[int, list[Run]](list)
     for run in (run for run in runs if run.at):
-        near = np.flatnonzero((low <= run.positions[-1]) & (run.positions[0] < high))
-        for n, *ends in zip(*(x.tolist() for x in (near, low[near], high[near])), strict=True):
+        overlapping = np.flatnonzero((low <= run.positions[-1]) & (run.positions[0] < high))
+        for n, *ends in zip(
+            *(x.tolist() for x in (overlapping, low[overlapping], high[overlapping])), strict=True
+        ):
             if (part := run.between(*ends)).at:
                 parts[n].append(part)
     return parts
 
 
-def _joined(calls: Iterable[Call], side: int) -> list[Call]:
+def _join_full(calls: Iterable[Call], side: int) -> list[Call]:
     """Joins full calls that are adjacent in rows (side 0) or columns (side 1)."""
-    made = list[Call]()
+    joined = list[Call]()
     for b in calls:
-        a = made[-1] if made else b
-        one, other = (a.rows, a.columns), (b.rows, b.columns)
-        full = a.band is b.band is False and {x.step for x in one + other} == {1}
-        if full and one[1 - side] == other[1 - side] and one[side].stop == other[side].start:
-            both = range(one[side].start, other[side].stop)
-            made[-1] = Call(a.rows, both, False) if side else Call(both, a.columns, False)
+        a = joined[-1] if joined else b
+        a_sides, b_sides = (a.rows, a.columns), (b.rows, b.columns)
+        full = a.band is b.band is False and {x.step for x in a_sides + b_sides} == {1}
+        if (
+            full
+            and a_sides[1 - side] == b_sides[1 - side]
+            and a_sides[side].stop == b_sides[side].start
+        ):
+            union = range(a_sides[side].start, b_sides[side].stop)
+            joined[-1] = Call(a.rows, union, False) if side else Call(union, a.columns, False)
         else:
-            made.append(b)
-    return made
+            joined.append(b)
+    return joined
 
 
 class Half(NamedTuple):
-    """Runs and their halves, with first and last position; `at` is empty if there are gaps."""
+    """Runs, their halves, and first and last position; `at` is empty if the runs have gaps."""
 
     runs: Sequence[Run]
     first: int
@@ -146,17 +157,17 @@ class Half(NamedTuple):
     halves: tuple["Half", ...] = ()
 
 
-def _half(runs: Sequence[Run]) -> Half:
-    """Splits runs recursively into halves, down to single runs."""
-    if not (many := len(runs) // 2):
+def _split_halves(runs: Sequence[Run]) -> Half:
+    """Splits runs into halves recursively, down to single runs."""
+    if not (count := len(runs) // 2):
         return Half(runs, runs[0].positions[0], runs[0].positions[-1], runs[0].at)
-    a, b = halves = _half(runs[:many]), _half(runs[many:])
+    a, b = halves = _split_halves(runs[:count]), _split_halves(runs[count:])
     at = range(a.at.start, b.at.stop) if a.at and b.at and a.at.stop == b.at.start else range(0)
     return Half(runs, min(a.first, b.first), max(a.last, b.last), at, halves)
 
 
-def _halved(rows: Half, columns: Half, box: Box, takes: Takes) -> Iterator[Call]:
-    """Descends into halves under one box until they are full, or a single run each."""
+def _halved_calls(rows: Half, columns: Half, box: Box, takes: Takes) -> Iterator[Call]:
+    """Yields the calls in a box; splits halves until they are full or single runs."""
     least, most = columns.first - rows.last, columns.last - rows.first
     if most < box[4] or least > box[5]:
         return
@@ -164,16 +175,16 @@ def _halved(rows: Half, columns: Half, box: Box, takes: Takes) -> Iterator[Call]
         yield from (Call(run.at, columns.at, False) for run in rows.runs)
     elif rows.halves:
         for half in rows.halves:
-            yield from _halved(half, columns, box, takes)
+            yield from _halved_calls(half, columns, box, takes)
     elif columns.halves:
         for half in columns.halves:
-            yield from _halved(rows, half, box, takes)
+            yield from _halved_calls(rows, half, box, takes)
     else:
         yield from box_calls(rows.runs[0], columns.runs[0], box, takes)
 
 
 def box_calls(rows: Run, columns: Run, box: Box, takes: Takes = PLAIN) -> Iterator[Call]:
-    """Yields the calls of two runs within a box."""
+    """Yields the calls of two runs in a box."""
     (*_, lo, hi), i, j = box, rows.positions, columns.positions
     if j[-1] - i[0] < lo or j[0] - i[-1] > hi:
         return
@@ -181,16 +192,18 @@ def box_calls(rows: Run, columns: Run, box: Box, takes: Takes = PLAIN) -> Iterat
         yield Call(rows.at, columns.at, False)
     elif i.step != j.step and len(i) > 1 < len(j):
         step = lcm(i.step, j.step)
-        for one in rows.every(step):
-            for other in columns.every(step):
-                yield from box_calls(one, other, box, takes)
+        for row_run in rows.interleave(step):
+            for column_run in columns.interleave(step):
+                yield from box_calls(row_run, column_run, box, takes)
     else:
-        step, ahead = (i if len(i) > 1 else j).step, j[0] - i[0]
+        step, offset = (i if len(i) > 1 else j).step, j[0] - i[0]
         takes = takes._replace(windows=takes.windows and lo > -FAR)
-        yield from banded(rows, columns, -((ahead - lo) // step), (hi - ahead) // step, takes)
+        yield from banded_calls(
+            rows, columns, -((offset - lo) // step), (hi - offset) // step, takes
+        )
 
 
-def banded(rows: Run, columns: Run, lo: int, hi: int, takes: Takes) -> Iterator[Call]:
+def banded_calls(rows: Run, columns: Run, lo: int, hi: int, takes: Takes) -> Iterator[Call]:
     """Yields the calls in which row r sees the existing columns among r + lo..r + hi."""
     height, width = len(rows.at), len(columns.at)
     top, left = max(0, -hi), max(0, lo)
@@ -201,9 +214,9 @@ def banded(rows: Run, columns: Run, lo: int, hi: int, takes: Takes) -> Iterator[
         return
     if takes.windows and (lo > 1 - height or hi < width - 1):
         if height > width and hi >= min(width - 1, 2 * width - height):
-            # With more rows than columns, kernels accept no larger upper bound.
+            # With more rows than columns, kernels do not accept larger upper bounds.
             for i, j in pairwise(sorted({0, max(width - 1 - hi, 0), min(1 - lo, height), height})):
-                yield from banded(rows.part(i, j), columns, lo + i, hi + i, takes)
+                yield from banded_calls(rows.part(i, j), columns, lo + i, hi + i, takes)
         else:
             yield Call(rows.at, columns.at, (lo, hi))
     elif lo > 1 - height:
@@ -211,24 +224,24 @@ def banded(rows: Run, columns: Run, lo: int, hi: int, takes: Takes) -> Iterator[
     elif hi >= width - 1:
         yield Call(rows.at, columns.at, False)
     else:
-        yield from triangle(rows.at, columns.at, hi, takes.bottom_right)
+        yield from triangle_calls(rows.at, columns.at, hi, takes.bottom_right)
 
 
 def _strips(rows: range, columns: range, lo: int, hi: int) -> Iterator[Call]:
-    """Cuts a window into strips whose height is the window's width."""
+    """Cuts a window into strips as high as the window is wide."""
     for top in range(0, len(rows), step := max(STRIP, hi - lo + 1)):
         part, left = rows[top : top + step], max(0, top + lo)
-        ahead = top - left
-        yield Call(part, columns[left : top + len(part) + hi], (lo + ahead, hi + ahead))
+        offset = top - left
+        yield Call(part, columns[left : top + len(part) + hi], (lo + offset, hi + offset))
 
 
-def triangle(rows: range, columns: range, hi: int, bottom_right: bool) -> Iterator[Call]:
-    """Yields the calls if row 0 sees the columns 0..hi, each next row one more, up to all."""
-    square = len(columns) - hi
+def triangle_calls(rows: range, columns: range, hi: int, bottom_right: bool) -> Iterator[Call]:
+    """Yields the calls if row 0 sees the columns 0..hi, and each later row one column more."""
+    causal_rows = len(columns) - hi
     if bottom_right:
         hi = 0
     if hi > 0:
         yield Call(rows, columns[:hi], False)
-    yield Call(rows[:square], columns[hi:], True)
-    if square < len(rows):
-        yield Call(rows[square:], columns[hi:], False)
+    yield Call(rows[:causal_rows], columns[hi:], True)
+    if causal_rows < len(rows):
+        yield Call(rows[causal_rows:], columns[hi:], False)

@@ -1,10 +1,10 @@
-"""Names of layouts in other libraries: printed next to ours, and accepted as aliases."""
+"""Names of layouts in other libraries, which ringloom prints and accepts as aliases."""
 
 from typing import TypeVar
 
 Layout = TypeVar("Layout")
 
-PEERS: dict[str, dict[str, str]] = {  # layout -> its name elsewhere -> libraries
+PEERS: dict[str, dict[str, str]] = {  # layout -> name elsewhere -> libraries
     "contiguous": {"the order of the sequence in every library": ""},
     "striped": {
         "stripe": "ring-flash-attention",
@@ -27,24 +27,26 @@ PEERS: dict[str, dict[str, str]] = {  # layout -> its name elsewhere -> librarie
     "even-work": {"uneven shards": "MagiAttention"},
 }
 PEER_NAMES = {
-    layout: ", ".join(f"{name} ({where})" if where else name for name, where in peers.items())
+    layout: ", ".join(
+        f"{name} ({libraries})" if libraries else name for name, libraries in peers.items()
+    )
     for layout, peers in PEERS.items()
 }
 
 
-def _plain(name: str) -> str:
-    """Returns the alias for a name, up to its comma: head-tail, dual-chunk-swap, ptrr."""
+def _as_alias(name: str) -> str:
+    """Returns the alias for a name, such as head-tail, dual-chunk-swap or ptrr."""
     return name.partition(",")[0].lower().replace(" ", "-")
 
 
 ALIASES = {
-    _plain(name): layout
+    _as_alias(name): layout
     for layout, peers in PEERS.items()
-    for name, where in peers.items()
-    if where
+    for name, libraries in peers.items()
+    if libraries
 }
 
 
-def own_name(layout: Layout) -> Layout | str:
-    """Returns our name for a layout that has a name of another library; else the argument."""
-    return ALIASES.get(_plain(layout), layout) if isinstance(layout, str) else layout
+def canonical_layout(layout: Layout) -> Layout | str:
+    """Replaces the name of another library by the name in ringloom; returns others unchanged."""
+    return ALIASES.get(_as_alias(layout), layout) if isinstance(layout, str) else layout

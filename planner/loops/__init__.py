@@ -1,4 +1,4 @@
-"""Loops: recovers a short program of steps, transfers and attends from a plan's rows."""
+"""Loops: recovers a short program of transfers and attends from the rows of a plan."""
 
 from ringloom.planner.loops.check import check
 from ringloom.planner.loops.recovery import recover, recover_expansion

@@ -1,38 +1,38 @@
-"""The loop form of a plan: a short program, as one would write it on a whiteboard.
+"""The loop form of a plan: a short program, as an engineer would write it by hand.
 
 loops     ::= Loops(mesh, steps, statement ...)         rank = mixed radix of its coordinates
-statement ::= Start(when, name, tensors, part)           from this step on, `name` is that value
-            | Send(when, name, tensors, parts, hop, into)         what arrives is `name` from t + 1
+statement ::= Start(when, name, tensors, part)                    names a part
+            | Send(when, name, tensors, parts, hop, into)         arrivals are `name` from t + 1 on
             | Exchange(when, name, tensors, part, axis, heads)    the receiver's heads of each part
-            | Return(when, name, tensors, axis, lag)              sums go back to where it came from
-            | Attend(when, q, kv, kind)                           parts x parts, one rectangle
+            | Return(when, name, tensors, axis, lag)              sums go back over an exchange
+            | Attend(when, q, kv, kind)                           a rectangle of parts x parts
 when      ::= first..last [, `width` steps of every `every`] [, guard]
 part      ::= value [@ t - lag] [pieces lo..hi] [heads lo..hi]
 value     ::= "own" | "held" | a name
 hop       ::= Shift(an expression per axis)
             | Root(axis, root)        one coordinate to the others; sums the other way
-guard     ::= axis in lo..hi & ... [of the receiver]     cyclic where lo > hi; axis -1 is the rank
+guard     ::= axis in lo..hi & ... [of the receiver]     cyclic if lo > hi; axis -1 is the rank
             | FIRST[rank] <= t <= LAST[rank] | rank in a list
-expr      ::= (c + b * ((t - phase) // period) + a . coordinates) mod m | TABLE[that]
+expr      ::= (c + b * ((t - phase) // period) + a . coordinates) mod m | TABLE[expr]
 kind      ::= full | causal | strict | tiles
 
-A causal rectangle has as many keys as queries, and allows key index <= query index; a strict one
-allows key index < query index. `tiles` stands for all pairs of both parts that the mask allows, cut
-in any way; blocks without an allowed pair are not in the rectangle.
+A causal rectangle has the same number of keys and queries, and allows key index <= query index; a
+strict rectangle allows key index < query index. `tiles` stands for all pairs of the parts that the
+mask allows, in any number of rectangles; rectangles omit blocks without an allowed pair.
 
-In a step every message reads its source as of the start of the step; then attends add, then
-arrivals. A value that was sent is readable from the next step on ("age" t - lag). So is a gathered
-or exchanged value, which includes the part that each rank kept; the value of an exchange of a
-single step stays readable and has no age.
+In a step, every message reads its source as of the start of the step; then the results of attends
+are added, then the arrivals. A value that was sent is readable from the next step on ("age" t -
+lag). So is a gathered or exchanged value, which includes the part that each rank kept. The value of
+an exchange of a single step stays readable and has no age.
 
 A message of sums (OUT, DQ, DKV) names the input values that the sums belong to: `DKV for A @ t - 1`
-is the rank's accumulator for the blocks that A had one step ago. `into` names the value that the
-receiver's accumulator belongs to when the message is added at the end of the step: "own" if the
-receiver owns the blocks; none if they are parts of several values. Sums follow their value.
+is the rank's accumulator for the blocks that A had one step ago. `into` names the value of the
+receiver's accumulator at the end of the step, when the message is added: "own" if the receiver owns
+the blocks; none if the blocks are parts of several values. Sums follow their value.
 
 `held` are the initial copies (`Plan.start`), with the rank's own blocks of the same rectangles. If
 an attend's queries arrive in a message without Q (a backward pass that kept Q and OUT from the
-forward pass), Q and OUT of the same blocks are held ones.
+forward pass), `held` has Q and OUT of the same blocks.
 """
 
 from collections.abc import Iterator
@@ -58,12 +58,12 @@ class Expr:
     step: int = 0  # coefficient of the clock (t - phase) // period
     axes: tuple[int, ...] = ()  # coefficients of the coordinates
     modulo: int = 0
-    table: tuple[int, ...] = ()  # then the rest is an index into it
+    table: tuple[int, ...] = ()  # if any, the other fields give an index into the table
     period: int = 1
     phase: int = 0
 
     def at(self, t: int, coordinates: Ints) -> Ints:
-        """Returns the value in step t on ranks with these coordinates [n, axes + 1]: [n]."""
+        """Returns the value in step t on ranks with the given coordinates [n, axes + 1]: [n]."""
         clock = (t - self.phase) // self.period
         value = np.full(len(coordinates), self.constant + self.step * clock, np.intp)
         if self.axes:
@@ -78,44 +78,44 @@ Ends = tuple[Expr, Expr]  # first and last, the last included
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some pieces and heads of a value; None means all."""
+    """Pieces and heads of a value; None means all."""
 
     value: str
-    lag: int = 0  # steps since it arrived
+    lag: int = 0  # steps since the value arrived
     pieces: Ends | None = None
     heads: Ends | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The ranks that take part; all by default."""
+    """The ranks that run a statement; all by default."""
 
-    bounds: tuple[tuple[int, Expr | None, Expr | None], ...] = ()  # axis, lo, hi; None is open
+    bounds: tuple[tuple[int, Expr | None, Expr | None], ...] = ()  # axis, lo, hi; None: no bound
     spans: tuple[tuple[int, int], ...] = ()  # first and last step of each rank
-    ranks: tuple[int, ...] = ()  # in no order
+    ranks: tuple[int, ...] = ()  # in any order
     receiver: bool = False  # True: the guard is on receivers, not on senders
 
     def at(self, t: int, coordinates: Ints) -> NDArray[np.bool_]:
-        """Marks the ranks with these coordinates [n, axes + 1] that take part in step t: [n]."""
-        on = np.ones(len(coordinates), np.bool_)
+        """Marks the ranks of the given coordinates [n, axes + 1] that run in step t: [n]."""
+        runs = np.ones(len(coordinates), np.bool_)
         for axis, low, high in self.bounds:
             x = coordinates[:, axis]
             lo, hi = (e.at(t, coordinates) if e else None for e in (low, high))
-            above = on if lo is None else lo <= x
-            below = on if hi is None else x <= hi
-            around = lo is not None and hi is not None and lo > hi
-            on = on & np.where(around, above | below, above & below)
+            above = runs if lo is None else lo <= x
+            below = runs if hi is None else x <= hi
+            is_cyclic = lo is not None and hi is not None and lo > hi
+            runs = runs & np.where(is_cyclic, above | below, above & below)
         rank = coordinates[:, -1]
         if self.spans:
             first, last = np.array(self.spans, np.intp)[rank].T
-            on &= (first <= t) & (t <= last)
+            runs &= (first <= t) & (t <= last)
         if self.ranks:
-            on &= np.isin(rank, self.ranks)
-        return on
+            runs &= np.isin(rank, self.ranks)
+        return runs
 
     @property
     def tabled(self) -> bool:
-        """True if it is data instead of a formula."""
+        """True if the guard is data instead of a formula."""
         return bool(self.spans or self.ranks)
 
 
@@ -125,7 +125,7 @@ class When:
 
     first: int
     last: int
-    every: int = 1  # with gaps: `width` steps of each `every`
+    every: int = 1  # runs in `width` of every `every` steps
     width: int = 1
     guard: Guard = Guard()
 
@@ -141,16 +141,16 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Each rank sends to the rank this far along each axis, cyclically."""
+    """Each rank sends to the rank at a distance along each axis, cyclically."""
 
     by: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A broadcast: ranks at one coordinate of an axis send to the guard's ranks along it.
+    """A broadcast: ranks with the root's coordinate send to the guard's ranks along an axis.
 
-    Sums go the other way, to the root: a reduction.
+    Sums go to the root, in a reduction.
     """
 
     axis: int
@@ -162,7 +162,7 @@ Hop = Shift | Root
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """A statement about a value of some tensors, all inputs or all sums of one side."""
+    """A statement that moves a value: some tensors of one side, all inputs or all sums."""
 
     when: When
     name: str
@@ -170,7 +170,7 @@ class Moves:
 
     @property
     def side(self) -> str:
-        """The side of its tensors."""
+        """The side of the tensors."""
         return TENSORS[self.tensors[0]].side
 
     @property
@@ -181,31 +181,31 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class Start(Moves):
-    """Names a part from the first step of `when` on."""
+    """A new name for a part, from the first step of `when` on."""
 
     part: Part
 
 
 @dataclass(frozen=True, slots=True)
 class Send(Moves):
-    """One message per rank; several parts travel together."""
+    """One message of some parts per rank."""
 
     parts: tuple[Part, ...]
     hop: Hop
-    into: Part | None = None  # of sums: what they are added to, in the receiver's names at step t
+    into: Part | None = None  # the value that sums are added to, as the receiver names it in step t
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange(Moves):
-    """Every rank along an axis gets its `heads` (those of the receiver) of every rank's part."""
+    """Every rank along an axis gets the receiver's `heads` of every rank's part."""
 
     part: Part
     axis: int
     heads: Ends | None = None
 
     @property
-    def again(self) -> bool:
-        """True if it runs in several steps, so that its value has an age."""
+    def repeats(self) -> bool:
+        """True if the exchange runs in several steps, so that its value has an age."""
         return self.when.last > self.when.first
 
     @property
@@ -216,10 +216,11 @@ class Exchange(Moves):
 
 @dataclass(frozen=True, slots=True)
 class Return(Moves):
-    """Sends sums back over an exchange, or sums for held values to the owners.
+    """Sums that go back over an exchange, or sums for held values that go to the owners.
 
-    A reduce-scatter if all ranks along the axis have the same blocks, otherwise an all-to-all. If a
-    rank attended to nothing of a message, it has no sums to send (a program sends zeros).
+    The messages are a reduce-scatter if all ranks along the axis have the same blocks, otherwise an
+    all-to-all. A rank that attended no block of a message has no sums to send (a program sends
+    zeros).
     """
 
     axis: int
@@ -242,7 +243,7 @@ Node = TypeVar("Node", Part, Expr)
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Steps first..last that statements connect, and the statements that begin in them."""
+    """Steps first..last that statements connect, and the statements that begin in these steps."""
 
     first: int
     last: int
@@ -251,7 +252,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """The loop form of one plan."""
+    """The loop form of a plan."""
 
     mesh: tuple[int, ...]
     steps: int
@@ -275,8 +276,8 @@ class Loops:
     def sections(self) -> tuple[Section, ...]:
         """Cuts the steps wherever no statement spans two steps."""
         spans = [s.when for s in self.statements]
-        joined = {t for w in spans for t in range(w.first + 1, w.last + 1)}
-        cuts = [t for t in range(self.steps + 1) if t not in joined]
+        inside = {t for w in spans for t in range(w.first + 1, w.last + 1)}
+        cuts = [t for t in range(self.steps + 1) if t not in inside]
         return tuple(
             Section(a, b - 1, tuple(s for s in self.statements if a <= s.when.first < b))
             for a, b in pairwise(cuts)

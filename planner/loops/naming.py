@@ -1,7 +1,7 @@
 """Names and ages of the values that records read.
 
-The value that starts a chain of sends takes the chain's name: `A = own` at its first step, so that
-the first step reads like the later ones.
+The value at the start of a chain of sends gets the chain's name, as in `A = own`, so that the first
+step reads like later steps.
 """
 
 from collections import defaultdict
@@ -16,9 +16,9 @@ from ringloom.planner.loops.walk import Key, Reading, Record
 
 
 class Group(NamedTuple):
-    """Records that may become one statement: they use values of the same names in the same way.
+    """The key of records that may form one statement, since they use the same names equally.
 
-    `uses`: the role, name and age of each value.
+    uses: the role, name and age of each value.
     """
 
     key: Key
@@ -31,7 +31,7 @@ class Naming:
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         self.lags = defaultdict[tuple[str, ...], set[tuple[str, int]]](set)
-        self.started = defaultdict[tuple[Value, int], list[tuple[str, Cut]]](list)
+        self.starts_of = defaultdict[tuple[Value, int], list[tuple[str, Cut]]](list)
         self.starts: list[Start] = []
         for record in reading.records:
             for cut in record.cuts:
@@ -46,25 +46,25 @@ class Naming:
             if len(record.cuts) == 1 and not TENSORS[tensors[0]].accumulates:
                 sends[name].append(record)
         values = [v for p in self.reading.values.values() for v in p.values]
-        born = {(v.name, v.born) for v in values}
+        births = {(v.name, v.born) for v in values}
         for name, records in sends.items():
             if any(_name(r.cuts[0], r.t) == (name, 0) for r in records):
                 for record in records:
-                    if (name, record.t) not in born:
-                        born.add((name, record.t))
+                    if (name, record.t) not in births:
+                        births.add((name, record.t))
                         self._start(name, record)
 
     def _start(self, name: str, record: Record) -> None:
         (cut,), t = record.cuts, record.t
-        self.started[cut.value, t].append((name, cut))
+        self.starts_of[cut.value, t].append((name, cut))
         value, lag = _name(cut, t)
         part = Part(value, lag, *constant(cut))
         self.starts.append(Start(When(t, t), name, record.key[1], part))
 
     def groups(self) -> Iterator[tuple[Group, list[Record]]]:
-        """Yields the records that use values of the same names and ages in the same way.
+        """Yields groups of records that use values of the same names and ages in the same roles.
 
-        Their cuts refer to named values, or to slices of them.
+        Cuts refer to named values, or to slices of named values.
         """
         table = defaultdict[Group, list[Record]](list)
         for record in self.reading.records:
@@ -77,13 +77,13 @@ class Naming:
         yield from table.items()
 
     def _named(self, record: Record, cut: Cut) -> tuple[str, int, Cut]:
-        """Returns name and age of a value, preferring the chain that it starts if others do."""
-        near = sorted(self.lags[_use(record, cut)])
+        """Returns the name, age and cut of a value; prefers names that other records use."""
+        candidates = sorted(self.lags[_use(record, cut)])
         if cut.role == "send":
-            near = [(record.key[0], 0), *near]  # its own chain first
-        for name, lag in near:
-            for chain, whole in self.started.get((cut.value, record.t - lag), ()):
-                if chain == name and (part := _inside(cut, whole)):
+            candidates = [(record.key[0], 0), *candidates]  # the chain of the record first
+        for name, lag in candidates:
+            for chain, full_cut in self.starts_of.get((cut.value, record.t - lag), ()):
+                if chain == name and (part := _inside(cut, full_cut)):
                     return name, lag, part
         return (*_name(cut, record.t), cut)
 
@@ -93,24 +93,24 @@ def _name(cut: Cut, t: int) -> tuple[str, int]:
 
 
 def _use(record: Record, cut: Cut) -> tuple[str, ...]:
-    """Returns the use of a cut, by which ages are kept apart."""
+    """Returns the use of a cut: its role and tensors; each use has its own ages."""
     return cut.role, *record.key[1]
 
 
-def _inside(cut: Cut, whole: Cut) -> Cut | None:
-    """Returns a cut relative to a slice of the value, or None if it exceeds the slice."""
-    if all(whole.whole):
+def _inside(cut: Cut, full_cut: Cut) -> Cut | None:
+    """Returns a cut relative to a slice of the value, or None if the cut exceeds the slice."""
+    if all(full_cut.is_whole):
         return cut
-    (a, b, c, d), (first, last, low, high) = cut.ends, whole.ends
+    (a, b, c, d), (first, last, low, high) = cut.ends, full_cut.ends
     if a < first or b > last or c < low or d > high:
         return None
     ends = a - first, b - first, c - low, d - low
-    all_ = ends[:2] == (0, last - first), ends[2:] == (0, high - low)
-    return cut._replace(ends=ends, whole=all_)
+    covers = ends[:2] == (0, last - first), ends[2:] == (0, high - low)
+    return cut._replace(ends=ends, is_whole=covers)
 
 
 def constant(cut: Cut) -> tuple[Ends | None, Ends | None]:
-    """Returns the pieces and heads of a cut; None for all."""
+    """Returns the pieces and heads of a cut as constants; None for all."""
     a, b, c, d = map(Expr, cut.ends)
-    pieces, heads = cut.whole
+    pieces, heads = cut.is_whole
     return None if pieces else (a, b), None if heads else (c, d)

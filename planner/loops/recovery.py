@@ -1,5 +1,5 @@
-"""recover(plan)             recovers the loops of a plan from its rows, and checks them.
-recover_expansion(plan)   recovers them with the rows that they expand to.
+"""recover(plan)             recovers the loops of a plan from its rows, and checks the loops.
+recover_expansion(plan)   also returns the rows that the loops expand to.
 """
 
 from collections import defaultdict
@@ -26,19 +26,19 @@ from ringloom.planner.loops.form import (
     walk_nodes,
 )
 from ringloom.planner.loops.naming import Group, Naming
-from ringloom.planner.loops.pieces import groups
+from ringloom.planner.loops.pieces import group_pieces
 from ringloom.planner.loops.statements import Clusters
 from ringloom.planner.loops.walk import Reading, Record
 
-MOST = 64  # most statements of a regular plan
+MOST_STATEMENTS = 64  # of a regular plan
 ORDER = (Start, Exchange, Return, Send, Attend)
 
 
 def recover(plan: Plan) -> Loops:
-    """Returns the loop form of a plan, checked to expand to the plan's rows.
+    """Returns the loop form of a plan after checking that it expands to the plan's rows.
 
-    Raises PlanError with the reason if the plan is irregular: its rows follow no rule, or need more
-    than 64 statements, or a list of ranks per step.
+    Raises PlanError with the reason if the plan is irregular: its rows follow no rule, need more
+    than 64 statements, or need a list of ranks per step.
     """
     return recover_expansion(plan).loops
 
@@ -47,56 +47,61 @@ def recover(plan: Plan) -> Loops:
 def recover_expansion(plan: Plan) -> Expansion:
     """Returns the expanded loop form of a plan; raises PlanError as `recover` does.
 
-    Pieces that travel separately have their own names.
+    Pieces that travel separately are values with names of their own.
     """
-    reading = Reading(plan, groups(plan))
+    reading = Reading(plan, group_pieces(plan))
     naming = Naming(reading)
     statements: list[Statement] = [*naming.starts, *reading.exchanges, *reading.returns]
     for group, items in naming.groups():
-        said = _statements(reading, group, items) or _stepwise_statements(reading, group, items)
-        if not said:
+        new_statements = _fit(reading, group, items) or _fit_stepwise(reading, group, items)
+        if not new_statements:
             raise PlanError("its loops would need a list of ranks per step")
-        statements += said
-    made = sorted(fold_repeats(statements), key=_order)
-    if len(made) > MOST:
-        raise PlanError(f"its loops would have {len(made)} statements, more than {MOST}")
-    return check(Loops(reading.mesh, len(plan.steps), tuple(made)), plan)
+        statements += new_statements
+    ordered = sorted(fold_repeats(statements), key=_sort_key)
+    if len(ordered) > MOST_STATEMENTS:
+        raise PlanError(
+            f"its loops would have {len(ordered)} statements, more than {MOST_STATEMENTS}"
+        )
+    return check(Loops(reading.mesh, len(plan.steps), tuple(ordered)), plan)
 
 
-def _statements(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:
+def _fit(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:
     return Clusters(group, items, reading.mesh, reading.coordinates).best()
 
 
-def _stepwise_statements(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:
-    """Returns statements for as many steps as possible at once, then for the remaining steps."""
-    steps, made = sorted({i.t for i in items}), list[Statement]()
+def _fit_stepwise(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:
+    """Returns statements for the longest run of first steps that fits, then for the others."""
+    steps, statements = sorted({i.t for i in items}), list[Statement]()
     while steps:
-        few, many = 1, len(steps) + 1  # steps that statements can cover, and cannot
-        while many - few > 1:
-            n = (few + many) // 2
+        covered, failing = 1, len(steps) + 1  # numbers of steps that fit, and that do not fit
+        while failing - covered > 1:
+            n = (covered + failing) // 2
             part = [i for i in items if steps[0] <= i.t <= steps[n - 1]]
-            few, many = (n, many) if _statements(reading, group, part) else (few, n)
-        said = _statements(reading, group, [i for i in items if steps[0] <= i.t <= steps[few - 1]])
-        if not said or len(made) > MOST:
+            covered, failing = (n, failing) if _fit(reading, group, part) else (covered, n)
+        new_statements = _fit(
+            reading, group, [i for i in items if steps[0] <= i.t <= steps[covered - 1]]
+        )
+        if not new_statements or len(statements) > MOST_STATEMENTS:
             return []
-        made, steps = [*made, *said], steps[few:]
-    return made
+        statements, steps = [*statements, *new_statements], steps[covered:]
+    return statements
 
 
-def _order(s: Statement) -> tuple[int, int, str, tuple[bool, ...]]:
-    """Sorts by kind, first step and name; whole values before slices of them."""
-    sliced = tuple(p.pieces is not None for p in walk_nodes(Part, s))
-    return ORDER.index(type(s)), s.when.first, getattr(s, "name", ""), sliced
+def _sort_key(s: Statement) -> tuple[int, int, str, tuple[bool, ...]]:
+    """Returns a key that sorts by kind, first step and name, and slices after their values."""
+    has_slices = tuple(p.pieces is not None for p in walk_nodes(Part, s))
+    return ORDER.index(type(s)), s.when.first, getattr(s, "name", ""), has_slices
 
 
 def fold_repeats(statements: Iterable[Statement]) -> Iterator[Statement]:
     """Joins equal statements at equal distances into one statement with gaps."""
-    alike = defaultdict[Statement, list[Statement]](list)
+    by_shape = defaultdict[Statement, list[Statement]](list)
     for s in statements:
-        moves = any(e.step for e in walk_nodes(Expr, s)) or s.when.guard.tabled
-        when = s.when if moves else replace(s.when, first=s.when.last - s.when.first, last=0)
-        alike[replace(s, when=when)].append(s)
-    for group in alike.values():
+        depends_on_step = any(e.step for e in walk_nodes(Expr, s)) or s.when.guard.tabled
+        length = s.when.last - s.when.first
+        when = s.when if depends_on_step else replace(s.when, first=length, last=0)
+        by_shape[replace(s, when=when)].append(s)
+    for group in by_shape.values():
         group.sort(key=lambda s: s.when.first)
         gaps = {b.when.first - a.when.first for a, b in pairwise(group)}
         if len(gaps) != 1:

@@ -1,4 +1,4 @@
-"""Masks: rules for which (query, key) pairs are allowed; most files of this folder define one."""
+"""Masks: rules for which (query, key) pairs are allowed; most files here define a mask."""
 
 from importlib import import_module
 from pkgutil import iter_modules

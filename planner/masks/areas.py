@@ -1,16 +1,16 @@
-"""Areas: the number of pairs that a mask allows between position sets, in closed form.
+"""Areas: counts of the pairs that a mask allows between sets of positions, in closed form.
 
-A piece of a region is a box and a band. Clipped to the box, a query range and a key range are two
+A piece of a region is a box cut by a band. Clipped to the box, a query range and a key range are
 arithmetic progressions, and the number of their pairs with j - i <= c is a sum of clamped floors:
 
     sum over a < na of clamp(floor((c - b0 + a0 + sa a) / sb) + 1, 0, nb)
 
-With equal steps the floor is a + constant, and the sum is a difference of two clamped triangles;
-with unequal steps it is a floor sum, which Euclid's algorithm evaluates in logarithmic time.
+With equal steps, the floor is a + constant, and the sum is a difference of two clamped triangles.
+With unequal steps, the sum is a floor sum, which Euclid's algorithm evaluates in logarithmic time.
 
-Everything is exact in int64: a side's positions lie within +-2**31 and span at most 2**31, so
-differences stay below 2**33, and areas and their partial sums within 2**62; the sentinel 2**40 is
-only added and compared, never multiplied.
+All results are exact in int64. The positions of a side are within +-2**31 and span at most 2**31,
+so differences stay below 2**33, and areas and their partial sums within 2**62. The sentinel 2**40
+is added and compared, but never multiplied.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMIT = 2**31
 
 
 class Runs(NamedTuple):
-    """Arithmetic progressions start + step * k, 0 <= k < size, each with the set it belongs to."""
+    """Arithmetic progressions start + step * k, 0 <= k < size; `owner` is the number of a set."""
 
     owner: Ints
     start: Ints
@@ -51,41 +51,41 @@ class Runs(NamedTuple):
         return self._replace(start=self.start + first * self.step, size=last - first)
 
 
-def areas(region: Region, q: Sequence[Ranges], kv: Sequence[Ranges]) -> Ints:
-    """Counts the allowed pairs of every query set and key set, int64 [len(q), len(kv)].
+def count_pairs(region: Region, q: Sequence[Ranges], kv: Sequence[Ranges]) -> Ints:
+    """Counts the allowed pairs of each query set with each key set: int64 [len(q), len(kv)].
 
-    The ranges of a side must be disjoint; query positions are aligned. Raises PlanError for
-    positions outside +-2**31 and for a side that spans more than 2**31.
+    The ranges of a set must be disjoint; query positions are aligned. Raises PlanError for
+    positions outside +-2**31 and for sets that span more than 2**31.
     """
-    rows, columns = runs(q), runs(kv)
+    rows, columns = to_runs(q), to_runs(kv)
     total = np.zeros((len(q), len(kv)), np.int64)
     pieces = region.pieces
-    boxes = _boxes_under_strides(pieces, rows, columns)
+    boxes = _are_plain_boxes(pieces, rows, columns)
     if boxes.any():
-        total += _products(pieces[boxes], rows, columns, total.shape)
+        total += _count_in_boxes(pieces[boxes], rows, columns, total.shape)
         pieces = pieces[~boxes]
     flat = total.reshape(-1)
-    for strips, bands, low, high in _strips(pieces, rows):
+    for strips, bands, low, high in _clip_to_pieces(pieces, rows):
         first = np.maximum(low, strips.stop - 1 + bands[0])  # all queries of a strip see the keys
         last = np.minimum(high, strips.start + bands[1] + 1)  # from first to last - 1
         for at, column in overlaps(low, high, columns.start, columns.stop):
-            whole = (columns.start[column] >= first[at]) & (columns.stop[column] <= last[at])
+            is_full = (columns.start[column] >= first[at]) & (columns.stop[column] <= last[at])
             count = strips.size[at] * columns.size[column]
-            cut = row_index(~whole)
+            cut = row_index(~is_full)
             strip, right = at[cut], columns.take(column[cut])
             right = right.clip(low[strip], high[strip])
-            count[cut] = _between(strips.take(strip), right, *bands[:, strip])
+            count[cut] = _count_between(strips.take(strip), right, *bands[:, strip])
             np.add.at(flat, strips.owner[at] * len(kv) + columns.owner[column], count)
     return total
 
 
-def sizes(sets: Sequence[Ranges]) -> Ints:
-    """Counts the positions of each set, int64 [len(sets)]."""
+def count_positions(sets: Sequence[Ranges]) -> Ints:
+    """Counts the positions in each set: int64 [len(sets)]."""
     return np.array([sum(len(r) for r in ranges) for ranges in sets], np.int64)
 
 
-def runs(sets: Sequence[Ranges]) -> Runs:
-    """Returns all non-empty ranges of the sets, reversed where needed to ascend."""
+def to_runs(sets: Sequence[Ranges]) -> Runs:
+    """Returns all non-empty ranges of the sets; reverses descending ranges."""
     ordered = [
         (owner, r if r.step > 0 else r[::-1]) for owner, rs in enumerate(sets) for r in rs if r
     ]
@@ -97,8 +97,8 @@ def runs(sets: Sequence[Ranges]) -> Runs:
     return Runs(*np.array(table, np.int64).reshape(-1, 4).T.copy())
 
 
-def _strips(pieces: Ints, rows: Runs) -> Iterator[tuple[Runs, Ints, Ints, Ints]]:
-    """Clips query runs to the pieces they overlap; yields them with bands [2, n] and key bounds."""
+def _clip_to_pieces(pieces: Ints, rows: Runs) -> Iterator[tuple[Runs, Ints, Ints, Ints]]:
+    """Clips query runs to the pieces that overlap them; yields strips, bands [2, n], key bounds."""
     for piece, row in overlaps(pieces[:, 0], pieces[:, 1], rows.start, rows.stop):
         i0, i1, j0, j1, lo, hi = pieces[piece].T
         strips = rows.take(row).clip(i0, i1)
@@ -107,49 +107,51 @@ def _strips(pieces: Ints, rows: Runs) -> Iterator[tuple[Runs, Ints, Ints, Ints]]
         yield strips.take(hit), np.stack([lo, hi])[:, hit], low[hit], high[hit]
 
 
-def _between(left: Runs, right: Runs, lo: Ints, hi: Ints) -> Ints:
-    """Counts pairs with lo <= j - i <= hi, one count per row of the runs."""
+def _count_between(left: Runs, right: Runs, lo: Ints, hi: Ints) -> Ints:
+    """Counts the pairs with lo <= j - i <= hi of each query run with its key run: [n]."""
     count = left.size * right.size
-    over, under = (
+    above, below = (
         row_index(right.stop - 1 - left.start > hi),
         row_index(right.start - left.stop + 1 < lo),
     )
-    count[over] = _under_diagonal(left.take(over), right.take(over), hi[over])
-    count[under] -= _under_diagonal(left.take(under), right.take(under), lo[under] - 1)
+    count[above] = _count_below(left.take(above), right.take(above), hi[above])
+    count[below] -= _count_below(left.take(below), right.take(below), lo[below] - 1)
     return count
 
 
-def _under_diagonal(left: Runs, right: Runs, most: Ints) -> Ints:
-    """Counts the pairs with j - i <= most: those on one side of a diagonal."""
+def _count_below(left: Runs, right: Runs, most: Ints) -> Ints:
+    """Counts the pairs with j - i <= most of each query run with its key run: [n]."""
     shift = most - right.start + left.start
-    # The step of a run of one position is arbitrary: use the other run's.
+    # The step of a run with one position is arbitrary, so use the step of the other run.
     step = np.where(right.size == 1, left.step, right.step)
     first = shift // step + 1
-    count = _ramp(first + left.size - 1, right.size) - _ramp(first - 1, right.size)
-    odd = np.flatnonzero((left.step != right.step) & (left.size > 1) & (right.size > 1))
-    if odd.size:
-        count[odd] = _clamped_floors(left.take(odd), right.take(odd), shift[odd])
+    count = _sum_ramp(first + left.size - 1, right.size) - _sum_ramp(first - 1, right.size)
+    general = np.flatnonzero((left.step != right.step) & (left.size > 1) & (right.size > 1))
+    if general.size:
+        count[general] = _sum_clamped_floors(
+            left.take(general), right.take(general), shift[general]
+        )
     return count
 
 
-def _ramp(last: Ints, most: Ints) -> Ints:
-    """Returns the sum of clamp(u, 0, most) over all u <= last: a triangle, then a plateau."""
+def _sum_ramp(last: Ints, most: Ints) -> Ints:
+    """Sums clamp(u, 0, most) over all u <= last: a triangle, then a plateau."""
     side = np.clip(last, 0, most)
     return np.asarray(side * (side + 1) // 2 + np.maximum(last - most, 0) * most)
 
 
-def _clamped_floors(left: Runs, right: Runs, shift: Ints) -> Ints:
+def _sum_clamped_floors(left: Runs, right: Runs, shift: Ints) -> Ints:
     """Sums clamp((shift + left.step a) // right.step + 1, 0, right.size) over a < left.size."""
     first = np.clip(-(shift // left.step), 0, left.size)
-    enough = right.step * (right.size - 1)
-    last = np.clip(-((shift - enough) // left.step), first, left.size)
+    span = right.step * (right.size - 1)
+    last = np.clip(-((shift - span) // left.step), first, left.size)
     rising = last - first
-    floors = _floor_sums(rising, right.step, left.step, shift + first * left.step)
+    floors = _sum_floors(rising, right.step, left.step, shift + first * left.step)
     return np.asarray(floors + rising + (left.size - last) * right.size)
 
 
-def _floor_sums(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:
-    """Returns the sums over k < n of (a k + b) // m, for a, b >= 0 < m, by Euclid's algorithm.
+def _sum_floors(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:
+    """Sums (a k + b) // m over k < n, for a, b >= 0 < m, by Euclid's algorithm.
 
     Each round subtracts the multiples of m and then counts the same lattice points by columns
     instead of rows, which swaps a and m. No term exceeds the result.
@@ -167,11 +169,11 @@ def _floor_sums(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:
     return total
 
 
-def _boxes_under_strides(pieces: Ints, rows: Runs, columns: Runs) -> NDArray[np.bool_]:
-    """Returns True for boxes without bands if runs are strided: nearly every run meets every box.
+def _are_plain_boxes(pieces: Ints, rows: Runs, columns: Runs) -> NDArray[np.bool_]:
+    """Returns True for boxes without bands if runs are strided.
 
-    With thousands of blocks or documents a matrix product is then faster: without it, a striped
-    plan on 64 ranks under a grid of 256 x 256 cells takes 17 times as long.
+    Nearly every strided run overlaps every box, so a matrix product is faster: without it, a
+    striped plan on 64 ranks under a grid of 256 x 256 cells takes 17 times as long.
     """
     i0, i1, j0, j1, lo, hi = pieces.T
     exact = int(rows.size.sum()) * int(columns.size.sum()) < 2**53
@@ -179,23 +181,23 @@ def _boxes_under_strides(pieces: Ints, rows: Runs, columns: Runs) -> NDArray[np.
     return np.asarray((lo <= j0 - i1 + 1) & (hi >= j1 - 1 - i0) & (exact and strided))
 
 
-def _products(pieces: Ints, rows: Runs, columns: Runs, shape: tuple[int, int]) -> Ints:
-    """Sums the areas of boxes: (queries of q in the box) x (keys of kv in the box); [q, kv].
+def _count_in_boxes(pieces: Ints, rows: Runs, columns: Runs, shape: tuple[int, int]) -> Ints:
+    """Sums, over boxes, the queries of each set x the keys of each set in the box: [q, kv].
 
-    Floats are exact here since every sum is below 2**53.
+    Floats are exact here, since every sum is below 2**53.
     """
     total = np.zeros(shape)
     width = max(1, 2**21 // max(1, len(rows.start) + len(columns.start)))
     for at in range(0, len(pieces), width):
         i0, i1, j0, j1, _, _ = pieces[at : at + width].T
-        total += _inside(i0, i1, rows, shape[0]) @ _inside(j0, j1, columns, shape[1]).T
+        total += _count_inside(i0, i1, rows, shape[0]) @ _count_inside(j0, j1, columns, shape[1]).T
     return total.astype(np.int64)
 
 
-def _inside(low: Ints, high: Ints, run: Runs, sets: int) -> NDArray[np.float64]:
-    """Counts the positions of each set in each interval, float64 [sets, intervals]."""
-    tall = Runs(*(field[:, None] for field in run))
-    count = tall.clip(low[None, :], high[None, :]).size
+def _count_inside(low: Ints, high: Ints, run: Runs, sets: int) -> NDArray[np.float64]:
+    """Counts the positions of each set in each interval: float64 [sets, intervals]."""
+    columns = Runs(*(field[:, None] for field in run))
+    count = columns.clip(low[None, :], high[None, :]).size
     total = np.zeros((sets, len(low)))
     np.add.at(total, run.owner, count)
     return total

@@ -1,4 +1,4 @@
-"""Chunks and BlockCausal: masks by chunks of equal length."""
+"""Chunks and BlockCausal: masks on chunks of equal length."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from ringloom.planner.masks.regions import FAR, MOST, Ints, Region
 
 @dataclass(frozen=True, repr=False)
 class Chunked(Mask):
-    """A rule on chunks of `size` positions, counted from position 0.
+    """A rule on chunks of `size` positions, starting at position 0.
 
-    `tokens`, the number of positions, is filled in by the workload. Raises PlanError for sizes
-    below 1.
+    The workload sets `tokens`, the number of positions. Raises PlanError for sizes below 1.
     """
 
     least = 1
@@ -32,9 +31,11 @@ class Chunked(Mask):
         return bounded
 
     def bounds(self) -> tuple[Ints, Ints]:
-        """Returns the positions at which chunks begin and end: int64 [chunks] each."""
+        """Returns the start and the end of each chunk: int64 [chunks] each."""
         if self.tokens is None:
-            raise PlanError(f"{self} has no length yet: use it in a workload, or up_to(tokens)")
+            raise PlanError(
+                f"{self} has no length: use the mask in a workload, or call up_to(tokens)"
+            )
         begins = np.arange(0, self.tokens, self.size)
         return begins, begins + self.size
 

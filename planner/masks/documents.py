@@ -1,4 +1,4 @@
-"""Documents and Varlen: packed sequences that do not see each other."""
+"""Documents and Varlen: packed sequences that do not attend to each other."""
 
 import re
 from collections.abc import Iterable, Sequence, Sized
@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from ringloom.planner.errors import PlanError, brief
-from ringloom.planner.given import tokens, whole
+from ringloom.planner.given import parse_tokens, require_integer
 from ringloom.planner.masks.areas import LIMIT
 from ringloom.planner.masks.mask import Mask, Names, Packed
 from ringloom.planner.masks.regions import MOST, Ints
@@ -19,7 +19,7 @@ from ringloom.planner.masks.window import Window
 class Lengths(Mask):
     """A rule on documents with given numbers of keys and queries.
 
-    Raises PlanError for negative or mismatched lengths.
+    Raises PlanError for negative lengths, and for different numbers of lengths.
     """
 
     restarts = True
@@ -30,9 +30,11 @@ class Lengths(Mask):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        object.__setattr__(self, "lengths", whole_lengths(name, self.lengths))
+        object.__setattr__(self, "lengths", require_lengths(name, self.lengths))
         if self.q_lengths is not None:
-            object.__setattr__(self, "q_lengths", whole_lengths(f"{name} queries", self.q_lengths))
+            object.__setattr__(
+                self, "q_lengths", require_lengths(f"{name} queries", self.q_lengths)
+            )
             if len(self.q_lengths) != len(self.lengths):
                 raise PlanError(
                     f"{name} has {len(self.lengths)} lengths but {len(self.q_lengths)} q_lengths"
@@ -55,9 +57,8 @@ class Lengths(Mask):
 class Documents(Lengths):
     """A query sees the keys of its own document.
 
-    `lengths` counts the keys of each document. Without `q_lengths`, a query belongs to the document
-    at its aligned position; with them, to the document that contains it when the queries are
-    divided into runs of these lengths.
+    `lengths` are the numbers of keys of the documents, `q_lengths` the numbers of queries. Without
+    `q_lengths`, a query belongs to the document at its aligned position.
     """
 
     forms = ("documents:A,B", "documents@FILE")
@@ -79,15 +80,16 @@ class Documents(Lengths):
     @classmethod
     def parse_file(cls, text: str) -> Mask:
         words = islice(re.finditer(r"[^\s,]+", text), MOST + 1)
-        return cls(tuple(tokens(word[0]) for word in words))
+        return cls(tuple(parse_tokens(word[0]) for word in words))
 
 
 @dataclass(frozen=True, repr=False)
 class Varlen(Lengths):
     """A query sees keys of its own document, in which the last query is aligned with the last key.
 
-    It sees `left` keys before its position and `right` after it; None is unbounded. Use it for
-    chunked prefill and decoding of packed documents, as in flash-attn's varlen functions.
+    The query sees `left` keys before its position and `right` keys after it; None is unbounded. Use
+    this mask for chunked prefill and decoding of packed documents, as in flash-attn's varlen
+    functions.
     """
 
     forms = ("varlen:A,B/QA,QB", "varlen:A,B/QA,QB/LEFT,RIGHT")
@@ -109,14 +111,14 @@ class Varlen(Lengths):
 
     @property
     def names(self) -> Names:
-        """The mask with one bound removed, and that bound per document, padded at both ends."""
+        """The mask without one of its bounds, and this bound per document, padded at both ends."""
         queries, keys = self.bounds()
-        ahead, documents = keys[1:] - queries[1:], Documents(self.lengths, self.q_lengths)
+        offset, documents = keys[1:] - queries[1:], Documents(self.lengths, self.q_lengths)
         if self.left is not None:
-            least = np.pad(ahead - self.left, 1)
+            least = np.pad(offset - self.left, 1)
             return {"near": replace(self, left=None), "BOUNDS": keys, "LEAST": least}
         if self.right is not None:
-            return {"near": documents, "BOUNDS": keys, "MOST": np.pad(ahead + self.right, 1)}
+            return {"near": documents, "BOUNDS": keys, "MOST": np.pad(offset + self.right, 1)}
         return {"near": documents}
 
     def packed(self) -> Packed:
@@ -124,16 +126,16 @@ class Varlen(Lengths):
         return Packed(self.bounds(), left, right, from_ends=True)
 
 
-def whole_lengths(name: str, values: Sequence[int]) -> tuple[int, ...]:
-    """Returns lengths as ints; raises PlanError, with the mask's name, for anything else."""
+def require_lengths(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    """Returns lengths as ints; for anything else, raises PlanError with the name of the mask."""
     if not isinstance(values, Iterable):
         raise PlanError(f"{name} takes a list of lengths, such as (512, 1024), not {brief(values)}")
     if isinstance(values, Sized) and len(values) > MOST:
         raise PlanError(f"{name} takes at most {MOST} lengths, not {len(values)}")
-    lengths = tuple(whole(f"{name} length", value) for value in values)
+    lengths = tuple(require_integer(f"{name} length", value) for value in values)
     if not lengths or sum(lengths) > LIMIT:
         raise PlanError(
-            f"{name}: {len(lengths)} lengths sum to {sum(lengths)}; there must be at least one"
+            f"{name}: {len(lengths)} lengths sum to {sum(lengths)}; a mask needs at least one"
             " length, and at most 2**31 tokens"
         )
     return lengths

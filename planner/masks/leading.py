@@ -9,9 +9,9 @@ from ringloom.planner.masks.regions import FAR, Region
 
 @dataclass(frozen=True, repr=False)
 class Keys(Mask):
-    """Every query sees the first `n` keys; the keys after them are padding.
+    """Every query sees the first `n` keys; the other keys are padding.
 
-    Raises PlanError for one number per batch row: all rows share one mask.
+    All batch rows share one mask, so a number per row raises PlanError.
     """
 
     forms = ("keys:N",)

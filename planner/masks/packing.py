@@ -1,4 +1,4 @@
-"""Packed batches: converts documents to and from cumulative lengths as in flash-attn."""
+"""Packed batches: converts documents to and from the cumulative lengths of flash-attn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ringloom.planner.errors import PlanError, brief
-from ringloom.planner.given import whole
+from ringloom.planner.given import require_integer
 from ringloom.planner.masks.documents import Documents, Varlen
 from ringloom.planner.masks.mask import Mask, check_mask, no_documents_error
 from ringloom.planner.masks.plain import Causal
@@ -18,7 +18,7 @@ from ringloom.planner.masks.window import Window
 
 
 class CuSeqlens(NamedTuple):
-    """The arguments of `flash_attn_varlen_func` that express a mask."""
+    """Arguments of `flash_attn_varlen_func` that express a mask."""
 
     cu_seqlens_q: NDArray[np.int32]
     cu_seqlens_k: NDArray[np.int32]
@@ -29,7 +29,7 @@ class CuSeqlens(NamedTuple):
 
 
 def within_documents(mask: Mask, lengths: Iterable[int]) -> Mask:
-    """Returns a mask applied within each document, given the documents' lengths in tokens."""
+    """Applies a mask within each document; `lengths` are in tokens."""
     return mask & Documents(tuple(lengths))
 
 
@@ -44,12 +44,12 @@ def from_cu_seqlens(
 ) -> Mask:
     """Returns the mask of packed documents, with arguments as in flash-attn; -1 is unbounded.
 
-    cu_seqlens are cumulative lengths from 0: [documents + 1]. If those of keys differ, as in
-    chunked prefill and decoding, causal masks and windows count from the end of each document: its
-    last query is aligned with its last key. Padded cumulative lengths, as in TransformerEngine, are
-    the starts of documents that have padding after their tokens; padding sees nothing and is not
-    seen. Without cu_seqlens_k, those of queries also apply to keys. Raises PlanError for invalid
-    cumulative lengths, and for padded lengths that are too short.
+    cu_seqlens are cumulative lengths from 0: [documents + 1]; cu_seqlens_k defaults to
+    cu_seqlens_q. If they differ, as in chunked prefill and decoding, causal masks and windows count
+    from the end of each document, so its last query is aligned with its last key. Padded cumulative
+    lengths, as in TransformerEngine, are the starts of documents that have padding after their
+    tokens; padding sees nothing and is not seen. Raises PlanError for invalid cumulative lengths,
+    and for padded lengths that are too short.
     """
     q = _lengths("cu_seqlens_q", cu_seqlens_q)
     k = q if cu_seqlens_k is None else _lengths("cu_seqlens_k", cu_seqlens_k)
@@ -72,18 +72,18 @@ def from_cu_seqlens(
 
 
 def to_cu_seqlens(mask: Mask) -> CuSeqlens:
-    """Returns the arguments of `flash_attn_varlen_func` for documents, perhaps causal or windowed.
+    """Returns the arguments of `flash_attn_varlen_func` for a mask of documents.
 
-    If the mask has no query lengths, they equal the key lengths. Raises PlanError for any other
-    mask, and for documents that are causal by positions in the sequence where flash-attn would
-    count from the end of each document.
+    The documents may be causal or have a window. Query lengths default to the key lengths. Raises
+    PlanError for any other mask, and if flash-attn would align queries and keys differently: at the
+    end of each document instead of the end of the sequence.
     """
     sides, left, right, from_ends = check_mask(mask).packed()
     if sides is None:
         raise no_documents_error(mask)
     q, k = sides
-    banded = left < FAR or right < FAR
-    if banded and not from_ends and (q[1:] != k[1:]).any():
+    has_band = left < FAR or right < FAR
+    if has_band and not from_ends and (q[1:] != k[1:]).any():
         raise PlanError(f"{mask}: flash-attn would count from the end of each document")
     cu_q, cu_k = ((side - side[0]).astype(np.int32) for side in sides)
     most_q, most_k = (int(np.diff(side).max()) for side in sides)
@@ -92,7 +92,7 @@ def to_cu_seqlens(mask: Mask) -> CuSeqlens:
 
 
 def _lengths(name: str, values: ArrayLike) -> tuple[int, ...]:
-    """Returns lengths from cumulative lengths; raises PlanError unless these ascend from 0."""
+    """Returns the lengths of cumulative lengths; raises PlanError unless these ascend from 0."""
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 2 or array[0] != 0:
         raise PlanError(f"{name} must be integers that ascend from 0, not {brief(values)}")
@@ -103,22 +103,23 @@ def _lengths(name: str, values: ArrayLike) -> tuple[int, ...]:
 
 
 def _sides(window_size: tuple[int, int]) -> list[int | None]:
-    """Returns the window's left and right, None for unbounded; raises PlanError if invalid."""
+    """Returns the window's left and right, with None for -1; raises PlanError if invalid."""
     if not isinstance(window_size, Iterable) or len(sides := [*window_size]) != 2:
         raise PlanError(
             f"window_size must be (keys to the left, to the right), not {brief(window_size)}"
         )
-    return [x if (x := whole("window_size", side, -1)) >= 0 else None for side in sides]
+    widths = (require_integer("window_size", side, -1) for side in sides)
+    return [width if width >= 0 else None for width in widths]
 
 
 def _padding(name: str, values: ArrayLike | None, lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the padding after each document; raises PlanError if documents do not match."""
+    """Returns the tokens of padding after each document; raises PlanError for wrong lengths."""
     if values is None:
         return (0,) * len(lengths)
     padded = _lengths(name, values)
     if len(padded) != len(lengths):
         raise PlanError(f"{name} has {len(padded)} documents, not {len(lengths)}")
-    padding = tuple(room - own for room, own in zip(padded, lengths, strict=True))
+    padding = tuple(space - tokens for space, tokens in zip(padded, lengths, strict=True))
     if (least := min(padding)) < 0:
         n = padding.index(least)
         raise PlanError(f"{name}: document {n} of {lengths[n]} tokens has room for {padded[n]}")

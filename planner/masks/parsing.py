@@ -1,9 +1,9 @@
-"""parse(text)   parses a mask as written on the command line and in plan files.
+"""parse(text)   parses a mask of a command line or plan file.
 
     mask ::= both ("|" both)*
     both ::= term ("&" term)*
     term ::= "(" mask ")" | word
-    word ::= NAME | NAME:TEXT | NAME@FILE        see the `forms` of each mask
+    word ::= NAME | NAME:TEXT | NAME@FILE        as in the `forms` of each mask
 
 Put a file name with spaces or operators in double quotes: documents@"my file".
 """
@@ -29,9 +29,9 @@ REFUSED = {
 
 
 def parse(text: str) -> Mask:
-    """Returns the mask that a text describes; `&` binds before `|`.
+    """Parses a mask; `&` precedence before `|`.
 
-    Raises PlanError with the offending word, and RingloomError for a file that cannot be read.
+    Raises PlanError with the invalid word, and RingloomError for a file that cannot be read.
     """
     if len(text) > LARGEST_FILE:
         raise PlanError(f"a mask of {len(text)} characters is too long: at most {LARGEST_FILE}")
@@ -42,7 +42,7 @@ def parse(text: str) -> Mask:
             f"at most {MOST_WORDS} and {MOST_NESTED}"
         )
     words.reverse()
-    mask = _joined(words)
+    mask = _parse_expression(words)
     if words:
         raise PlanError(
             f"{brief(words[-1])} is unexpected after {brief(str(mask))}; join masks with & or |"
@@ -51,45 +51,45 @@ def parse(text: str) -> Mask:
 
 
 def forms() -> str:
-    """Returns the forms of all masks, single words first."""
-    every = dict.fromkeys(form for mask in MASKS.values() for form in mask.forms)
-    return ", ".join(sorted(every, key=lambda form: not form.isidentifier()))
+    """Lists the forms of all masks, single words first."""
+    distinct = dict.fromkeys(form for mask in MASKS.values() for form in mask.forms)
+    return ", ".join(sorted(distinct, key=lambda form: not form.isidentifier()))
 
 
-def _joined(words: list[str], binds: int = 0) -> Mask:
-    """Parses masks joined by operators that bind tighter than `binds`."""
-    mask = _term(words)
-    while words and words[-1] in PAIRS and PAIRS[words[-1]].binds > binds:
+def _parse_expression(words: list[str], precedence: int = 0) -> Mask:
+    """Parses masks joined by operators that bind tighter than `precedence`."""
+    mask = _parse_term(words)
+    while words and words[-1] in PAIRS and PAIRS[words[-1]].precedence > precedence:
         pair = PAIRS[words.pop()]
-        mask = pair(mask, _joined(words, pair.binds))
+        mask = pair(mask, _parse_expression(words, pair.precedence))
     return mask
 
 
-def _term(words: list[str]) -> Mask:
+def _parse_term(words: list[str]) -> Mask:
     if not words:
         raise PlanError(f"a mask is missing at the end; masks: {forms()}")
     word = words.pop()
     if word == "(":
-        mask = _joined(words)
+        mask = _parse_expression(words)
         if not words or words.pop() != ")":
             raise PlanError("a parenthesis is not closed")
         return mask
     if word == ")" or word in PAIRS:
         raise PlanError(f"a mask is missing before {word!r}; masks: {forms()}")
-    return _word(word)
+    return _parse_word(word)
 
 
-def _word(word: str) -> Mask:
-    """Parses one mask with the class that its start names."""
-    name, sign, rest = re.split("([:@]|$)", word, maxsplit=1)
+def _parse_word(word: str) -> Mask:
+    """Parses a mask without operators."""
+    name, sign, arguments = re.split("([:@]|$)", word, maxsplit=1)
     if name in REFUSED:
         raise PlanError(f"not expressible: {name} ({REFUSED[name]})")
     if (mask := MASKS.get(name + sign)) is None:
-        near = nearest(word, forms().split(", "))
-        like = f"did you mean {near}? " if near else ""
-        raise PlanError(f"{brief(word)} is not a mask; {like}masks: {forms()}; join with & or |")
+        closest = nearest(word, forms().split(", "))
+        hint = f"did you mean {closest}? " if closest else ""
+        raise PlanError(f"{brief(word)} is not a mask; {hint}masks: {forms()}; join with & or |")
     try:
-        return mask.parse_file(_read(rest)) if sign == "@" else mask.parse(rest)
+        return mask.parse_file(_read(arguments)) if sign == "@" else mask.parse(arguments)
     except RingloomError as error:
         raise type(error)(f"{brief(word)}: {error}") from None
 

@@ -4,9 +4,9 @@ piece ::= (i0, i1, j0, j1, lo, hi)    queries i0 <= i < i1, keys j0 <= j < j1, l
 
             j0        j1
        i0   +----------+
-            |\ hi      |    A box alone is a document or a run of blocks, a band alone is
-            | \\\      |    causal or a window; all other masks are intersections and
-            |  lo \    |    unions of these.
+            |\ hi      |    A box is a document or a rectangle of cells. A band is causal or
+            | \\\      |    a window. All other masks are intersections and unions of boxes
+            |  lo \    |    and bands.
        i1   +----------+
 """
 
@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 Ints = NDArray[np.int64]
 
-MOST = 2**20  # documents, chunks or slices of a mask: a region has a piece of each
+MOST = 2**20  # documents, chunks or slices of a mask, each a piece of its region
 FAR = 2**40  # stands for "unbounded"; positions stay below 2**31
-CHUNK = 2**16  # pairs processed at a time: temporaries of 512 KB fit a cache
+CHUNK = 2**16  # index pairs processed at a time, whose arrays of 512 KB fit a cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,8 +33,8 @@ class Region:
 
     @staticmethod
     def of(rows: Sequence[Sequence[int]] | Ints) -> Region:
-        """Returns the region of disjoint pieces, dropping empty ones; rows: [K, 6]."""
-        pieces = _alive(np.array(rows, np.int64).reshape(-1, 6))
+        """Returns the region of disjoint pieces [K, 6], without empty pieces."""
+        pieces = _shrink(np.array(rows, np.int64).reshape(-1, 6))
         pieces.flags.writeable = False
         return Region(pieces)
 
@@ -47,7 +47,7 @@ class Region:
         lo: ArrayLike = -FAR,
         hi: ArrayLike = FAR,
     ) -> Region:
-        """Returns the region of disjoint pieces, given by columns: numbers or [K] each."""
+        """Returns the region of disjoint pieces, given by columns: [K] or a number each."""
         return Region.of(np.stack(np.broadcast_arrays(i0, i1, j0, j1, lo, hi), axis=-1))
 
     def __len__(self) -> int:
@@ -56,15 +56,15 @@ class Region:
     def intersect(self, other: Region) -> Region:
         """Returns the pairs in both regions."""
         pieces = [np.empty((0, 6), np.int64)]
-        for left, right in _neighbours(self.pieces, other.pieces):
-            pieces.append(_alive(_meet(self.pieces[left], other.pieces[right])))
+        for left, right in _overlapping_pieces(self.pieces, other.pieces):
+            pieces.append(_shrink(_intersect(self.pieces[left], other.pieces[right])))
         return Region.of(np.concatenate(pieces))
 
     def union(self, other: Region) -> Region:
-        """Returns the pairs in either region: cuts the smaller out of the larger, then adds it."""
+        """Returns the pairs in either region: the smaller, and the larger without the smaller."""
         small, large = sorted((self, other), key=len)
-        rest = _difference(large.pieces, small.pieces)
-        return Region.of(np.concatenate([small.pieces, rest]))
+        remainder = _subtract(large.pieces, small.pieces)
+        return Region.of(np.concatenate([small.pieces, remainder]))
 
 
 def overlaps(
@@ -72,96 +72,94 @@ def overlaps(
 ) -> Iterator[tuple[Ints, Ints]]:
     """Yields index pairs of overlapping non-empty intervals [low, high) of two lists.
 
-    They come as pairs of index arrays, in order of the first list, about `limit` at a time.
+    Each item is a pair of index arrays, in the order of the first list, of about `limit` entries.
     """
     if not len(low) or not len(other_low):
         return
     order = np.argsort(other_low, kind="stable")
-    # Sorted by start, the candidates for an interval are one slice: it begins at the first
-    # interval whose running maximum end exceeds our start, and ends where starts reach our end.
+    # In the other list, sorted by start, the candidates for an interval [low, high) are a slice:
+    # from the first running maximum of ends above `low` to the last start below `high`.
     start = np.searchsorted(np.maximum.accumulate(other_high[order]), low, side="right")
     stop = np.searchsorted(other_low[order], high, side="left")
     ends = np.cumsum(np.maximum(stop - start, 0))
-    at = 0
-    while at < len(low):
-        before = ends[at - 1] if at else 0
-        upto = max(at + 1, int(np.searchsorted(ends, before + limit, side="right")))
-        counts = np.diff(ends[at:upto], prepend=before)
-        left_at = np.repeat(np.arange(at, upto), counts)
-        shift = np.repeat(start[at:upto] - ends[at:upto] + counts, counts)
-        right_at = order[np.arange(before, ends[upto - 1]) + shift]
-        hit = other_high[right_at] > np.repeat(low[at:upto], counts)
-        yield (left_at, right_at) if hit.all() else (left_at[hit], right_at[hit])
-        at = upto
+    begin = 0
+    while begin < len(low):
+        before = ends[begin - 1] if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        counts = np.diff(ends[begin:end], prepend=before)
+        left = np.repeat(np.arange(begin, end), counts)
+        shift = np.repeat(start[begin:end] - ends[begin:end] + counts, counts)
+        right = order[np.arange(before, ends[end - 1]) + shift]
+        overlap = other_high[right] > np.repeat(low[begin:end], counts)
+        yield (left, right) if overlap.all() else (left[overlap], right[overlap])
+        begin = end
 
 
 def first_overlap(pieces: Ints) -> tuple[int, int] | None:
-    """Returns the numbers of two pieces [K, 6] that share a pair, or None if all are disjoint."""
-    for left, right in _neighbours(pieces, pieces):
-        later = left < right
-        left, right = left[later], right[later]
-        hit = np.flatnonzero(_is_alive(_meet(pieces[left], pieces[right])))
-        if hit.size:
-            return int(left[hit[0]]), int(right[hit[0]])
+    """Returns the indices of two pieces [K, 6] that overlap, or None if all are disjoint."""
+    for left, right in _overlapping_pieces(pieces, pieces):
+        ascending = left < right
+        left, right = left[ascending], right[ascending]
+        overlap = np.flatnonzero(_is_non_empty(_intersect(pieces[left], pieces[right])))
+        if overlap.size:
+            return int(left[overlap[0]]), int(right[overlap[0]])
     return None
 
 
-def _neighbours(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
+def _overlapping_pieces(left: Ints, right: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Yields index pairs of pieces whose rows overlap and whose columns overlap."""
-    for left_at, right_at in overlaps(left[:, 0], left[:, 1], right[:, 0], right[:, 1]):
-        a, b = left[left_at], right[right_at]
-        hit = (a[:, 2] < b[:, 3]) & (b[:, 2] < a[:, 3])
-        yield left_at[hit], right_at[hit]
+    for a, b in overlaps(left[:, 0], left[:, 1], right[:, 0], right[:, 1]):
+        overlap = (left[a, 2] < right[b, 3]) & (right[b, 2] < left[a, 3])
+        yield a[overlap], b[overlap]
 
 
-def _meet(left: Ints, right: Ints) -> Ints:
-    """Intersects pieces with pieces, one by one; results may be empty. [K, 6] each."""
+def _intersect(left: Ints, right: Ints) -> Ints:
+    """Intersects each piece with the other piece of its row, perhaps empty: [K, 6]."""
     low, high = np.maximum(left, right), np.minimum(left, right)
     return np.stack([low[:, 0], high[:, 1], low[:, 2], high[:, 3], low[:, 4], high[:, 5]], axis=1)
 
 
-def _is_alive(pieces: Ints) -> NDArray[np.bool_]:
-    """Returns True for non-empty pieces: a box has every j - i between its far corners."""
+def _is_non_empty(pieces: Ints) -> NDArray[np.bool_]:
+    """Returns True for non-empty pieces: some j - i of the box is in the band."""
     i0, i1, j0, j1, lo, hi = pieces.T
     band = np.maximum(lo, j0 - i1 + 1) <= np.minimum(hi, j1 - 1 - i0)
     return np.asarray((i0 < i1) & (j0 < j1) & band)
 
 
-def _alive(pieces: Ints) -> Ints:
-    """Drops empty pieces and shrinks the other boxes to the rows and columns in the band."""
-    kept = pieces[_is_alive(pieces)]
-    i0, i1, j0, j1, lo, hi = kept.T
+def _shrink(pieces: Ints) -> Ints:
+    """Drops empty pieces and shrinks the other boxes to the rows and columns of their bands."""
+    i0, i1, j0, j1, lo, hi = pieces[_is_non_empty(pieces)].T
     top, bottom = np.maximum(i0, j0 - hi), np.minimum(i1, j1 - lo)
     left, right = np.maximum(j0, i0 + lo), np.minimum(j1, i1 + hi)
     return np.stack([top, bottom, left, right, lo, hi], axis=1)
 
 
-def _difference(pieces: Ints, cuts: Ints) -> Ints:
+def _subtract(pieces: Ints, cuts: Ints) -> Ints:
     """Subtracts the disjoint `cuts` from the disjoint pieces; the result is disjoint, too.
 
     Round r subtracts from every remnant the r-th of the cuts near its piece, so the number of
     rounds is the largest number of cuts near one piece.
     """
-    near = [*_neighbours(pieces, cuts)]
-    owner = np.concatenate([np.empty(0, np.int64), *(left_at for left_at, _ in near)])
-    cut = np.concatenate([np.empty(0, np.int64), *(right_at for _, right_at in near)])
-    at = np.searchsorted(owner, np.arange(len(pieces)), side="left")
+    near = [*_overlapping_pieces(pieces, cuts)]
+    owner = np.concatenate([np.empty(0, np.int64), *(piece for piece, _ in near)])
+    cut = np.concatenate([np.empty(0, np.int64), *(cut for _, cut in near)])
+    start = np.searchsorted(owner, np.arange(len(pieces)), side="left")
     end = np.searchsorted(owner, np.arange(len(pieces)), side="right")
     done = [np.empty((0, 6), np.int64)]
     while len(pieces):
-        done.append(pieces[at == end])
-        pieces, at, end = (x[at < end] for x in (pieces, at, end))
-        by = cuts[cut[at]]
-        hit = _is_alive(_meet(pieces, by))
-        parts, source = _fragments(pieces[hit], by[hit])
-        pieces = np.concatenate([pieces[~hit], parts])
-        at = np.concatenate([at[~hit], at[hit][source]]) + 1
-        end = np.concatenate([end[~hit], end[hit][source]])
+        done.append(pieces[start == end])
+        pieces, start, end = (x[start < end] for x in (pieces, start, end))
+        by = cuts[cut[start]]
+        overlap = _is_non_empty(_intersect(pieces, by))
+        parts, source = _cut_out(pieces[overlap], by[overlap])
+        pieces = np.concatenate([pieces[~overlap], parts])
+        start = np.concatenate([start[~overlap], start[overlap][source]]) + 1
+        end = np.concatenate([end[~overlap], end[overlap][source]])
     return np.concatenate(done)
 
 
-def _fragments(pieces: Ints, cuts: Ints) -> tuple[Ints, Ints]:
-    r"""Subtracts from each piece its cut, into up to six pieces, each with its source piece.
+def _cut_out(pieces: Ints, cuts: Ints) -> tuple[Ints, Ints]:
+    r"""Subtracts a cut from each piece, which leaves up to six parts, each with its source piece.
 
     +---------------+
     |     above     |      Inside the middle box the cut is a band, so the
@@ -171,7 +169,7 @@ def _fragments(pieces: Ints, cuts: Ints) -> tuple[Ints, Ints]:
     |     below     |
     +---------------+
     """
-    middle = _meet(pieces, cuts)
+    middle = _intersect(pieces, cuts)
     i0, i1, j0, j1, lo, hi = pieces.T
     m0, m1, n0, n1, _, _ = middle.T
     parts = np.stack(
@@ -186,20 +184,20 @@ def _fragments(pieces: Ints, cuts: Ints) -> tuple[Ints, Ints]:
     )  # [6 parts, 6 fields, pieces]
     flat = parts.transpose(0, 2, 1).reshape(-1, 6)
     source = np.tile(np.arange(len(pieces)), 6)
-    return _alive(flat), source[_is_alive(flat)]
+    return _shrink(flat), source[_is_non_empty(flat)]
 
 
 def rectangles(cells: NDArray[np.bool_]) -> Ints:
-    """Covers the true cells by disjoint rectangles: runs in a row, joined with equal runs below.
+    """Covers the true cells with disjoint rectangles: runs in a row, joined with equal runs below.
 
-    cells: [rows, columns]; result: int64 [4, K], each (top, bottom, left, right), ends excluded.
+    cells: [rows, columns]. Returns top, bottom, left and right, ends excluded: int64 [4, K].
     """
     edges = np.diff(np.pad(cells, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     row, left = np.nonzero(edges == 1)
     right = np.nonzero(edges == -1)[1]
     order = np.lexsort((row, right, left))
     row, left, right = row[order], left[order], right[order]
-    same = (np.diff(left) == 0) & (np.diff(right) == 0) & (np.diff(row) == 1)
-    heads = np.flatnonzero(np.concatenate([[True], ~same])[: len(row)])
+    is_continued = (np.diff(left) == 0) & (np.diff(right) == 0) & (np.diff(row) == 1)
+    heads = np.flatnonzero(np.concatenate([[True], ~is_continued])[: len(row)])
     tails = np.concatenate([heads[1:], [len(row)]])[: len(heads)] - 1
     return np.stack([row[heads], row[tails] + 1, left[heads], right[heads]])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ringloom.planner.errors import PlanError, brief
-from ringloom.planner.given import tokens, whole
+from ringloom.planner.given import parse_tokens, require_integer
 from ringloom.planner.masks.areas import LIMIT
 from ringloom.planner.masks.mask import Allowed, Mask, Names, Packed, no_documents_error
 from ringloom.planner.masks.plain import Causal, Full
@@ -15,7 +15,7 @@ from ringloom.planner.masks.regions import FAR, MOST, Ints, Region, first_overla
 from ringloom.planner.parse import from_json
 
 Row = tuple[int, int, int, int, str]
-KINDS = {  # whether j - i has a lower bound, and an upper bound
+KINDS = {  # True for a lower bound of j - i, and for an upper bound
     "full": (False, False),
     "causal": (False, True),
     "inverse": (True, False),
@@ -26,16 +26,16 @@ EXPECTED = 'expected JSON [[q0, q1, k0, k1, "causal"], ...]'
 
 @dataclass(frozen=True, repr=False)
 class Slices(Mask):
-    """For each row (q0, q1, k0, k1, kind), queries q0..q1 - 1 see keys k0..k1 - 1 by kind.
+    """For each row (q0, q1, k0, k1, kind), queries q0..q1 - 1 see keys among k0..k1 - 1.
 
     full      all keys
     causal    j - i <= k1 - q1: the last query sees all keys, each earlier query one key fewer
     inverse   j - i >= k0 - q0: the first query sees all keys, each later query one key fewer
     bi        both bounds
 
-    Query positions are aligned, so some are negative if there are more queries than keys. Raises
-    PlanError for unknown kinds, for ends before starts, and, with the numbers of the rows, for two
-    rows that share a pair. Slices as in MagiAttention.
+    The slices are those of MagiAttention. Query positions are aligned, so some are negative if
+    there are more queries than keys. Raises PlanError for unknown kinds, for ends before starts,
+    and for rows that overlap.
     """
 
     forms = ("slices:Q0,Q1,K0,K1,KIND", "slices@FILE")
@@ -46,15 +46,13 @@ class Slices(Mask):
     def __post_init__(self) -> None:
         if len(self.rows) > MOST:
             raise PlanError(f"Slices takes at most {MOST} rows, not {len(self.rows)}")
-        rows = tuple(_row(number, row) for number, row in enumerate(self.rows))
+        rows = tuple(_require_row(number, row) for number, row in enumerate(self.rows))
         object.__setattr__(self, "rows", rows)
         if not rows:
             raise PlanError("Slices needs at least one row (q0, q1, k0, k1, kind)")
         if pair := first_overlap(self._boxes()):
-            one, other = pair
-            raise PlanError(
-                f"slices {one} and {other} overlap: {_text(rows[one])} and {_text(rows[other])}"
-            )
+            a, b = pair
+            raise PlanError(f"slices {a} and {b} overlap: {_text(rows[a])} and {_text(rows[b])}")
 
     @property
     def expression(self) -> str:
@@ -63,13 +61,13 @@ class Slices(Mask):
         ((q0, q1, k0, k1, kind),) = self.rows
         if kind == "full":
             return f"(i >= {q0}) & (i < {q1}) & (j >= {k0}) & (j < {k1})"
-        least, largest = KINDS[kind]
-        bands = [f"(j - i >= {k0 - q0})"] * least + [f"(j - i <= {k1 - q1})"] * largest
-        return " & ".join(["box", *bands])
+        has_lower, has_upper = KINDS[kind]
+        bounds = [f"(j - i >= {k0 - q0})"] * has_lower + [f"(j - i <= {k1 - q1})"] * has_upper
+        return " & ".join(["box", *bounds])
 
     @property
     def names(self) -> Names:
-        """Both halves of the rows, or the rectangle of a row that a diagonal cuts."""
+        """The two halves of several rows, or the rectangle of a single row that a diagonal cuts."""
         if len(self.rows) > 1:
             half = len(self.rows) // 2
             return {"left": Slices(self.rows[:half]), "right": Slices(self.rows[half:])}
@@ -83,8 +81,8 @@ class Slices(Mask):
         """Returns each row as a box cut by a band: [rows, 6]."""
         boxes = []
         for q0, q1, k0, k1, kind in self.rows:
-            least, largest = KINDS[kind]
-            low, high = k0 - q0 if least else -FAR, k1 - q1 if largest else FAR
+            has_lower, has_upper = KINDS[kind]
+            low, high = k0 - q0 if has_lower else -FAR, k1 - q1 if has_upper else FAR
             boxes.append((q0, q1, k0, k1, low, high))
         return np.array(boxes, np.int64).reshape(-1, 6)
 
@@ -113,7 +111,7 @@ class Slices(Mask):
         rows = list[Any]()
         for row in text.split("/"):
             cells = [cell.strip() for cell in row.split(",")]
-            rows.append((*map(_position, cells[:4]), *cells[4:]))
+            rows.append((*map(_parse_position, cells[:4]), *cells[4:]))
         return cls(tuple(rows))
 
     @classmethod
@@ -127,7 +125,7 @@ class Slices(Mask):
         return "slices:" + "/".join(map(_text, self.rows))
 
 
-def _row(number: int, row: Sequence[object]) -> Row:
+def _require_row(number: int, row: Sequence[object]) -> Row:
     """Returns a row of integers; raises PlanError for an invalid row."""
     if not isinstance(row, Sequence) or len(row) != 5 or row[4] not in [*KINDS]:
         kinds = ", ".join(KINDS)
@@ -137,7 +135,7 @@ def _row(number: int, row: Sequence[object]) -> Row:
         )
     least = -LIMIT, -LIMIT, 0, 0
     q0, q1, k0, k1 = (
-        whole(f"slice {number}:", position, low, LIMIT)
+        require_integer(f"slice {number}:", position, low, LIMIT)
         for position, low in zip(row[:4], least, strict=True)
     )
     if q1 < q0 or k1 < k0:
@@ -145,9 +143,9 @@ def _row(number: int, row: Sequence[object]) -> Row:
     return q0, q1, k0, k1, str(row[4])
 
 
-def _position(text: str) -> int:
+def _parse_position(text: str) -> int:
     """Parses a position; query positions may be negative."""
-    return -tokens(text[1:]) if text.startswith("-") else tokens(text)
+    return -parse_tokens(text[1:]) if text.startswith("-") else parse_tokens(text)
 
 
 def _text(row: Row) -> str:
@@ -156,19 +154,19 @@ def _text(row: Row) -> str:
 
 @dataclass(eq=False)
 class _Run:
-    """A run of queries up to one that sees the keys low..high - 1.
+    """Consecutive queries, the last of which sees the keys low..high - 1.
 
     From each query to the next, `low` increases by a constant 0 or 1, and so does `high`.
     """
 
     first: int  # query
-    start: int  # key
+    start: int  # first key of the first query
     low: int
     high: int
     steps: tuple[int, int] | None = None
 
     def extend(self, low: int, high: int) -> bool:
-        """Appends the next query if its keys fit; returns whether they do."""
+        """Appends the next query if its keys continue the run; returns False otherwise."""
         steps = low - self.low, high - self.high
         if steps != (self.steps or steps) or not {*steps} <= {0, 1}:
             return False
@@ -176,21 +174,22 @@ class _Run:
         return True
 
 
-def covering(rows: Iterable[Allowed], first: int, kv_seq: int) -> Mask:
-    """Returns the mask of exactly these pairs: Full or Causal if possible, else Slices.
+def covering_mask(rows: Iterable[Allowed], first: int, kv_seq: int) -> Mask:
+    """Returns the mask with exactly the given pairs: Full or Causal if possible, else Slices.
 
-    rows: the keys that each query sees, bool [kv_seq]; the first query is at aligned position
-    `first`. Adjacent queries whose key ranges are equal, or grow by one at an end, form one slice.
+    rows: for each query, bool [kv_seq], True for the keys that the query sees. The first query has
+    the aligned position `first`. Adjacent queries form a slice if the first keys of their ranges
+    are equal or increase by 1 from query to query, and so do the last keys.
     """
     runs, done, last = list[_Run](), list[Row](), first
     for last, row in enumerate(rows, first):
         edges = np.flatnonzero(np.diff(row, prepend=False, append=False)).reshape(-1, 2)
-        kept = list[_Run]()
+        continued = list[_Run]()
         for low, high in edges.tolist():
-            run = next((r for r in runs if r not in kept and r.extend(low, high)), None)
-            kept.append(run or _Run(last, low, low, high))
-        done += [_slice(run, last) for run in runs if run not in kept]
-        runs = kept
+            run = next((r for r in runs if r not in continued and r.extend(low, high)), None)
+            continued.append(run or _Run(last, low, low, high))
+        done += [_slice(run, last) for run in runs if run not in continued]
+        runs = continued
     done += [_slice(run, last + 1) for run in runs]
     match done:
         case [(q0, q1, 0, k1, kind)] if (q1, k1) == (kv_seq, kv_seq):
@@ -203,5 +202,5 @@ def covering(rows: Iterable[Allowed], first: int, kv_seq: int) -> Mask:
 
 def _slice(run: _Run, end: int) -> Row:
     steps = tuple(map(bool, run.steps or (0, 0)))
-    (kind,) = (kind for kind, cut in KINDS.items() if cut == steps)
+    (kind,) = (kind for kind, bounds in KINDS.items() if bounds == steps)
     return run.first, end, run.start, run.high, kind

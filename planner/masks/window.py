@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ringloom.planner.given import whole
+from ringloom.planner.given import require_integer
 from ringloom.planner.masks.areas import LIMIT
 from ringloom.planner.masks.mask import Mask, Packed
 from ringloom.planner.masks.plain import Full
@@ -13,7 +13,7 @@ from ringloom.planner.masks.regions import FAR
 class Window(Mask):
     """A query sees the keys from `left` before its position to `right` after it, ends included.
 
-    None is unbounded. The same convention as flash-attn, but None for -1. Raises PlanError for
+    The convention of flash-attn, with None instead of -1 for unbounded. Raises PlanError for
     negative widths.
     """
 
@@ -25,7 +25,7 @@ class Window(Mask):
     def __post_init__(self) -> None:
         for side, width in (("left", self.left), ("right", self.right)):
             if width is not None:
-                number = whole(f"Window {side}", width)
+                number = require_integer(f"Window {side}", width)
                 object.__setattr__(self, side, number if number < LIMIT else None)
 
     @property
@@ -41,7 +41,7 @@ class Window(Mask):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The number of keys before and after a query; FAR is unbounded."""
+        """The number of keys before and after a query; FAR means unbounded."""
         left, right = (FAR if side is None else side for side in (self.left, self.right))
         return left, right
 

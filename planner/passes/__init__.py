@@ -1,1 +1,1 @@
-"""Compiler passes: Plan -> Plan, exact for every plan they accept; results are verified."""
+"""Compiler passes, Plan -> Plan. The result of a pass on an exact plan is exact, and verified."""

@@ -1,4 +1,4 @@
-"""adjoint(plan)   forward plan  -->  backward plan with the same attends on the same ranks."""
+"""adjoint(plan)   derives a backward plan with the attends of a forward plan on the same ranks."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,64 +14,66 @@ from ringloom.planner.ir import QUERY_SIDE, TENSORS, InitialCopy, Move, Plan, St
 from ringloom.planner.partitions import Ints
 from ringloom.planner.plans import one_plan
 
-KEPT = ("Q", "KV", "OUT")  # tensors that a forward pass may leave in place
+KEEPABLE = ("Q", "KV", "OUT")  # tensors that a forward pass may leave in place
 
 
 def adjoint(plan: Plan, keep: Sequence[str] = ()) -> Plan:
-    """Derive the backward plan of any forward plan.
+    """Derives the backward plan of any forward plan.
 
     Move(Q) --> Move(Q DOUT STATS)     Move(OUT) --> Move(DQ)     Move(KV) --> Move(KV)
-    Each DKV follows its KV from rank to rank, and goes from the last rank to its owner; if a rank
-    forwards a copy to several ranks, DKV returns over the reversed routes. It leaves one step after
-    the rank's last attend of it, or after the last share that the rank received, if that is later.
 
-    Tensors named in `keep` are not sent again: the forward pass leaves its copies in place. OUT
-    stays where it is finished before it goes to its owner; DOUT is then sent there without STATS.
+    Each DKV follows its KV from rank to rank, then goes from the last rank to its owner. If a rank
+    forwards a copy to several ranks, DKV returns over the reversed routes. DKV leaves a rank one
+    step after the last attend there, or one step after the last partial DKV arrives, if later.
+
+    The backward plan does not send the tensors in `keep` again: the forward pass leaves copies in
+    place. A kept OUT is on the rank that sends the finished result to its owner; that rank receives
+    DOUT without STATS.
     """
     if one_plan(plan, "adjoint").pass_ != "forward":
         raise PlanError(f"adjoint takes a forward plan; {plan.name} is a {plan.pass_} plan")
-    if any("Q" in held.tensors for held in plan.start):
+    if any("Q" in copies.tensors for copies in plan.start):
         raise PlanError(f"adjoint of {plan.name}: DOUT and STATS cannot follow initial copies of Q")
     keep = as_tuple_of(str, keep, "keep")
-    if unknown := [t for t in keep if t not in KEPT]:
-        raise PlanError(f"adjoint can keep {', '.join(KEPT)}, not {unknown[0]}")
-    left, made = _finished_away(plan) if "OUT" in keep else ([], None)
+    if unknown := [t for t in keep if t not in KEEPABLE]:
+        raise PlanError(f"adjoint can keep {', '.join(KEEPABLE)}, not {unknown[0]}")
+    result_copies, finished = _finished_away(plan) if "OUT" in keep else ([], None)
     returns = _returns(plan)
-    held = list(plan.start)
+    copies = list(plan.start)
     steps = []
     for number in range(max(len(plan.steps), max(returns, default=-1) + 1)):
         step = plan.steps[number] if number < len(plan.steps) else Step()
         moves = list[Move]()
         for move in step.moves:
             if move.tensors[0] in keep and not move.accumulates:
-                held.append(InitialCopy(move.tensors, move.blocks, move.dst))
+                copies.append(InitialCopy(move.tensors, move.blocks, move.dst))
             if move.tensors == ("Q",):
-                moves += _query_side(move, made, "Q" in keep)
+                moves += _query_side(move, finished, "Q" in keep)
             elif move.accumulates:
                 moves.append(Move(("DQ",), move.blocks, move.src, move.dst))
             elif move.tensors[0] not in keep:
                 moves.append(move)
         steps.append(Step(step.attends, (*moves, *returns.get(number, ()))))
     buffers = tuple((t, n) for t, n in plan.buffers if t == "KV" and t not in keep)
-    start = (*held, *left)
+    start = (*copies, *result_copies)
     return replace(plan, pass_="backward", start=start, buffers=buffers, steps=tuple(steps))
 
 
 def _finished_away(plan: Plan) -> tuple[list[InitialCopy], Table]:
-    """Returns initial copies of OUT at the sources of messages of finished results; marks them."""
-    left, made = list[InitialCopy](), Table(plan, "OUT")
+    """Returns initial copies of OUT on ranks that send finished results, and a table of them."""
+    result_copies, finished = list[InitialCopy](), Table(plan, "OUT")
     for number, move in plan.moves():
         if move.tensors == ("OUT",) and (rows := reaches_owner(plan, number, move)).any():
-            left.append(InitialCopy(("OUT",), move.blocks[rows], move.src[rows]))
-            made[move.src[rows], move.blocks[rows]] = True
-    return left, made
+            result_copies.append(InitialCopy(("OUT",), move.blocks[rows], move.src[rows]))
+            finished[move.src[rows], move.blocks[rows]] = True
+    return result_copies, finished
 
 
-def _query_side(move: Move, made: Table | None, kept: bool) -> list[Move]:
-    """Returns the messages that bring DOUT, and STATS and Q where they are not there already."""
+def _query_side(move: Move, finished: Table | None, kept: bool) -> list[Move]:
+    """Returns messages of DOUT, with Q and STATS for ranks that do not have them."""
     rows = np.zeros(len(move), np.bool_)
-    if made is not None:
-        rows = np.asarray((made[move.dst, move.blocks] | (move.blocks < 0)).all(axis=1))
+    if finished is not None:
+        rows = np.asarray((finished[move.dst, move.blocks] | (move.blocks < 0)).all(axis=1))
     inputs = QUERY_SIDE["backward"][kept:]
     return [
         Move(tensors, move.blocks[which], move.src[which], move.dst[which])
@@ -79,71 +81,81 @@ def _query_side(move: Move, made: Table | None, kept: bool) -> list[Move]:
     ]
 
 
-Back = dict[int, list[Move]]  # step -> messages of DKV that leave in it
+Returns = dict[int, list[Move]]  # step -> messages of DKV that leave in the step
 
 
-def _returns(plan: Plan) -> Back:
-    """Returns the messages that bring each DKV to its owner."""
+def _returns(plan: Plan) -> Returns:
+    """Returns the messages that send each DKV to its owner."""
     moves = [(n, move) for n, move in plan.moves() if TENSORS[move.tensors[0]].side == "kv"]
-    ready = Table(plan, "DKV", np.int32)  # the step after the last change of a share, 0 for none
+    ready = Table(plan, "DKV", np.int32)  # the step after the last change; 0: no change
     for number, attend in plan.attends():
         ready[attend.rank, attend.kv] = number + 1
-    onward = _forwarded_copies(plan, moves)
+    forwarded = _forwarded_copies(plan, moves)
     return (
-        _reverse_routes(moves, ready) if onward is None else _follow_kv(plan, moves, ready, onward)
+        _reverse_routes(moves, ready)
+        if forwarded is None
+        else _follow_kv(plan, moves, ready, forwarded)
     )
 
 
 def _forwarded_copies(plan: Plan, moves: Sequence[tuple[int, Move]]) -> Table | None:
-    """Returns the KV copies that ranks forward; None if any is received or forwarded twice."""
+    """Returns the KV copies that ranks forward; None if a rank gets or forwards a copy twice."""
     received, sent, owners = Table(plan, "DKV"), Table(plan, "DKV"), plan.partition.kv.owners
     for _, move in moves:
-        present, block_owner = move.blocks >= 0, owners[move.blocks]
-        owner = block_owner.max(axis=1, where=present, initial=-1)
-        away = move.src != owner
-        several = (present & (block_owner != owner[:, None])).any()
-        repeats = _mark(received, move.dst, move.blocks)
-        forks = _mark(sent, move.src[away], move.blocks[away])
-        if plan.start or several or repeats or forks or (move.dst == owner).any():
+        has_block, block_owner = move.blocks >= 0, owners[move.blocks]
+        owner = block_owner.max(axis=1, where=has_block, initial=-1)
+        is_relay = move.src != owner
+        has_several_owners = (has_block & (block_owner != owner[:, None])).any()
+        is_repeated = _mark(received, move.dst, move.blocks)
+        is_forked = _mark(sent, move.src[is_relay], move.blocks[is_relay])
+        if (
+            plan.start
+            or has_several_owners
+            or is_repeated
+            or is_forked
+            or (move.dst == owner).any()
+        ):
             return None
     return sent
 
 
 def _mark(table: Table, rank: Ints, blocks: Ints) -> bool:
-    """Marks the entries of blocks on ranks; returns True if one was marked before."""
+    """Marks blocks on ranks; returns True if a block was marked before."""
     entries = table.of(rank, blocks)[blocks >= 0]
-    repeats = bool(table[entries].any()) or has_duplicates(entries)
+    is_repeated = bool(table[entries].any()) or has_duplicates(entries)
     table[entries] = True
-    return repeats
+    return is_repeated
 
 
-def _follow_kv(plan: Plan, moves: Sequence[tuple[int, Move]], ready: Table, onward: Table) -> Back:
-    """Sends DKV along with its KV, and from the last rank to its owner."""
-    back, owners = defaultdict[int, list[Move]](list), plan.partition.kv.owners
+def _follow_kv(
+    plan: Plan, moves: Sequence[tuple[int, Move]], ready: Table, forwarded: Table
+) -> Returns:
+    """Returns messages of DKV that follow KV, then go from the last rank to the owner."""
+    returns, owners = defaultdict[int, list[Move]](list), plan.partition.kv.owners
     for _, move in moves:
-        away = move.src != owners[move.blocks.max(axis=1)]
-        part = move.only(away)
-        _add_returns(back, ready, part.blocks, part.src, part.dst)
+        is_relay = move.src != owners[move.blocks.max(axis=1)]
+        relays = move.only(is_relay)
+        _add_returns(returns, ready, relays.blocks, relays.src, relays.dst)
     for _, move in moves:
-        ends = np.where(onward[move.dst, move.blocks], -1, move.blocks)
-        _add_returns(back, ready, ends, move.dst, owners[move.blocks.max(axis=1)])
-    return dict(back)
+        last_copies = np.where(forwarded[move.dst, move.blocks], -1, move.blocks)
+        _add_returns(returns, ready, last_copies, move.dst, owners[move.blocks.max(axis=1)])
+    return dict(returns)
 
 
-def _reverse_routes(moves: Sequence[tuple[int, Move]], ready: Table) -> Back:
-    """Sends DKV back over the reversed routes of KV."""
-    back = defaultdict[int, list[Move]](list)
+def _reverse_routes(moves: Sequence[tuple[int, Move]], ready: Table) -> Returns:
+    """Returns messages of DKV over the reversed routes of KV."""
+    returns = defaultdict[int, list[Move]](list)
     for _, move in reversed(moves):
-        _add_returns(back, ready, move.blocks, move.dst, move.src)
-    return dict(back)
+        _add_returns(returns, ready, move.blocks, move.dst, move.src)
+    return dict(returns)
 
 
-def _add_returns(back: Back, ready: Table, blocks: Ints, src: Ints, dst: Ints) -> None:
-    """Adds the messages of these shares, each in the step in which it is ready."""
-    leaves = ready[src, blocks].max(axis=1, initial=0)
-    arrived = ((leaves + 1) * (leaves > 0))[:, None]
-    shares, latest = ready.of(dst, blocks), np.where(blocks < 0, 0, arrived)
-    np.maximum.at(ready.flat, shares, latest)  # a rank may receive several, in different steps
-    for step in np.unique(leaves[leaves > 0]).tolist():
-        now = leaves == step
-        back[step].append(Move(("DKV",), blocks[now], src[now], dst[now]))
+def _add_returns(returns: Returns, ready: Table, blocks: Ints, src: Ints, dst: Ints) -> None:
+    """Adds messages of partial DKV, each in the step in which its blocks are ready."""
+    leave_step = ready[src, blocks].max(axis=1, initial=0)
+    arrived = ((leave_step + 1) * (leave_step > 0))[:, None]
+    shares, earliest = ready.of(dst, blocks), np.where(blocks < 0, 0, arrived)
+    np.maximum.at(ready.flat, shares, earliest)  # arrivals may be in several steps
+    for step in np.unique(leave_step[leave_step > 0]).tolist():
+        leaves_now = leave_step == step
+        returns[step].append(Move(("DKV",), blocks[leaves_now], src[leaves_now], dst[leaves_now]))

@@ -1,4 +1,4 @@
-"""fit_buffers(plan)   raises declared buffers to what the steps need after a pass."""
+"""fit_buffers(plan)   increases declared buffers to the slots that the steps need."""
 
 from dataclasses import replace
 
@@ -7,9 +7,9 @@ from ringloom.planner.ir import Plan
 
 
 def fit_buffers(plan: Plan) -> Plan:
-    """Returns the plan with each declared buffer at least as large as its steps need."""
-    needs = (
+    """Returns the plan with enough slots in each declared buffer."""
+    buffers = (
         (tensor, max(declared, int(slots(plan, tensor).max(initial=0))))
         for tensor, declared in plan.buffers
     )
-    return replace(plan, buffers=tuple(needs))
+    return replace(plan, buffers=tuple(buffers))

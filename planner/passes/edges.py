@@ -1,7 +1,7 @@
 """cut_at_edges(plan)   cuts blocks where boxes of the mask begin or end.
 
-Between edges a tile is dead, full, or cut by a band, so rows that see the same keys can be found
-block by block. Moves, initial copies, attends and buffers then refer to the parts of blocks.
+Between edges, a tile is dead, full, or cut by a band, so a comparison of blocks finds the rows that
+see the same keys. Moves, initial copies, attends and buffers then refer to the parts of blocks.
 """
 
 from bisect import bisect_right
@@ -11,34 +11,37 @@ from itertools import pairwise
 
 import numpy as np
 
-from ringloom.planner.columns import by_group, ragged
+from ringloom.planner.columns import group_entries, ragged_index
 from ringloom.planner.ir import TENSORS, Attend, Index, InitialCopy, Move, Plan, Step
 from ringloom.planner.masks.mask import SideName
-from ringloom.planner.partitions import LARGEST, Block, Ints, Partition, Ranges, Side
+from ringloom.planner.partitions import LARGEST_TABLE, Block, Ints, Partition, Ranges, Side
 from ringloom.planner.plans import one_plan
 from ringloom.planner.workload import Workload
 
-EDGES = 2000  # the most edges of a mask, on both sides together
-TILES = 1 << 20  # the most tiles of parts: their table takes a third of a second
-Parts = tuple[Index, Index]  # for each block: its first part, and its number of parts
+MOST_EDGES = 2000  # of a mask, on the two sides together
+MOST_TILES = 1 << 20  # of parts; the table of tiles takes a third of a second
+Parts = tuple[Index, Index]  # the first part of each block, and the number of parts
 
 
 def cut_at_edges(plan: Plan) -> Plan:
-    """Cut blocks of consecutive positions where boxes of the mask begin or end.
+    """Cuts blocks of consecutive positions where boxes of the mask begin or end.
 
-    Move([a], r, s)  -->  Move([a0, a1], r, s)      the edge of a document lies within a
+    Move([a], r, s)  -->  Move([a0, a1], r, s)      if the edge of a document is inside a
 
-    Rectangles may then have dead blocks, which `trim` drops. Strided blocks stay whole. The plan is
-    returned unchanged if it would be too large: more edges than `EDGES`, more tiles than `TILES`,
-    or more blocks than a plan may have.
+    Rectangles may then have dead blocks, which `trim` drops. Does not cut strided blocks. Returns
+    the plan unchanged if the result would be too large: more edges than `MOST_EDGES`, more tiles
+    than `MOST_TILES`, or more blocks than a plan may have.
     """
     one_plan(plan, "cut_at_edges")
     queries, keys = edges(plan.workload)
-    if len(queries) + len(keys) > EDGES:
+    if len(queries) + len(keys) > MOST_EDGES:
         return plan
     q, of_q = _cut_side(plan.partition.q, queries)
     kv, of_kv = _cut_side(plan.partition.kv, keys)
-    if len(q.chunks) * len(kv.chunks) > TILES or plan.ranks * max(len(q), len(kv)) > LARGEST:
+    if (
+        len(q.chunks) * len(kv.chunks) > MOST_TILES
+        or plan.ranks * max(len(q), len(kv)) > LARGEST_TABLE
+    ):
         return plan
     if (len(q), len(kv)) == (len(plan.partition.q), len(plan.partition.kv)):
         return plan
@@ -71,13 +74,13 @@ def edges(work: Workload) -> tuple[list[int], list[int]]:
 
 
 def shares_keys(work: Workload) -> bool:
-    """Returns True if keys between two edges of the mask are seen by rows on both sides of an edge.
+    """Returns True if rows on both sides of an edge see keys between the same two edges.
 
-    Also if rows between two edges see keys on both sides of an edge. Documents do neither. False
-    for a mask with more edges than `EDGES`.
+    Also returns True if rows between two edges see keys on both sides of an edge. Returns False for
+    documents, and for a mask with more edges than `MOST_EDGES`.
     """
     rows, columns = edges(work)
-    if len(rows) + len(columns) > EDGES:
+    if len(rows) + len(columns) > MOST_EDGES:
         return False
     i0, i1, j0, j1, *_ = work.mask.region().pieces.T
     queries = np.searchsorted(rows, np.stack([i0, i1]) - work.offset)
@@ -89,14 +92,14 @@ def shares_keys(work: Workload) -> bool:
 
 
 def _cut_side(side: Side, edges: list[int]) -> tuple[Side, Parts]:
-    """Cuts the blocks of a side; the parts of a block are consecutive."""
-    cut = [_cut_chunk(chunk, edges) for chunk in side.chunks]
+    """Cuts the blocks of a side; the parts of a block have consecutive numbers."""
+    parts_of_chunk = [_cut_chunk(chunk, edges) for chunk in side.chunks]
     blocks = [
         Block(part, block.heads, block.home)
         for block, chunk in zip(side.blocks, side.chunk.tolist(), strict=True)
-        for part in cut[chunk]
+        for part in parts_of_chunk[chunk]
     ]
-    count = np.array([len(parts) for parts in cut], np.intp)[side.chunk]
+    count = np.array([len(parts) for parts in parts_of_chunk], np.intp)[side.chunk]
     return Side(tuple(blocks)), (np.cumsum(count) - count, count)
 
 
@@ -104,21 +107,23 @@ def _cut_chunk(chunk: Ranges, edges: list[int]) -> list[Ranges]:
     """Cuts ranges of step 1 at edges, into parts in the order of positions."""
     if any(part.step != 1 and len(part) > 1 for part in chunk):
         return [chunk]
-    between = defaultdict[int, list[range]](list)
+    intervals = defaultdict[int, list[range]](list)
     for part in (range(part.start, part.start + len(part)) for part in chunk):
         first, last = bisect_right(edges, part.start), bisect_right(edges, part.stop - 1)
         for n, (a, b) in enumerate(pairwise((part.start, *edges[first:last], part.stop)), first):
-            between[n].append(range(a, b))
-    return [tuple(between[n]) for n in sorted(between)] or [chunk]
+            intervals[n].append(range(a, b))
+    return [tuple(intervals[n]) for n in sorted(intervals)] or [chunk]
 
 
 def _parts(table: Ints, parts: Parts) -> Ints:
-    """Replaces blocks by their parts: [n, w] -> [n, widest]."""
+    """Replaces blocks by their parts: [n, w] -> [n, most]."""
     first, count = parts
     row, column = np.nonzero(table >= 0)
     blocks = table[row, column]
-    which, place = ragged(count[blocks])
-    return np.append(first[blocks][which] + place, -1)[by_group(row[which], len(table))]
+    row_of_part, index = ragged_index(count[blocks])
+    return np.append(first[blocks][row_of_part] + index, -1)[
+        group_entries(row[row_of_part], len(table))
+    ]
 
 
 def _slots(slots: int, parts: Parts) -> int:

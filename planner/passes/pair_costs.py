@@ -8,19 +8,19 @@ from numpy.typing import NDArray
 from ringloom.planner.analysis.tiles import tiles
 from ringloom.planner.ir import ACCUMULATORS, Attend, Plan
 from ringloom.planner.kernel_calls import Call, rectangle_calls
-from ringloom.planner.kernel_calls.positions import Positions, repeated
+from ringloom.planner.kernel_calls.positions import Positions, count_repeated
 from ringloom.planner.kernel_calls.strips import EACH
 from ringloom.planner.partitions import Ints
 
-# Merging a row of 128 elements moves some 1,300 bytes, which takes an H100 as long as about 500
-# pairs of that head_dim.
-MERGED = 500
+# The merge of a row of 128 elements moves about 1,300 bytes, which takes an H100 the time of about
+# 500 pairs of this head_dim.
+MERGE = 500
 
 Floats = NDArray[np.float64]
 
 
 class PairCosts:
-    """Costs of a plan's rectangles: pairs that calls compute, plus terms for calls and merges."""
+    """Costs of rectangles: the pairs that calls compute, plus costs of calls and merges."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._tiles = plan, tiles(plan)
@@ -42,7 +42,7 @@ class PairCosts:
         names = ACCUMULATORS[self._plan.pass_]
         sides = map(self._plan.side, names)
         return {
-            name: np.append(side.sizes * side.head_counts, 0) * float(MERGED)
+            name: np.append(side.sizes * side.head_counts, 0) * float(MERGE)
             for name, side in zip(names, sides, strict=True)
         }
 
@@ -51,10 +51,10 @@ class PairCosts:
         if key not in self._known:
             rectangle = self._positions.rectangle(*self._positions.in_order(q, kv))
             calls = rectangle_calls(*rectangle)
-            merged = repeated([call.rows for call in calls])
+            merged = count_repeated([call.rows for call in calls])
             if self._plan.pass_ == "backward":
-                merged += repeated([call.columns for call in calls])
-            self._known[key] = sum(map(_pairs, calls)) + EACH * len(calls) + MERGED * merged
+                merged += count_repeated([call.columns for call in calls])
+            self._known[key] = sum(map(_pairs, calls)) + EACH * len(calls) + MERGE * merged
         return self._known[key]
 
 

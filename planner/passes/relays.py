@@ -1,5 +1,7 @@
-"""shortcut_sums(plan), shortcut_copies(plan)   remove relay hops through ranks that do not use
-the blocks."""
+"""shortcut_sums(plan)     removes relay hops of partial sums through ranks that add nothing
+shortcut_copies(plan)   removes relay hops of inputs through ranks that do not attend them
+keep_local(plan)        keeps partial sums on the owners of their blocks
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,20 +18,20 @@ from ringloom.planner.passes.pieces import bringing_moves
 from ringloom.planner.passes.trim import drop_empty, drop_unused, without_empty_transfers
 from ringloom.planner.plans import one_plan
 
-Moves = list[tuple[int, Move]]  # moves of the same tensors, each with its step
-NOTHING, MIXED = 0, -1  # what a rank received; otherwise the number, from 1, of one message
+Moves = list[tuple[int, Move]]  # moves of the same tensors, with their steps
+NOTHING, MIXED = 0, -1  # a rank received no message, or several; else a message number from 1
 
 
 def shortcut_sums(plan: Plan, regular: bool = True) -> Plan:
-    """Send accumulators past the ranks that add nothing to them.
+    """Lets accumulators skip the ranks that add nothing to them.
 
     Move(b, y, x, step s), Move(b, x, w, step t), ..., Move(b, v, z, step u)
-    -->  Move(b, y, z, step s)        where z is the end of the route of the blocks b, and x adds
-                                      nothing to them; no move if y is z
+    -->  Move(b, y, z, step s)        if x adds nothing to the blocks b, and their route ends at z;
+                                      no move if y is z
 
-    Whatever leaves z later includes what arrived early; the plan is unchanged if that would not
-    reach its owner. `regular`: once a rank is skipped, all later messages of that route go to its
-    end too, so that one rule applies to every rank.
+    Later transfers from z include the early arrivals. If these would not reach their owners,
+    returns the plan unchanged. `regular`: after a skipped rank, all later messages of the route go
+    to its end, so that one rule applies to every rank.
     """
     for tensor in ACCUMULATORS[one_plan(plan, "shortcut_sums").pass_]:
         plan = _shorten_sums(plan, tensor, regular)
@@ -44,24 +46,24 @@ def _shorten_sums(plan: Plan, tensor: str, regular: bool) -> Plan:
     if not relays.any():
         return plan
     src, dst = _from_to(moves)
-    onward, following = np.flatnonzero(before >= 0), np.full(len(before), -1, np.intp)
-    following[before[onward]] = onward
-    straight = _with_later(relays, before, moves) if regular else relays.copy()
-    straight[before[onward]] |= relays[onward]
-    target = np.where(straight, dst[_last_messages(following)], dst)
-    target[relays] = src[relays]  # rows with src = dst are dropped
-    made, owned = without_empty_transfers(_reroute(plan, moves, src, target))
-    return fit_buffers(made) if owned else plan
+    continued, next_message = np.flatnonzero(before >= 0), np.full(len(before), -1, np.intp)
+    next_message[before[continued]] = continued
+    to_end = _with_later(relays, before, moves) if regular else relays.copy()
+    to_end[before[continued]] |= relays[continued]
+    target = np.where(to_end, dst[_last_messages(next_message)], dst)
+    target[relays] = src[relays]  # `Move` drops rows with src = dst
+    rerouted, all_owned = without_empty_transfers(_reroute(plan, moves, src, target))
+    return fit_buffers(rerouted) if all_owned else plan
 
 
 def _idle_sources(plan: Plan, tensor: str) -> Bits:
-    """Marks messages of a sum whose source added nothing to the blocks since they last left."""
+    """Marks messages of a sum whose source added nothing since its last message of the blocks."""
     added, idle = Table(plan, tensor), list[Bits]()
     for step in plan.steps:
         moves = [move for move in step.moves if move.tensors == (tensor,)]
-        sent = [added.of(move.src, move.blocks) for move in moves]
-        idle += [np.asarray(~added[entries].any(axis=1)) for entries in sent]
-        for entries in sent:
+        entries_of_moves = [added.of(move.src, move.blocks) for move in moves]
+        idle += [np.asarray(~added[entries].any(axis=1)) for entries in entries_of_moves]
+        for entries in entries_of_moves:
             added[entries] = False
         for attend in step.attends:
             added[attend.rank, attended_blocks(attend, tensor)] = True
@@ -69,29 +71,30 @@ def _idle_sources(plan: Plan, tensor: str) -> Bits:
 
 
 def _trace_routes(plan: Plan, moves: Moves, idle: Bits) -> tuple[Index, Bits]:
-    """Returns, per message, the one that brought exactly its blocks, or -1; and marks relays.
+    """Returns, for each message, the previous message of its route, or -1; and marks relays.
 
-    Sums leave their source. `idle` marks messages whose source does not use the blocks.
+    The previous message brought exactly the same blocks to the source. `idle` marks messages whose
+    source does not use the blocks. Sums do not stay at their source.
     """
-    if not idle.any():  # tracing routes takes four times as long
+    if not idle.any():  # faster: tracing routes takes four times as long
         return np.zeros(0, np.intp), idle
-    sums, came = moves[0][1].accumulates, Table(plan, moves[0][1].tensors[0], np.int32)
+    sums, arrivals = moves[0][1].accumulates, Table(plan, moves[0][1].tensors[0], np.int32)
     count = np.concatenate([(move.blocks >= 0).sum(axis=1) for _, move in moves])
     before = np.full(len(count), -1, np.intp)
     numbered = zip(moves, _numbers(moves), strict=True)
     for _, group in groupby(numbered, key=lambda item: item[0][0]):
-        sent = [(m, numbers, came.of(m.src, m.blocks)) for (_, m), numbers in group]
-        for move, numbers, entries in sent:
-            before[numbers] = _bringers(came, entries, move.blocks, count, numbers)
-        for _, _, entries in sent if sums else ():
-            came[entries] = NOTHING
-        for move, numbers, _ in sent:
-            _record_arrivals(came, came.of(move.dst, move.blocks), numbers)
+        sends = [(m, numbers, arrivals.of(m.src, m.blocks)) for (_, m), numbers in group]
+        for move, numbers, entries in sends:
+            before[numbers] = _bringers(arrivals, entries, move.blocks, count, numbers)
+        for _, _, entries in sends if sums else ():
+            arrivals[entries] = NOTHING
+        for move, numbers, _ in sends:
+            _record_arrivals(arrivals, arrivals.of(move.dst, move.blocks), numbers)
     return before, idle & (before >= 0)
 
 
 def _numbers(moves: Moves) -> list[Index]:
-    """Returns the numbers of the messages of each move, counted over all moves."""
+    """Numbers the messages of all moves; returns the numbers of each move."""
     ends = np.cumsum([len(move) for _, move in moves])
     return np.split(np.arange(ends[-1]), ends[:-1])
 
@@ -102,44 +105,47 @@ def _from_to(moves: Moves) -> tuple[Index, Index]:
     return src, dst
 
 
-def _bringers(came: Table, entries: Index, blocks: Ints, count: Index, numbers: Index) -> Index:
-    """Returns, per message, the one that brought exactly its blocks, or -1."""
-    before = came[entries]
-    one = before.max(axis=1)
-    same = (one > NOTHING) & ((before == one[:, None]) | (blocks < 0)).all(axis=1)
-    same &= count[one - 1] == count[numbers]
-    return np.where(same, one.astype(np.intp) - 1, -1)
+def _bringers(arrivals: Table, entries: Index, blocks: Ints, count: Index, numbers: Index) -> Index:
+    """Returns, for each message, the message that brought exactly its blocks, or -1."""
+    before = arrivals[entries]
+    largest = before.max(axis=1)
+    is_brought = (largest > NOTHING) & ((before == largest[:, None]) | (blocks < 0)).all(axis=1)
+    is_brought &= count[largest - 1] == count[numbers]
+    return np.where(is_brought, largest.astype(np.intp) - 1, -1)
 
 
-def _record_arrivals(came: Table, entries: Index, numbers: Index) -> None:
-    """Records what each destination now holds: one arrival, or a mixture."""
-    arrivals = numbers[:, None] + 1
-    mixed = came[entries] != NOTHING
-    came[entries] = arrivals
-    mixed |= came[entries] != arrivals  # two arrivals at once
-    came[entries.T[mixed.T]] = MIXED
+def _record_arrivals(arrivals: Table, entries: Index, numbers: Index) -> None:
+    """Records at each destination the number of the arrival, or MIXED for several arrivals."""
+    new_arrivals = numbers[:, None] + 1
+    is_mixed = arrivals[entries] != NOTHING
+    arrivals[entries] = new_arrivals
+    is_mixed |= arrivals[entries] != new_arrivals  # two arrivals in one step
+    arrivals[entries.T[is_mixed.T]] = MIXED
 
 
-def _last_messages(following: Index) -> Index:
+def _last_messages(next_message: Index) -> Index:
     """Returns the last message of each message's route."""
-    last = np.where(following < 0, np.arange(len(following)), following)
-    while (last != (further := last[last])).any():
-        last = further
+    last = np.where(next_message < 0, np.arange(len(next_message)), next_message)
+    while (last != (following := last[last])).any():
+        last = following
     return last
 
 
 def _with_later(marked: Bits, before: Index, moves: Moves) -> Bits:
-    """Marks the given messages and all later ones on their routes; `before`: the previous one."""
-    later = marked.copy()
+    """Marks the given messages and all later messages on their routes.
+
+    before: the previous message on the route of each message, or -1.
+    """
+    marks = marked.copy()
     for numbers in _numbers(moves):
-        later[numbers] |= (before[numbers] >= 0) & later[before[numbers]]
-    return later
+        marks[numbers] |= (before[numbers] >= 0) & marks[before[numbers]]
+    return marks
 
 
 def _reroute(plan: Plan, moves: Moves, source: Index, target: Index) -> Plan:
-    """Returns the plan with new sources and targets for the messages of some tensors."""
-    ways = ((source[numbers], target[numbers]) for numbers in _numbers(moves))
-    ways = (way for way, (number, _) in zip([*ways], moves, strict=True) if number >= 0)
+    """Returns the plan with new sources and targets for the messages of the given moves."""
+    routes = ((source[numbers], target[numbers]) for numbers in _numbers(moves))
+    routes = (route for route, (number, _) in zip([*routes], moves, strict=True) if number >= 0)
     tensors = moves[0][1].tensors
 
     def rewrite(step: Step) -> Iterator[Move]:
@@ -147,46 +153,46 @@ def _reroute(plan: Plan, moves: Moves, source: Index, target: Index) -> Plan:
             if move.tensors != tensors:
                 yield move
                 continue
-            src, dst = next(ways)
-            same = np.array_equal(src, move.src) and np.array_equal(dst, move.dst)
-            yield move if same else Move(tensors, move.blocks, src, dst)
+            src, dst = next(routes)
+            is_unchanged = np.array_equal(src, move.src) and np.array_equal(dst, move.dst)
+            yield move if is_unchanged else Move(tensors, move.blocks, src, dst)
 
     steps = [Step(s.attends, tuple(rewrite(s))) for s in plan.steps]
     return replace(plan, steps=tuple(steps))
 
 
 def keep_local(plan: Plan) -> Plan:
-    """Keep partial sums on the rank that owns their blocks.
+    """Keeps partial sums on the rank that owns their blocks.
 
-    Move(b, x, y)  -->  nothing        if x owns the blocks of the sums b, but b is not all it owns
+    Move(b, x, y)  -->  nothing        if x owns the blocks of the sums b, and also other blocks
 
-    Full and causal masks are left alone: there, schedules stay as built.
+    Changes nothing under full and causal masks, so that schedules stay as built.
     """
     if not plan.workload.mask.fixed_length:
         return plan
 
-    def left(move: Move) -> Move:
+    def keep_remote(move: Move) -> Move:
         if not move.accumulates:
             return move
         owners = plan.side(move.tensors[0]).owners
-        here, sent = owners[move.blocks] == move.src[:, None], move.blocks >= 0
-        own = (here | ~sent).all(axis=1) & (
-            sent.sum(axis=1) < np.bincount(owners, minlength=plan.ranks)[move.src]
+        is_owned, has_block = owners[move.blocks] == move.src[:, None], move.blocks >= 0
+        is_local = (is_owned | ~has_block).all(axis=1) & (
+            has_block.sum(axis=1) < np.bincount(owners, minlength=plan.ranks)[move.src]
         )
-        return move.only(~own)
+        return move.only(~is_local)
 
-    steps = (Step(s.attends, tuple(map(left, s.moves))) for s in plan.steps)
+    steps = (Step(s.attends, tuple(map(keep_remote, s.moves))) for s in plan.steps)
     return drop_empty(replace(plan, steps=tuple(steps)))
 
 
 def shortcut_copies(plan: Plan, regular: bool = True) -> Plan:
-    """Send inputs past the ranks that would only forward them.
+    """Lets inputs skip the ranks that would only forward them.
 
     Move(b, y, x, step s), Move(b, x, z, step t)  -->  Move(b, y, z, step t)
 
-    if x attends nothing with the blocks b; y is the start of their route, usually their owner.
-    `regular`: messages of a complete exchange keep their route, and once a rank is skipped, all
-    later messages of that route come from y too.
+    Applies if x attends nothing with the blocks b, whose route starts at y, usually their owner.
+    `regular`: messages of a complete exchange keep their route, and after a skipped rank, all later
+    messages of the route come from y.
     """
     before = one_plan(plan, "shortcut_copies")
     for tensors in dict.fromkeys(m.tensors for _, m in plan.moves() if not m.accumulates):
@@ -195,16 +201,16 @@ def shortcut_copies(plan: Plan, regular: bool = True) -> Plan:
 
 
 def _shorten_inputs(plan: Plan, tensors: tuple[str, ...], regular: bool) -> Plan:
-    """Sends messages of ranks that do not use their blocks from the start of their route.
+    """Changes the source of messages from ranks without use for them to the start of the route.
 
-    The routes of initial copies began before step 0, in the pass that left them; those of copies
-    from several owners are unknown.
+    Routes of initial copies begin before step 0, at their owner; routes of copies from several
+    owners are unknown.
     """
-    came = [bringing_moves(plan, held) for held in plan.start if held.tensors == tensors]
-    moves: Moves = [(-1, move.only(move.src >= 0)) for move in came]
+    messages = [bringing_moves(plan, copies) for copies in plan.start if copies.tensors == tensors]
+    moves: Moves = [(-1, move.only(move.src >= 0)) for move in messages]
     moves += [(number, move) for number, move in plan.moves() if move.tensors == tensors]
-    useful = _users(plan, tensors[0])
-    idle = [~useful[move.src, move.blocks].any(axis=1) for _, move in moves]
+    users = _users(plan, tensors[0])
+    idle = [~users[move.src, move.blocks].any(axis=1) for _, move in moves]
     before, relays = _trace_routes(plan, moves, np.concatenate(idle))
     if regular and relays.any():
         relays &= _outside_exchanges(plan, moves)
@@ -217,14 +223,14 @@ def _shorten_inputs(plan: Plan, tensors: tuple[str, ...], regular: bool) -> Plan
 
 
 def _outside_exchanges(plan: Plan, moves: Moves) -> Bits:
-    """Marks the messages that belong to no complete exchange of their step."""
+    """Marks the messages outside complete exchanges."""
     steps = (group for _, group in groupby(moves, key=lambda item: item[0]))
     labels = [exchanges(plan.ranks, [move for _, move in group]) for group in steps]
     return np.asarray(np.concatenate(labels) < 0)
 
 
 def _users(plan: Plan, tensor: str) -> Table:
-    """Marks the ranks that attend with each block of an input, or own it."""
+    """Marks, for each block of an input, the ranks that attend or own the block."""
     users = Table(plan, tensor)
     users[users.cells.owned] = True
     for _, attend in plan.attends():

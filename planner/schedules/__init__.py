@@ -1,4 +1,4 @@
-"""The table of schedules: built-in rows, and those that files in subfolders register."""
+"""The table of schedules: built-in schedules, and schedules that files in subfolders register."""
 
 from functools import partial
 from importlib import import_module
@@ -31,14 +31,14 @@ from ringloom.planner.schedules.table import (
 )
 from ringloom.planner.schedules.variants import (
     FAMILIES,
-    by_heads,
-    in_nodes,
+    cache_variants,
+    default_variant,
+    document_variants,
+    head_variants,
     no_variants,
-    plain,
+    node_variants,
     settings,
-    under_documents,
-    under_sparse,
-    with_cache,
+    sparse_variants,
 )
 from ringloom.planner.workload import Workload
 
@@ -46,9 +46,9 @@ __all__ = [
     "PLAIN_NAMES",
     "SCHEDULES",
     "Schedule",
-    "classic",
-    "comparable",
-    "further",
+    "classic_schedules",
+    "comparable_schedules",
+    "further_schedules",
     "recorded_name",
     "schedule",
 ]
@@ -60,7 +60,8 @@ ulysses_gather = partial(usp, ring=1, gather=0, keep=0)
 decode_a2a = partial(mesh2d, columns=1, layout="contiguous")
 pass_q, head_chunks = partial(tokenring, late=1), partial(ulysses_stages, ahead=1)
 _newer = partial(Schedule, variants=no_variants, classic=False)
-_cached = partial(_newer, variants=with_cache)
+_cached = partial(_newer, variants=cache_variants)
+_plain = partial(_newer, variants=default_variant)
 
 ROWS = (
     Schedule("ring", ring, "KV", "one ring", "Ring Attention (Liu et al. 2023)"),
@@ -68,12 +69,15 @@ ROWS = (
     Schedule("zigzag", zigzag, "KV", "ring, head-tail layout", "common practice"),
     Schedule("balanced", balanced, "KV, Q, OUT", "helpers", "DistFlashAttn (Li et al. 2023)"),
     Schedule("burst", burst, "KV; backward Q", "one ring", "BurstAttention (Sun et al. 2024)"),
-    Schedule("allgather", allgather, "KV", "all-gather", "common practice", plain),
+    Schedule("allgather", allgather, "KV", "all-gather", "common practice"),
     Schedule("ulysses", ulysses, "heads", "all-to-all", "DeepSpeed-Ulysses (Jacobs et al. 2023)"),
-    Schedule("usp", usp, "heads, KV", "all-to-all, rings", "USP (Fang and Zhao 2024)", by_heads),
+    Schedule(
+        *("usp", usp, "heads, KV", "all-to-all, rings", "USP (Fang and Zhao 2024)"),
+        variants=head_variants,
+    ),
     _newer(
         *("double-ring", double_ring, "KV", "rings in, between nodes", "LoongTrain, BurstEngine"),
-        variants=in_nodes,
+        variants=node_variants,
     ),
     _newer("bidirectional", bidirectional, "KV", "two opposite rings", "common practice"),
     _newer("multi-ring", multi_ring, "KV", "edge-disjoint rings", "TASP (Wang et al. 2025)"),
@@ -86,46 +90,37 @@ ROWS = (
     _cached("tree", tree, "Q, OUT", "binomial trees", "Tree Attention (Shyam et al. 2024)"),
     _newer("broadcast", broadcast, "KV, or Q and OUT", "broadcasts in turn", "ringX"),
     _newer(
-        *("group-cast", group_cast, "KV that is seen", "one message each", "MagiAttention"),
-        variants=under_sparse,
+        *("group-cast", group_cast, "visible KV", "one message each", "MagiAttention"),
+        variants=sparse_variants,
     ),
-    _newer("halo", group_cast, "KV that is seen", "group-cast", "swa_p2p of Megatron-LM"),
-    _newer("llama3", llama3, "KV", "all-gather by heads", "Llama 3 (2024)", variants=plain),
-    _newer(
-        "ulysses-stages",
-        ulysses_stages,
-        "heads",
-        "all-to-all in stages",
-        "UPipe",
-        variants=plain,
-    ),
-    _newer(
-        "head-chunks", head_chunks, "heads", "ulysses-stages, one ahead", "HCMS", variants=plain
-    ),
+    _newer("halo", group_cast, "visible KV", "group-cast", "swa_p2p of Megatron-LM"),
+    _plain("llama3", llama3, "KV", "all-gather by heads", "Llama 3 (2024)"),
+    _plain("ulysses-stages", ulysses_stages, "heads", "all-to-all in stages", "UPipe"),
+    _plain("head-chunks", head_chunks, "heads", "ulysses-stages, one ahead", "HCMS"),
     _newer("ulysses-gather", ulysses_gather, "heads, KV", "usp with a gather", "vLLM-Omni"),
     _newer(
         *("groups", groups, "KV", "rings per document", "FlexSP, ByteScale"),
-        variants=under_documents,
+        variants=document_variants,
     ),
 )
 SCHEDULES |= {row.name: row for row in ROWS}
-for _module in walk_packages(__path__, f"{__name__}."):  # importing a file registers its schedules
+for _module in walk_packages(__path__, f"{__name__}."):  # each import registers schedules
     import_module(_module.name)
 
 
-def classic() -> list[str]:
+def classic_schedules() -> list[str]:
     """Returns the names of the best-known schedules."""
     return [name for name, row in SCHEDULES.items() if row.classic]
 
 
-def comparable(work: Workload, ranks: int, node: int) -> list[str]:
+def comparable_schedules(work: Workload, ranks: int, node: int) -> list[str]:
     """Returns the schedules, with parameters, to compare on nodes of `node` ranks."""
     rows = SCHEDULES.values()
-    return [f"{row.name}{more}" for row in rows for more in row.variants(work, ranks, node)]
+    return [f"{row.name}{suffix}" for row in rows for suffix in row.variants(work, ranks, node)]
 
 
-def further(work: Workload, ranks: int, node: int) -> list[str]:
-    """Returns more settings of schedules than `comparable`; some may be faster."""
+def further_schedules(work: Workload, ranks: int, node: int) -> list[str]:
+    """Returns settings of schedules that are not among the `comparable_schedules`."""
     defaults = {name: SCHEDULES[name].parameters for name in FAMILIES}
-    usual = {*comparable(work, ranks, node)}
-    return [name for name in settings(work, ranks, node, defaults) if name not in usual]
+    compared = {*comparable_schedules(work, ranks, node)}
+    return [name for name in settings(work, ranks, node, defaults) if name not in compared]

@@ -1,4 +1,4 @@
-"""The table of schedules by name, their plain names, and the decorator that registers one."""
+"""The table of schedules by name, their plain names, and a decorator that registers a schedule."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ from typing import Literal, TypeVar, get_args, get_origin, overload
 
 from ringloom.planner.errors import PlanError, brief
 from ringloom.planner.ir import Plan
-from ringloom.planner.schedules.variants import plain
+from ringloom.planner.schedules.variants import default_variant
 from ringloom.planner.workload import Workload
 
 Build = TypeVar("Build", bound=Callable[..., Plan])
@@ -16,10 +16,10 @@ Build = TypeVar("Build", bound=Callable[..., Plan])
 
 @dataclass(frozen=True)
 class Schedule:
-    """A named recipe: `build(work, ranks, pass_, **parameters)` ignores the mask.
+    """A named function that builds plans: `build(work, ranks, pass_, **parameters)`.
 
-    `variants(work, ranks, node)` yields the parameters that a comparison tries if no schedule is
-    named. `classic` marks the best-known schedules, which examples show.
+    The function ignores the mask. `variants(work, ranks, node)` yields the parameters that a
+    comparison tries by default. `classic` marks the best-known schedules, which examples show.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Schedule:
     travels: str
     path: str
     paper: str
-    variants: Callable[[Workload, int, int], Iterable[str]] = plain
+    variants: Callable[[Workload, int, int], Iterable[str]] = default_variant
     classic: bool = True
 
     def __repr__(self) -> str:
@@ -39,17 +39,17 @@ class Schedule:
         signature = inspect.signature(self.build).parameters.values()
         return {p.name: p.default for p in signature if p.kind is p.KEYWORD_ONLY}
 
-    def check(self, given: dict[str, int | str]) -> None:
-        """Raise PlanError for an unknown parameter or an invalid value."""
-        known, signature = self.parameters, inspect.signature(self.build, eval_str=True)
-        for name, value in given.items():
-            if name not in known:
-                have = ", ".join(known) or "none"
+    def check(self, parameters: dict[str, int | str]) -> None:
+        """Raises PlanError for an unknown parameter or an invalid value."""
+        defaults, signature = self.parameters, inspect.signature(self.build, eval_str=True)
+        for name, value in parameters.items():
+            if name not in defaults:
+                names = ", ".join(defaults) or "none"
                 raise PlanError(
-                    f"{self.name} has no parameter {brief(name)}; its parameters: {have}"
+                    f"{self.name} has no parameter {brief(name)}; its parameters: {names}"
                 )
-            if type(value) is not type(known[name]):
-                kind = "a whole number" if isinstance(known[name], int) else "a word"
+            if type(value) is not type(defaults[name]):
+                kind = "a whole number" if isinstance(defaults[name], int) else "a word"
                 raise PlanError(f"{self.name}:{name} takes {kind}, not {brief(value)}")
             form = signature.parameters[name].annotation
             if get_origin(form) is Literal and value not in get_args(form):
@@ -58,7 +58,7 @@ class Schedule:
 
 
 SCHEDULES: dict[str, Schedule] = {}
-PLAIN_NAMES = {  # accepted wherever a schedule is named; plans record the other name
+PLAIN_NAMES = {  # accepted in place of the names that plans record
     "balanced": "distflash",
     "groups": "ring-per-document",
     "group-cast": "sparse-gather",
@@ -68,7 +68,7 @@ RECORDED_NAMES = {plain: name for name, plain in PLAIN_NAMES.items()}
 
 
 def recorded_name(text: str) -> str:
-    """Returns a schedule's text as plans record it: balanced:late=1 for distflash:late=1."""
+    """Replaces a plain name by the name that plans record: balanced for distflash."""
     name, colon, parameters = text.strip().partition(":")
     known = name if name in SCHEDULES else RECORDED_NAMES.get(name, name)
     return f"{known}{colon}{parameters}"
@@ -85,12 +85,12 @@ def schedule(*, travels: str = "", path: str = "", paper: str = "") -> Callable[
 def schedule(
     build: Build | None = None, /, *, travels: str = "", path: str = "", paper: str = ""
 ) -> Build | Callable[[Build], Build]:
-    """Register `build(work, ranks, pass_, **parameters)` as a schedule of the function's name.
+    """Registers the decorated `build(work, ranks, pass_, **parameters)` as a schedule of its name.
 
-    A decorator. `ringloom schedules` shows its arguments: the tensors that travel, their path, and
-    the paper. Keyword parameters with defaults become parameters of the schedule. The function
-    ignores the mask; `plan` applies it and verifies the result. Raises PlanError if another module
-    has registered the name.
+    `ringloom schedules` shows the arguments of the decorator: the tensors that travel, their path,
+    and the paper. Keyword parameters with defaults become parameters of the schedule. The function
+    ignores the mask; `plan` applies the mask and verifies the result. Raises PlanError if another
+    module has registered the name.
     """
     if build is None:
         return partial(schedule, travels=travels, path=path, paper=paper)

@@ -11,8 +11,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ringloom.planner.masks.areas import areas
-from ringloom.planner.partitions import shift
+from ringloom.planner.masks.areas import count_pairs
+from ringloom.planner.partitions import shift_ranges
 from ringloom.planner.search.pieces import Owned, load
 from ringloom.planner.search.prices import Floats, Prices
 from ringloom.planner.workload import Workload
@@ -28,8 +28,8 @@ WORTH = 1e-3  # least gain of a swap, as a share of the time of the last rank
 def even_out(work: Workload, ranks: int, prices: Prices, owned: Owned) -> Owned:
     """Swaps equally many tokens between ranks until they finish together."""
     grid = np.append(np.arange(0, work.seq, TILE), work.seq)
-    rows = [shift((range(a, b),), work.offset) for a, b in pairwise(grid.tolist())]
-    pairs = areas(work.mask.region(), rows, [(range(work.kv_seq),)])[:, 0]
+    rows = [shift_ranges((range(a, b),), work.offset) for a, b in pairwise(grid.tolist())]
+    pairs = count_pairs(work.mask.region(), rows, [(range(work.kv_seq),)])[:, 0]
     before = np.append(0.0, np.cumsum(pairs + 1.0))  # pairs before each tile of the grid
     speeds = prices.speed(ranks)
     for _ in range(ROUNDS):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import Pass, Plan
-from ringloom.planner.layouts import Chunks, own_name, owners_of_tokens, sides
+from ringloom.planner.layouts import Chunks, canonical_layout, owners_of_tokens, sides
 from ringloom.planner.passes.edges import shares_keys
 from ringloom.planner.planning import find_schedule
 from ringloom.planner.search.building import build, found_parts
@@ -71,7 +71,7 @@ def explore(
     `stop` is called before each candidate.
     """
     check_request(work, ranks, "explore(work, ranks, ...)")
-    where = layout and own_name(layout)
+    where = layout and canonical_layout(layout)
     search = _Search(work, ranks, pass_, prices, pair or prices.pair, score, floor, where)
     for recipe in dict.fromkeys(search.seed(recipe) for recipe in seeds):
         if stop():

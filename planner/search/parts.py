@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import Index
-from ringloom.planner.kernel_calls.calls import MOST as CUT
+from ringloom.planner.kernel_calls.calls import MOST_PAIRS
 from ringloom.planner.layouts import Chunks
 from ringloom.planner.masks.regions import FAR
 from ringloom.planner.search.pieces import MOST_EDGES, edges, seen, split_at
@@ -91,7 +91,7 @@ class Parts:
         for rank, q, kv in sorted(groups, key=lambda g: (g[0], self.q[g[1][0]].start)):
             if out and out[-1][0] == rank:
                 rows, columns = [*out[-1][1], *q], sorted({*out[-1][2], *kv})
-                if _runs(self.q, rows) * _runs(self.kv, columns) <= CUT:
+                if _runs(self.q, rows) * _runs(self.kv, columns) <= MOST_PAIRS:
                     out[-1] = rank, rows, columns
                     continue
             out.append((rank, q, kv))

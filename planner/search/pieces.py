@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import Attend, Index, Plan, Step
 from ringloom.planner.layouts import cut
-from ringloom.planner.masks.areas import areas
-from ringloom.planner.partitions import Block, Partition, Side, shift
+from ringloom.planner.masks.areas import count_pairs
+from ringloom.planner.partitions import Block, Partition, Side, shift_ranges
 from ringloom.planner.passes.by_rows import Price
 from ringloom.planner.search.prices import Floats, Prices
 from ringloom.planner.workload import Workload
@@ -132,8 +132,8 @@ def _priced(work: Workload, price: Price, pieces: Sequence[range], which: Sequen
 def count_load(work: Workload, prices: Prices, pieces: Sequence[range]) -> Load:
     """Prices pieces by counts of pairs, calls and merged rows."""
     region, offset = work.mask.region(), work.offset
-    queries = [shift((p,), offset) for p in pieces]
-    pairs = areas(region, queries, [(range(work.kv_seq),)])[:, 0]
+    queries = [shift_ranges((p,), offset) for p in pieces]
+    pairs = count_pairs(region, queries, [(range(work.kv_seq),)])[:, 0]
     ends = np.array([(p.start, p.stop) for p in pieces], np.int64).reshape(-1, 2) + offset
     calls, again = np.zeros(len(pieces)), np.zeros(len(pieces))
     i0, i1, j0, _, _, hi = region.pieces.T
@@ -150,5 +150,5 @@ def count_load(work: Workload, prices: Prices, pieces: Sequence[range]) -> Load:
 
 def seen(work: Workload, queries: Sequence[range], keys: Sequence[range]) -> NDArray[np.int64]:
     """Counts the pairs of ranges of queries and of keys: [queries, keys]."""
-    rows = [shift((p,), work.offset) for p in queries]
-    return areas(work.mask.region(), rows, [(p,) for p in keys])
+    rows = [shift_ranges((p,), work.offset) for p in queries]
+    return count_pairs(work.mask.region(), rows, [(p,) for p in keys])

@@ -13,10 +13,10 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Literal
 
 from ringloom.planner.errors import PlanError, brief, unknown
-from ringloom.planner.given import whole
-from ringloom.planner.layouts import BY_MASK, LAYOUTS, own_name
-from ringloom.planner.parse import schedule
-from ringloom.planner.passes.adjoint import KEPT
+from ringloom.planner.given import require_integer
+from ringloom.planner.layouts import BY_MASK, LAYOUTS, canonical_layout
+from ringloom.planner.parse import parse_schedule
+from ringloom.planner.passes.adjoint import KEEPABLE
 from ringloom.planner.planning import PASS_PIPELINES, Trim, find_schedule
 from ringloom.planner.schedules import recorded_name
 
@@ -52,8 +52,8 @@ class Found:
             raise PlanError(f"slices of a found plan must be positive, not {self.slices}")
         if self.own not in (0, 1, 2):
             raise PlanError(f"own= of a found plan must be 0, 1 or 2, not {self.own}")
-        if wrong := [t for t in self.keep or () if t not in KEPT]:
-            raise PlanError(unknown("tensor to keep", wrong[0], KEPT))
+        if wrong := [t for t in self.keep or () if t not in KEEPABLE]:
+            raise PlanError(unknown("tensor to keep", wrong[0], KEEPABLE))
 
     def __str__(self) -> str:
         given = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -74,9 +74,11 @@ class Found:
             elif key == "slices":
                 read[key] = tuple(_number(key, part) for part in str(value).split("-"))
             elif key in ("layout", "rows"):
-                read[key] = own_name(str(value)) if key == "layout" else str(value)
+                read[key] = canonical_layout(str(value)) if key == "layout" else str(value)
             else:
-                read[key] = whole(key, value) if isinstance(value, int) else _number(key, value)
+                read[key] = (
+                    require_integer(key, value) if isinstance(value, int) else _number(key, value)
+                )
         return cls(**read)  # type: ignore[arg-type]
 
 
@@ -118,7 +120,7 @@ class Recipe:
             chosen = trim if said.strip() == trim else chosen
         if said and said.strip() != chosen:
             raise PlanError(unknown("trim", said, PASS_PIPELINES))
-        name, parameters = schedule(rest := recorded_name(rest))
+        name, parameters = parse_schedule(rest := recorded_name(rest))
         if name != FOUND:
             find_schedule(rest)
             return cls(rest, chosen, by_rows)

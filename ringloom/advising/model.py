@@ -12,9 +12,9 @@ from typing import Any
 
 from ringloom.planner.disk import from_json, read
 from ringloom.planner.errors import RingloomError, brief
-from ringloom.planner.given import whole
+from ringloom.planner.given import require_integer
 from ringloom.planner.masks import Mask, parse
-from ringloom.planner.workload import LONGEST, Workload
+from ringloom.planner.workload import LARGEST_SIZE, Workload
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma3_text", "phi3")
 TIED = ("gemma", "gemma3_text")  # families whose default tie_word_embeddings is true
@@ -133,7 +133,7 @@ def _size(config: Mapping[str, Any], key: str, default: int | None = None) -> in
         if default is None:
             raise RingloomError(f"the config has no {key}")
         return default
-    return whole(f"the config's {key}", value, 1, LONGEST)
+    return require_integer(f"the config's {key}", value, 1, LARGEST_SIZE)
 
 
 def _windows(config: Mapping[str, Any], family: str, layers: int) -> tuple[int, int | None]:

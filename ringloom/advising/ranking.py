@@ -11,9 +11,9 @@ from ringloom.advising.attention import Attention, attention_of
 from ringloom.advising.costs import CHECKPOINTS, MATRIX_SHARE, ZEROS, Checkpoint, Split, Zero
 from ringloom.advising.model import Model, read_model
 from ringloom.planner.errors import PlanError, RingloomError, unknown
-from ringloom.planner.given import number, whole
+from ringloom.planner.given import require_integer, require_number
 from ringloom.planner.masks import Mask
-from ringloom.planner.workload import LONGEST, Workload
+from ringloom.planner.workload import LARGEST_SIZE, Workload
 from ringloom.rows import shortage
 from ringloom.simulator.hardware import Hardware
 from ringloom.simulator.hardware import hardware as find_hardware
@@ -197,11 +197,15 @@ def advise(
     PlanError if no split fits.
     """
     machine, shape = find_hardware(hardware), read_model(model)
-    chips = whole("gpus", gpus, 1, MAX_CHIPS)
-    work = shape.attention(whole("seq", seq, 1, LONGEST), mask)
-    limit = machine["memory.capacity"] if memory is None else number("memory", memory, 1.0)
-    tokens = chips * work.seq if global_batch is None else whole("global_batch", global_batch, 1)
-    share = number("matrix_share", matrix_share)
+    chips = require_integer("gpus", gpus, 1, MAX_CHIPS)
+    work = shape.attention(require_integer("seq", seq, 1, LARGEST_SIZE), mask)
+    limit = machine["memory.capacity"] if memory is None else require_number("memory", memory, 1.0)
+    tokens = (
+        chips * work.seq
+        if global_batch is None
+        else require_integer("global_batch", global_batch, 1)
+    )
+    share = require_number("matrix_share", matrix_share)
     request = Request(shape, chips, machine, work, tokens, zero, checkpoint, limit, share)
     rows, refused = list[RankedSplit](), list[RefusedSplit]()
     for split in track(list(splits(request))):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ringloom.planner.optional import needing
+from ringloom.planner.optional import import_optional
 
 Attend = Callable[..., Any]
 
@@ -21,7 +21,7 @@ def flash_shaped(function: Attend, **options: Any) -> Attend:
 
     options: passed to each call, such as causal=True. Raises RingloomError without torch.
     """
-    peers = needing("torch", "ringloom.runtimes.peers.of_torch")
+    peers = import_optional("torch", "ringloom.runtimes.peers.of_torch")
     attend: Attend = peers.flash_shaped(function, **options)
     return attend
 
@@ -36,7 +36,7 @@ def pytorch_ring(
     instead of contiguous shards. exchange: all-gather or all-to-all. Raises RingloomError for any
     other exchange, and without torch.
     """
-    peers = needing("torch", "ringloom.runtimes.peers.of_torch")
+    peers = import_optional("torch", "ringloom.runtimes.peers.of_torch")
     attend: Attend = peers.pytorch_ring(balanced, causal, exchange)
     return attend
 
@@ -48,8 +48,8 @@ def ring_attention_pytorch(
 
     Raises RingloomError without this package: pip install 'ringloom[peers]'.
     """
-    peers = needing("torch", "ringloom.runtimes.peers.of_torch")
-    needing("peers", "ring_attention_pytorch")
+    peers = import_optional("torch", "ringloom.runtimes.peers.of_torch")
+    import_optional("peers", "ring_attention_pytorch")
     attend: Attend = peers.ring_attention_pytorch(striped, causal, bucket)
     return attend
 
@@ -59,7 +59,9 @@ def transformers_attention(program: ModuleType, name: str = "ringloom-audit") ->
 
     Raises RingloomError without transformers, and for a name that is in use.
     """
-    attend: Attend = needing("hf", "ringloom.runtimes.peers.of_torch").transformers(program, name)
+    attend: Attend = import_optional("hf", "ringloom.runtimes.peers.of_torch").transformers(
+        program, name
+    )
     return attend
 
 
@@ -69,6 +71,6 @@ def jax_ring(checkout: str, *, block: int | None = 1, chunk: int = 8) -> Attend:
     block: tokens that see each other, 1 for causal, None for full; chunk: tokens per kernel call.
     Raises RingloomError if there is no such checkout, and without JAX.
     """
-    peers = needing("jax", "ringloom.runtimes.peers.of_jax")
+    peers = import_optional("jax", "ringloom.runtimes.peers.of_jax")
     attend: Attend = peers.ringattention(checkout, block, chunk)
     return attend

@@ -9,7 +9,7 @@ import numpy as np
 
 from ringloom.planner.disk import read
 from ringloom.planner.errors import RingloomError, brief
-from ringloom.planner.layouts import BY_MASK, LAYOUTS, PEER_NAMES, by_tokens, own_name
+from ringloom.planner.layouts import BY_MASK, LAYOUTS, PEER_NAMES, by_tokens, canonical_layout
 from ringloom.planner.layouts.peers import ALIASES
 from ringloom.planner.partitions import Block, Partition, Side
 from ringloom.planner.workload import Workload, check_request
@@ -65,7 +65,7 @@ def layout_of(text: str) -> Any:
         return read(path, lambda _: np.load(path, allow_pickle=False), text, MAX_FILE)
     if path.suffix == ".json":
         return read(path, json.loads, text, MAX_FILE)
-    if text != DETECT and own_name(text) not in {*LAYOUTS, *BY_MASK}:
+    if text != DETECT and canonical_layout(text) not in {*LAYOUTS, *BY_MASK}:
         peers = ", ".join(sorted({*ALIASES} - {*PEER_NAMES}))
         raise RingloomError(
             f"unknown layout {brief(text)}: use {', '.join(PEER_NAMES)}, detect, a .npy or .json"
@@ -101,7 +101,7 @@ def _positions_of(
     work: Workload, ranks: int, layout: str | Partition
 ) -> tuple[Positions, Positions]:
     """Returns the query and key positions of each rank in a layout."""
-    partition = by_tokens(work, ranks, own_name(layout))
+    partition = by_tokens(work, ranks, canonical_layout(layout))
     sides = partition.q, partition.kv
     q, kv = (tuple(side.positions(r) for r in range(ranks)) for side in sides)
     return q, kv

@@ -124,9 +124,9 @@ class Audit:
 
         Raises RingloomError without bokeh: pip install 'ringloom[report]'.
         """
-        from ringloom.planner.optional import needing
+        from ringloom.planner.optional import import_optional
 
-        text: str = needing("report", "ringloom.auditing.html").page(self, each)
+        text: str = import_optional("report", "ringloom.auditing.html").page(self, each)
         return text
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from ringloom.cli.synonyms import current_name, unknown_option_message
-from ringloom.planner.disk import can_name
+from ringloom.planner.disk import is_file_name
 from ringloom.planner.errors import (
     LONGEST_WORD,
     MultiPlanError,
@@ -55,7 +55,7 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Stores the words as typed, for `typed_command`; refuses invalid characters."""
-        if refused := [word for word in args if not can_name(word)]:
+        if refused := [word for word in args if not is_file_name(word)]:
             raise click.UsageError(
                 f"{brief(refused[0])} contains a character that is not allowed in names"
             )

@@ -11,10 +11,10 @@ import click
 
 from ringloom.cli.output import TYPED, Integer, Number, progress, working
 from ringloom.comparison import PASSES, Comparison, compare
-from ringloom.planner.disk import with_folder
+from ringloom.planner.disk import require_folder
 from ringloom.planner.errors import PlanError, RingloomError, brief
 from ringloom.planner.files import load
-from ringloom.planner.given import tokens
+from ringloom.planner.given import parse_tokens
 from ringloom.planner.masks import forms as mask_forms
 from ringloom.planner.passes.by_rows import Price, by_rows
 from ringloom.planner.planning import PASS_PIPELINES, plan
@@ -57,7 +57,7 @@ class File(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Returns the file name; refuses folders and files without write permission."""
         self.check(value)
-        return with_folder(str(super().convert(value, param, ctx)))
+        return require_folder(str(super().convert(value, param, ctx)))
 
 
 def _names(value: str) -> list[str]:
@@ -66,7 +66,7 @@ def _names(value: str) -> list[str]:
     raise click.UsageError("--schedules lists no schedule; example: --schedules ring,zigzag")
 
 
-TOKENS = ParsedText("tokens", "256k", tokens)
+TOKENS = ParsedText("tokens", "256k", parse_tokens)
 FILE, TRACE = File(), File(trace_file)
 hardware_option = click.option(
     "--hardware", default="a100-nvlink", help="Preset name, or a TOML or JSON file."

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from ringloom.comparison import PASSES
 from ringloom.planner.errors import RingloomError, unknown
-from ringloom.planner.given import tokens
+from ringloom.planner.given import parse_tokens
 from ringloom.planner.planning import find_schedule
 from ringloom.planner.plans import Passes
 from ringloom.planner.workload import Workload
@@ -70,8 +70,8 @@ class Choices:
     def work(self) -> Workload:
         """Returns the workload, with its mask parsed."""
         return Workload(
-            seq=tokens(self.seq),
-            kv_seq=tokens(self.kv_seq or self.seq),
+            seq=parse_tokens(self.seq),
+            kv_seq=parse_tokens(self.kv_seq or self.seq),
             heads=self.heads,
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
@@ -125,11 +125,11 @@ class Choices:
         """Returns Python code that plans and simulates the chosen schedule."""
         names = ("heads", "kv_heads", "head_dim", "v_head_dim", "sinks", "mask")
         sizes = [f"{name}={getattr(self, name)!r}" for name in names]
-        sizes += [f"kv_seq={tokens(self.kv_seq)}"] if self.kv_seq else []
+        sizes += [f"kv_seq={parse_tokens(self.kv_seq)}"] if self.kv_seq else []
         passes = "" if self.pass_ == "forward" else f", pass_={self.pass_!r}"
         return (
             "import ringloom as rl\n\n"
-            f"work = rl.Workload(seq={tokens(self.seq)}, {', '.join(sizes)})\n"
+            f"work = rl.Workload(seq={parse_tokens(self.seq)}, {', '.join(sizes)})\n"
             f"plan = rl.plan({self.schedule!r}, work, ranks={self.ranks}{passes})\n"
             f"result = rl.simulate(plan, {self.hardware!r}, rl.{self.scenario.python})\n"
             "print(result)"
@@ -218,12 +218,14 @@ def _refuse_file(value: str, advice: str, characters: str = "./\\") -> None:
 
 def _check_mask(choices: Choices) -> None:
     _refuse_file(choices.mask, "write out the mask", characters="@")
-    Workload(tokens(choices.seq), tokens(choices.kv_seq or choices.seq), mask=choices.mask)
+    Workload(
+        parse_tokens(choices.seq), parse_tokens(choices.kv_seq or choices.seq), mask=choices.mask
+    )
 
 
 def _check_kv_seq(choices: Choices) -> None:
     if choices.kv_seq:
-        _check_range("key tokens", tokens(choices.kv_seq), MOST_TOKENS, choices.kv_seq)
+        _check_range("key tokens", parse_tokens(choices.kv_seq), MOST_TOKENS, choices.kv_seq)
 
 
 def _check_kv_heads(choices: Choices) -> None:
@@ -256,7 +258,7 @@ PLACES = "ranks", "hardware", "topology", "placement"
 CHECKS: dict[str, tuple[tuple[str, ...], Callable[[Choices], object]]] = {
     "schedule": ((), lambda choices: find_schedule(choices.schedule)),
     "ranks": ((), lambda choices: _check_range("ranks", choices.ranks, MOST_RANKS)),
-    "seq": ((), lambda c: _check_range("tokens", tokens(c.seq), MOST_TOKENS, c.seq)),
+    "seq": ((), lambda c: _check_range("tokens", parse_tokens(c.seq), MOST_TOKENS, c.seq)),
     "kv_seq": ((), _check_kv_seq),
     "mask": (("seq", "kv_seq"), _check_mask),
     "heads": ((), lambda choices: _check_range("heads", choices.heads, MOST_HEADS)),

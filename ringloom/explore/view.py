@@ -15,7 +15,7 @@ from ringloom.comparison import Comparison
 from ringloom.explore.choices import Choices
 from ringloom.planner.planning import plan
 from ringloom.planner.plans import Passes, Plans
-from ringloom.planner.schedules import comparable
+from ringloom.planner.schedules import comparable_schedules
 from ringloom.planner.workload import Workload
 from ringloom.report.facts.tiles import TileFacts, tables
 from ringloom.report.pictures.stepper import StepperPicture
@@ -97,7 +97,7 @@ def _ring(choices: Choices) -> Choices:
 def other_schedules(choices: Choices) -> list[str]:
     """Returns the schedules to compare with, without the chosen one and ring."""
     machine = choices.scenario.nodes(hardware(choices.hardware), choices.ranks)
-    schedules = comparable(choices.work, choices.ranks, machine.ranks_per_node)
+    schedules = comparable_schedules(choices.work, choices.ranks, machine.ranks_per_node)
     names = dict.fromkeys(with_node_size(name, choices.ranks, machine) for name in schedules)
     return [name for name in names if name not in (choices.schedule, "ring")]
 

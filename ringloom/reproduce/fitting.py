@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ringloom.planner.optional import needing
+from ringloom.planner.optional import import_optional
 
 Floats = NDArray[np.float64]
 Model = Callable[[Floats, NDArray[np.intp]], Floats]  # (constants, rows) -> predictions
@@ -41,7 +41,7 @@ def least_squares(model: Model, measured: Floats, rows: NDArray[np.intp], start:
 
     initial = np.log(start)
     bounds = initial - LOG_RANGE, initial + LOG_RANGE
-    solution = needing("fit", "scipy.optimize").least_squares(
+    solution = import_optional("fit", "scipy.optimize").least_squares(
         relative_errors, initial, bounds=bounds, xtol=1e-10
     )
     constants: Floats = np.exp(solution.x)

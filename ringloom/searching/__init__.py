@@ -16,9 +16,9 @@ from time import monotonic
 from typing import Any
 
 from ringloom.planner.errors import MultiPlanError, PlanError, RingloomError, brief
-from ringloom.planner.given import whole
+from ringloom.planner.given import require_integer
 from ringloom.planner.ir import Plan
-from ringloom.planner.layouts import own_name
+from ringloom.planner.layouts import canonical_layout
 from ringloom.planner.plans import Passes, Plans
 from ringloom.planner.search import BUDGET, Tried
 from ringloom.planner.workload import Workload, check_request
@@ -70,8 +70,8 @@ def search(
         raise RingloomError(
             f"layout must be the name of a layout, such as 'zigzag', not {brief(layout)}"
         )
-    whole("seed", seed)
-    budget = whole("budget", budget)
+    require_integer("seed", seed)
+    budget = require_integer("budget", budget)
     machine, what_if = find_hardware(hardware), scenario_of(scenario or {})
     memory_limit = amount(memory, "memory", "bytes", machine["memory.capacity"])
     seconds_limit = amount(time_limit, "time_limit", "seconds", math.inf)
@@ -81,7 +81,7 @@ def search(
         machine,
         what_if,
         memory_limit,
-        layout and own_name(layout),
+        layout and canonical_layout(layout),
         seconds_limit,
         monotonic(),
         report,

@@ -25,7 +25,7 @@ import numpy as np
 from ringloom.comparison import PASSES
 from ringloom.planner.disk import from_toml, read
 from ringloom.planner.errors import RingloomError, brief
-from ringloom.planner.given import name, tokens, whole
+from ringloom.planner.given import parse_tokens, require_integer, require_name
 from ringloom.planner.masks import Mask, parse
 from ringloom.planner.one_line import python
 from ringloom.planner.planning import PASS_PIPELINES, Trim, find_schedule, plan
@@ -129,7 +129,7 @@ def parse_axis(key: str, entry: Any) -> dict[Any, Any]:
             raise RingloomError(f"{key} cannot be {brief(value)}") from None
         except RingloomError as error:
             raise RingloomError(f"{key}: {error}") from None
-        label = parsed if isinstance(parsed, int) else name(key, label, MAX_LABEL)
+        label = parsed if isinstance(parsed, int) else require_name(key, label, MAX_LABEL)
         if label in axis:
             raise RingloomError(f"{key} lists {brief(label)} twice")
         axis[label] = parsed
@@ -140,7 +140,7 @@ def parse_axis(key: str, entry: Any) -> dict[Any, Any]:
 
 def size(value: Any) -> int:
     """Returns a size from an integer or a text such as 256k."""
-    return tokens(value) if isinstance(value, str) else whole("a size", value)
+    return parse_tokens(value) if isinstance(value, str) else require_integer("a size", value)
 
 
 def choice(options: Sequence[Any]) -> Callable[[Any], Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ringloom.planner.errors import RingloomError
-from ringloom.planner.optional import needing
+from ringloom.planner.optional import import_optional
 from ringloom.planner.version import VERSION
 from ringloom.runtimes.machine import holding_interrupts
 from ringloom.simulator.prediction import ratio
@@ -67,7 +67,7 @@ def sweep(
     or worker. `track` may wrap the batches to show progress. Raises RingloomError for an invalid
     grid, for a folder of another grid, and for a worker that dies.
     """
-    results = needing("sweep", "ringloom.sweeps.results")
+    results = import_optional("sweep", "ringloom.sweeps.results")
     points = grid_of(grid) if isinstance(grid, Mapping) else read_grid(grid)
     with open_store(Path(folder), points.digest) as store:
         missing = [number for number in range(len(points)) if number not in store.rows]
@@ -87,7 +87,7 @@ def batches(numbers: Batch, length: int) -> list[Batch]:
 
 def compute(grid: Grid, store: Store, batches: list[Batch], track: Track) -> None:
     """Computes the batches in turn and stores each before the next starts."""
-    joblib = needing("sweep", "joblib")
+    joblib = import_optional("sweep", "joblib")
     with joblib.Parallel() as parallel:
         with holding_interrupts():  # so that workers print no tracebacks
             parallel([joblib.delayed(len)("")])

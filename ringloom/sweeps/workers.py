@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ringloom.planner.errors import RingloomError, unknown
-from ringloom.planner.given import whole
-from ringloom.planner.optional import needing
+from ringloom.planner.given import require_integer
+from ringloom.planner.optional import import_optional
 
 BACKENDS = ("loky", "dask", "ray")
 IDLE_TIMEOUT = 20  # seconds after which idle processes end, for example if the sweep is killed
@@ -21,11 +21,11 @@ def workers(backend: str, address: str | None, jobs: int | None) -> Iterator[int
     on this machine. Raises RingloomError for a library that is not installed, for a cluster that
     cannot be reached, and for more jobs than Ray has CPUs.
     """
-    joblib = needing("sweep", "joblib")
+    joblib = import_optional("sweep", "joblib")
     if backend not in BACKENDS:
         raise RingloomError(unknown("backend", backend, BACKENDS))
     if jobs is not None:
-        whole("jobs", jobs, 1)
+        require_integer("jobs", jobs, 1)
     with ExitStack() as stack:
         try:
             options = _connect(backend, address, stack)
@@ -43,11 +43,11 @@ def _connect(backend: str, address: str | None, stack: ExitStack) -> dict[str, A
     """Connects to a backend and returns its options for joblib; the stack closes connections."""
     match backend:
         case "dask":
-            distributed = needing("dask", "distributed")
+            distributed = import_optional("dask", "distributed")
             return {"client": stack.enter_context(distributed.Client(address))}
         case "ray":
-            ray = needing("ray", "ray")
-            needing("ray", "ray.util.joblib").register_ray()
+            ray = import_optional("ray", "ray")
+            import_optional("ray", "ray.util.joblib").register_ray()
             ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
             stack.callback(ray.shutdown)
             return {}

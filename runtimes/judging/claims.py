@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringloom.planner.errors import RingloomError
-from ringloom.planner.given import whole
+from ringloom.planner.given import require_integer
 from ringloom.planner.workload import Workload
 
 CHECKED = 128  # queries per rank to judge by if the program supports any length
@@ -73,7 +73,7 @@ def claims(text: bytes) -> Claims:
     if not isinstance(plan := constants.get("PLAN"), dict):
         raise RingloomError("ringloom did not emit it: it has no PLAN of literals")
     for name in (*SIZES, *(name for name in LENGTHS if name in plan)):
-        plan[name] = whole(f"PLAN[{name!r}]", plan.get(name, ""), 1)
+        plan[name] = require_integer(f"PLAN[{name!r}]", plan.get(name, ""), 1)
     return Claims(
         plan,
         "jax" if "jax" in set(_imports(body)) else "torch",

@@ -16,9 +16,9 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from ringloom.planner.errors import RingloomError, as_tuple_of, brief
 from ringloom.planner.masks import Mask
-from ringloom.planner.masks.areas import areas
+from ringloom.planner.masks.areas import count_pairs
 from ringloom.planner.masks.regions import Ints
-from ringloom.planner.masks.slices import covering
+from ringloom.planner.masks.slices import covering_mask
 from ringloom.planner.workload import Workload
 
 Bools = NDArray[np.bool_]
@@ -36,7 +36,7 @@ def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") ->
         for tokens in (work.seq, work.kv_seq)
     )
     aligned = [(range(r.start + work.offset, r.stop + work.offset),) for r in q]
-    inside = areas(work.mask.region(), aligned, [(r,) for r in kv])
+    inside = count_pairs(work.mask.region(), aligned, [(r,) for r in kv])
     full = inside == block_size**2
     tables = (x for marked in ((inside > 0) & ~full, full) for x in _ordered(marked, device))
     rule = rule_of(work.mask, range(min(0, work.offset), work.kv_seq), device)
@@ -60,7 +60,7 @@ def from_block_mask(block_mask: BlockMask, heads: Iterable[int] | None = None) -
     chosen = range(many) if heads is None else [*heads]
     if not chosen or not {*chosen} <= {*range(many)}:
         raise RingloomError(f"heads must be some of 0 to {many - 1}, not {brief(heads)}")
-    return covering(_rows(block_mask, seq, kv_seq, chosen), kv_seq - seq, kv_seq)
+    return covering_mask(_rows(block_mask, seq, kv_seq, chosen), kv_seq - seq, kv_seq)
 
 
 def rule_of(mask: Mask, positions: range, device: Any) -> Rule:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ringloom.planner.analysis.tiles import tiles
 from ringloom.planner.ir import Attend, Plan
 from ringloom.planner.kernel_calls import Call, rectangle_calls
-from ringloom.planner.kernel_calls.positions import Positions, Rectangle, repeated
+from ringloom.planner.kernel_calls.positions import Positions, Rectangle, count_repeated
 from ringloom.planner.partitions import Ints
 from ringloom.simulator.costs.kernels import Kernels
 from ringloom.simulator.costs.shapes import Shapes
@@ -97,7 +97,10 @@ class Rectangles:
             return self._uncut(heads, q, kv)
         calls = self._calls(rectangle)
         work = sum(self._kernels.pairs(call, heads) for call in calls)
-        again = repeated([call.rows for call in calls]), repeated([call.columns for call in calls])
+        again = (
+            count_repeated([call.rows for call in calls]),
+            count_repeated([call.columns for call in calls]),
+        )
         spans = np.array([(len(call.rows), len(call.columns)) for call in calls]).reshape(-1, 2).T
         queries, keys = (part.sum() for part in self._kernels.traffic(*spans))
         blocks = self._kernels.blocks(spans[0], spans[1], heads).sum()

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ringloom.planner.columns import index
+from ringloom.planner.columns import as_index
 from ringloom.planner.ir import Index, Plan
 from ringloom.simulator.costs.prices import Costs
 from ringloom.simulator.engines.rounds import Calls, Messages, Rounds
@@ -113,7 +113,7 @@ class Recurrence:
         """Returns (start, end, arrival) of messages ready at `start`, which occupy both ports."""
         move = sent.node
         out, into, bandwidth, alpha, share = self._ports.of(move)
-        seconds, src, dst = sent.wire / bandwidth, index(move.src), index(move.dst)
+        seconds, src, dst = sent.wire / bandwidth, as_index(move.src), as_index(move.dst)
         if self._overlap:
             np.add.at(self._taken, src, share * seconds)
             np.add.at(self._taken, dst, share * seconds)
@@ -130,7 +130,7 @@ class Recurrence:
         began = self._begin
         waited = np.zeros_like(began)
         for sent, arrival in arrived:
-            src, dst = index(sent.node.src), index(sent.node.dst)
+            src, dst = as_index(sent.node.src), as_index(sent.node.dst)
             for rank in (src, dst):
                 since = np.maximum(began[rank], began[src])
                 waited[rank] = np.maximum(waited[rank], arrival - since)
@@ -145,7 +145,7 @@ class Recurrence:
             self._waits += [Wait(number, *row) for row in rows if row[1] < row[2]]
 
     def _attend(self, number: int, call: Calls) -> None:
-        node, adding, rank = call.node, call.adding, index(call.node.rank)
+        node, adding, rank = call.node, call.adding, as_index(call.node.rank)
         start = self._ready(number, call, rank)
         seconds = call.seconds + self._taken[rank]
         self._taken[rank] = 0.0
@@ -169,7 +169,7 @@ class Recurrence:
         return ready
 
     def _merge(self, number: int, sent: Messages, arrival: Floats) -> None:
-        move, seconds, dst = sent.node, sent.merging, index(sent.node.dst)
+        move, seconds, dst = sent.node, sent.merging, as_index(sent.node.dst)
         free = self._now[dst]
         start = np.maximum(free, arrival)
         since = np.maximum(free, self._begin.take(move.src))

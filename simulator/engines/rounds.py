@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ringloom.planner.analysis.exchanges import Exchanges
 from ringloom.planner.analysis.messages import message_bytes
-from ringloom.planner.analysis.tables import Table, attended_blocks, of_inputs
+from ringloom.planner.analysis.tables import Table, attended_blocks, input_tables
 from ringloom.planner.ir import ACCUMULATORS, Attend, Index, Move, Node, Step
 from ringloom.planner.partitions import Ints
 from ringloom.simulator.costs.prices import Costs
@@ -69,7 +69,7 @@ class Rounds:
         plan, self._costs, self._speed = costs.plan, costs, speed
         self._prices = {event: costs.per_block(event) for event in EVENTS}
         self._present = {tensor: Table(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
-        self._brought = of_inputs(plan, np.int32)
+        self._brought = input_tables(plan, np.int32)
         self._messages = self._calls = 0
 
     def __iter__(self) -> Iterator[tuple[list[Messages], list[Calls]]]:
@@ -79,7 +79,7 @@ class Rounds:
             sent = [
                 self._send(number, part, exchanges if is_one else None)
                 for move in _moves(step)
-                for part, is_one in exchanges.apart(move)
+                for part, is_one in exchanges.split(move)
             ]
             calls = [self._attend(node) for node in _attends(step)]
             yield [self._arrive(messages) for messages in sent], calls

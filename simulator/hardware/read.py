@@ -11,8 +11,8 @@ from typing import Any
 import ringloom.simulator.costs.terms  # noqa: F401  registers the constants that cost terms bring along
 from ringloom.planner.disk import is_file, parse_table, read
 from ringloom.planner.errors import RingloomError, brief, unknown
-from ringloom.planner.given import name as name_of
-from ringloom.planner.given import number
+from ringloom.planner.given import require_name as name_of
+from ringloom.planner.given import require_number
 from ringloom.simulator.hardware.schema import Constant, Hardware
 
 PRESETS = Path(__file__).parent / "presets"
@@ -113,7 +113,10 @@ def _constant(where: str, entry: Any) -> Constant:
         raise RingloomError(f"{where}: the range is {brief(ends)}, not [low, high]")
     if not name_of(f"{where}: the source", source, LONGEST_SOURCE).strip():
         raise RingloomError(f"{where}: the source is {brief(source)}, not a text")
-    value = number(f"{where}: the value", value)
+    value = require_number(f"{where}: the value", value)
     low, high = ends or (value, value)
-    between = number(f"{where}: the range", low), number(f"{where}: the range", high)
+    between = (
+        require_number(f"{where}: the range", low),
+        require_number(f"{where}: the range", high),
+    )
     return Constant(value, source, calibrated, between if ends else None)

@@ -44,7 +44,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from ringloom.planner.errors import RingloomError, brief, unknown
-from ringloom.planner.given import number
+from ringloom.planner.given import require_number
 from ringloom.planner.ir import Pass
 
 SMALLEST, LARGEST = 1e-30, 1e30  # in any unit: what is beyond overflows in products
@@ -192,7 +192,7 @@ class Hardware:
         for key, constant in self.constants.items():
             unit, (low, high) = unit_of(key), constant.range or (constant.value, constant.value)
             for value in (constant.value, low, high):
-                if why := unit.refuses(number(f"hardware {self.name}: {key} =", value)):
+                if why := unit.refuses(require_number(f"hardware {self.name}: {key} =", value)):
                     raise RingloomError(f"hardware {self.name}: {key} = {value:g} {why}")
             if not low <= constant.value <= high:
                 outside = f"{constant.value:g} is not between {low:g} and {high:g}"
@@ -263,7 +263,9 @@ class Hardware:
     def changed(self, values: Mapping[str, float], source: str = "given") -> "Hardware":
         """Returns the hardware with new values of constants, which count as uncalibrated."""
         try:
-            new = {k: Constant(number(k, value), source, False) for k, value in values.items()}
+            new = {
+                k: Constant(require_number(k, value), source, False) for k, value in values.items()
+            }
         except (AttributeError, TypeError, ValueError):
             said = f"a change is numbers by constant, not {brief(values)}"
             raise RingloomError(f"hardware {self.name}: {said}") from None

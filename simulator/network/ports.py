@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ringloom.planner.columns import index
+from ringloom.planner.columns import as_index
 from ringloom.planner.ir import Move
 from ringloom.simulator.hardware import Hardware, Link
 from ringloom.simulator.network.routes import Path, Traffic
@@ -52,8 +52,8 @@ def node_ports(hardware: Hardware, ranks: int, share: float | None = None) -> Po
 
     def numbers(move: Move) -> tuple[Index, Index, Index | int]:
         if one:
-            return index(move.src), index(move.dst), 0
-        far = index(node.take(move.src) != node.take(move.dst))
+            return as_index(move.src), as_index(move.dst), 0
+        far = as_index(node.take(move.src) != node.take(move.dst))
         return far * ranks + move.src, far * ranks + move.dst, far
 
     count = ranks if one else 2 * ranks

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringloom.planner.errors import PlanError, RingloomError
-from ringloom.planner.given import integer
+from ringloom.planner.given import parse_integer
 from ringloom.planner.ir import Plan
 from ringloom.simulator.hardware.schema import LARGEST, SMALLEST
 from ringloom.simulator.network.topology import Place, Topology
@@ -39,7 +39,7 @@ def ends_of(name: str) -> tuple[Place, Place]:
     """Returns the two places in a link's name; raises ValueError unless it is A-B."""
     if not (ends := re.fullmatch(r"([^\s,=-]+)-([^\s,=-]+)", name)) or not name.isprintable():
         raise ValueError(name)
-    a, b = (integer(end) if end.isdecimal() else end for end in ends.groups())
+    a, b = (parse_integer(end) if end.isdecimal() else end for end in ends.groups())
     return a, b
 
 

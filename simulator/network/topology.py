@@ -25,7 +25,7 @@ import numpy as np
 
 from ringloom.planner.disk import from_json, is_file, read
 from ringloom.planner.errors import RingloomError, brief, nearest
-from ringloom.planner.given import integer, name, number, whole
+from ringloom.planner.given import parse_integer, require_integer, require_name, require_number
 from ringloom.simulator.hardware import Hardware, Link
 from ringloom.simulator.hardware import hardware as hardware_named
 
@@ -109,7 +109,7 @@ class Topology:
 def _check(where: str, link: dict[str, Any]) -> None:
     for key in ("bandwidth", "alpha", "share"):
         given = link.get(key, None if key == "bandwidth" else 0.0)
-        value = number(f"{where}: {key}", given)
+        value = require_number(f"{where}: {key}", given)
         if value < 0 or (key == "bandwidth" and not value) or (key == "share" and value >= 1):
             raise RingloomError(f"{where}: {key} = {value:g} is invalid")
 
@@ -164,7 +164,7 @@ def nodes(hardware: Hardware, ranks: int, parameters: str = "") -> Topology:
     nics, per_node = 0, hardware.ranks_per_node
     if parameters:
         key, _, count = parameters.partition("=")
-        nics = integer(count) if count.isdecimal() else 0
+        nics = parse_integer(count) if count.isdecimal() else 0
         if key != "nics" or not 1 <= nics <= MOST_NICS:
             raise ValueError(f"{parameters} is not nics=1 to {MOST_NICS}")
     name = f"nodes:nics={nics}" if nics else "nodes"
@@ -221,7 +221,7 @@ def axes_of(axes: str) -> tuple[int, ...]:
     """Returns the lengths of axes, such as 4x4; raises ValueError for anything else."""
     if not all(map(str.isdecimal, lengths := axes.split("x"))):
         raise ValueError(f"{axes} is not 4x4")
-    return tuple(map(integer, lengths))
+    return tuple(map(parse_integer, lengths))
 
 
 def grid(hardware: Hardware, shape: tuple[int, ...], wrap: int = 1) -> Topology:
@@ -322,7 +322,7 @@ def topology(
     ranks - 1 are the ranks. Raises RingloomError for anything else, and where ranks do not fit.
     """
     if isinstance(given, str):
-        given = _parsed(given, hardware_named(hardware), whole("ranks", ranks, 1))
+        given = _parsed(given, hardware_named(hardware), require_integer("ranks", ranks, 1))
     elif isinstance(given, nx.Graph):
         given = Topology(given.name or "given", ranks, given)
     if not isinstance(given, Topology):
@@ -374,7 +374,7 @@ def _links(content: bytes) -> Links:
         for place in (a, b):
             if isinstance(place, bool) or not isinstance(place, int | str):
                 raise ValueError(f"a place is a rank or a name, not {brief(place)}")
-            name("a place", str(place))
+            require_name("a place", str(place))
     return links
 
 

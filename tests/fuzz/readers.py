@@ -172,7 +172,7 @@ def law_of_grids(made: tuple[str, bytes], read: Grid) -> None:
         for key, label in labels.items():
             listed = lists[key][at]
             assert label == (
-                given.tokens(listed)
+                given.parse_tokens(listed)
                 if isinstance(label, int) and isinstance(listed, str)
                 else listed
             )
@@ -195,7 +195,7 @@ def law_of_schedules(made: str, read: tuple[Any, dict[str, Any]]) -> None:
 
 
 def law_of_lengths(made: str, read: int) -> None:
-    assert given.tokens(str(read)) == read >= 0
+    assert given.parse_tokens(str(read)) == read >= 0
 
 
 def refused_or_read(use: Callable[[], Any]) -> None:
@@ -270,6 +270,8 @@ READERS: dict[str, Reader] = {
     "schedule": Reader(
         a_text(seeds.SCHEDULES), lambda made, _: find_schedule(made), law_of_schedules
     ),
-    "length": Reader(a_text(seeds.LENGTHS), lambda made, _: given.tokens(made), law_of_lengths),
+    "length": Reader(
+        a_text(seeds.LENGTHS), lambda made, _: given.parse_tokens(made), law_of_lengths
+    ),
     "command": Reader(command, run_command, lambda made, read: None),
 }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ringloom.codegen.frame.assemble import Part
 from ringloom.codegen.torch.parts import bands
 from ringloom.planner.masks import Window
-from ringloom.planner.partitions import shift
+from ringloom.planner.partitions import shift_ranges
 from ringloom.planner.workload import Workload
 from strategies import masks
 
@@ -48,7 +48,7 @@ def cut(
     work: Workload, queries: range, keys: range, late: bool = False, whole: bool = False
 ) -> list[Any]:
     """The kernel calls of a rectangle, by the part with this workload's constants."""
-    (aligned,) = shift((queries,), work.offset)
+    (aligned,) = shift_ranges((queries,), work.offset)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(bands, "BOXES", tuple(map(tuple, work.mask.region().pieces.tolist())))
         bands.tiles.cache_clear()

@@ -78,7 +78,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: R.Plan("x", WORK, 3, None, "forward", (), (), ()), "partition must be of type Part"),
     (lambda: R.Plan("x", WORK, 3, PLAN.partition, "forward", 3, (), ()), "start must be of .* 3"),
     (lambda: R.Plan("x", WORK, 3, PLAN.partition, "forward", (), (), 3), "steps must be of .* 3"),
-    (lambda: PLAN.side("K"), "unknown tensor 'K': choose among Q, "),
+    (lambda: PLAN.side("K"), "unknown tensor 'K': choose one of Q, "),
     (lambda: R.adjoint(PLAN, keep=3), "keep must be of type str, not 3"),
     (lambda: R.by_tokens(WORK, 3, "striped", "4"), "grain '4' is not a whole number"),
     (lambda: R.Scenario(chunk=None), "a chunk has 1 byte or more, not None"),

@@ -19,7 +19,7 @@ from ringloom.planner.layouts import by_tokens
 from ringloom.planner.masks import Blocks, Causal, Full, Mask, Window
 from ringloom.planner.partitions import Block, Partition, Side
 from ringloom.planner.planning import plan
-from ringloom.planner.schedules import comparable
+from ringloom.planner.schedules import comparable_schedules
 from ringloom.planner.verify import verify
 from ringloom.planner.workload import Workload
 from ringloom.simulator.bounds import Bounds, lower_bound, outside
@@ -101,7 +101,7 @@ def test_a_workload_has_one_bound_and_predictions_of_its_schedules_are_sound(
 ) -> None:
     """No schedule is below the bound, by any engine, and none is slower where rates are higher."""
     work, ranks, pass_ = case
-    names, bounds = comparable(work, ranks, machine.ranks_per_node), set[Bounds]()
+    names, bounds = comparable_schedules(work, ranks, machine.ranks_per_node), set[Bounds]()
     for name in names if EVERY else ["zigzag", *names[-3:]]:
         try:
             one = plan(name, work, ranks, pass_=pass_)

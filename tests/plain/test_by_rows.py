@@ -186,7 +186,11 @@ def test_strided_blocks_stay_whole() -> None:
 def test_too_many_edges_tiles_or_parts_leave_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = rl.plan("allgather", WORK, 1)
     assert rl.by_rows(plan, DEAR_ROOM) is not plan
-    for module, limit, value in ((edges, "EDGES", 9), (edges, "TILES", 15), (of_rows, "MOST", 2)):
+    for module, limit, value in (
+        (edges, "MOST_EDGES", 9),
+        (edges, "MOST_TILES", 15),
+        (of_rows, "MOST_PARTS", 2),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(module, limit, value)
             assert rl.by_rows(plan, DEAR_ROOM) is plan

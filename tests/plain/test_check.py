@@ -36,7 +36,7 @@ PROGRAM = f"{HEAD}PLAN = {PLAN}\n"
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[[Verdict], list[Case]]:
     """Has a verdict given without a run; returns the cases that it is given on."""
-    monkeypatch.setattr(check, "require", lambda *_: None)
+    monkeypatch.setattr(check, "require_library", lambda *_: None)
 
     def give(verdict: Verdict) -> list[Case]:
         cases = list[Case]()

@@ -12,7 +12,7 @@ import ringloom as rl
 from command_line import CommandLine
 from ringloom.cli import main
 from ringloom.comparison import describe_request
-from ringloom.planner.schedules import comparable
+from ringloom.planner.schedules import comparable_schedules
 from ringloom.recommendation import CLOSE, recommend, why
 from ringloom.report.summary import summary
 from ringloom.rows import bound_multiple, cells, notes
@@ -189,7 +189,7 @@ def test_the_command_ends_with_the_recommendation(ringloom: CommandLine) -> None
 def test_variants_that_matter_on_the_machine_are_compared_unless_told_which() -> None:
     work = replace(WORK, kv_heads=8)
     machine = hardware("h100")
-    usual = comparable(work, 16, machine.ranks_per_node)
+    usual = comparable_schedules(work, 16, machine.ranks_per_node)
     names = {with_node_size(name, 16, machine) for name in usual}
     assert {"allgather:node=8", "double-ring:node=8"} <= names
     assert "allgather" not in names  # a collective knows the nodes
@@ -202,7 +202,7 @@ def test_variants_that_matter_on_the_machine_are_compared_unless_told_which() ->
 
 def test_schedules_that_leave_a_cache_in_place_are_compared_where_there_is_one() -> None:
     cached, machine = {"tree", "decode-a2a", "pass-q"}, hardware("h100")
-    assert cached.isdisjoint(comparable(WORK, 8, machine.ranks_per_node))
+    assert cached.isdisjoint(comparable_schedules(WORK, 8, machine.ranks_per_node))
     decode = rl.compare(rl.Workload(seq=1, kv_seq=2**18, heads=32, kv_heads=8), 8, machine)
     assert cached <= {row.schedule for row in decode.rows}
     assert {row.schedule.split()[0] for row in decode.rows[:3]} == cached
@@ -307,7 +307,7 @@ def test_names_of_rows_are_typed_back(ringloom: CommandLine) -> None:
 def test_splitting_messages_leaves_attends_and_their_time_as_they_were(mask: str) -> None:
     """So schedules whose kernels alone take too long need not be split."""
     work, machine = rl.Workload(seq=2**15, heads=8, kv_heads=8, mask=mask), hardware("h100")
-    for name in comparable(work, 8, machine.ranks_per_node):
+    for name in comparable_schedules(work, 8, machine.ranks_per_node):
         whole = rl.plan(name, work, 8, pass_="both")
         split = rl.plan(name, work, 8, pass_="both", trim="blocks")
         for one, other in zip(whole, split, strict=True):
@@ -357,5 +357,5 @@ def test_schedules_that_are_not_reached_come_last_with_the_reason(ringloom: Comm
     ],
 )
 def test_schedules_for_sparse_masks_are_compared_under_them(mask: str, more: set[str]) -> None:
-    names = comparable(rl.Workload(seq=2**14, heads=8, mask=mask), 4, 8)
+    names = comparable_schedules(rl.Workload(seq=2**14, heads=8, mask=mask), 4, 8)
     assert {"groups", "group-cast"} & set(names) == more

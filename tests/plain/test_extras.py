@@ -30,12 +30,12 @@ import {modules}
 
 
 def promised() -> list[tuple[str, str, str]]:
-    """(extra, module) of every call of `needing`, which says that one brings the other."""
+    """(extra, module) of every call of `import_optional`, which says that one brings the other."""
     calls = [
         node
         for path in sorted((ROOT / "ringloom").rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "needing"
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_optional"
     ]
     return sorted({(*(ast.literal_eval(word) for word in call.args), "") for call in calls})
 

@@ -13,7 +13,7 @@ import ringloom as rl
 from ringloom.planner import ir, partitions
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import TENSORS, Attend, InitialCopy, Move, Step
-from ringloom.planner.partitions import SMALL
+from ringloom.planner.partitions import PRINTED_ROWS
 from ringloom.planner.schedules import SCHEDULES
 
 WORK = rl.Workload(seq=23, heads=4, kv_heads=2, head_dim=8, mask=rl.Causal())
@@ -27,11 +27,11 @@ WORK = rl.Workload(seq=23, heads=4, kv_heads=2, head_dim=8, mask=rl.Causal())
 def test_a_plan_prints_as_the_python_that_builds_it(name: str, P: int, pass_: str) -> None:
     plan = rl.plan(name, WORK, P, pass_=pass_)
     sides = plan.partition
-    small = max(plan.rows, len(sides.q), len(sides.kv)) <= SMALL
+    small = max(plan.rows, len(sides.q), len(sides.kv)) <= PRINTED_ROWS
     assert repr(plan).startswith("Plan(name=" if small else "<Plan ")
     with pytest.MonkeyPatch.context() as patch:
         for module in (ir, partitions):
-            patch.setattr(module, "SMALL", 4000)  # so that all are small
+            patch.setattr(module, "PRINTED_ROWS", 4000)
         again = eval(repr(plan), vars(rl).copy())
     assert again == plan
     assert hash(again) == hash(plan)
@@ -108,7 +108,7 @@ def test_rows_that_go_nowhere_or_carry_nothing_fall_away() -> None:
         (lambda: Move(("KV",), [[2**40]], [0], [1]), "out of range"),
         (lambda: Move(("KV",), np.array([[-5]], np.int32), [0], [1]), "out of range: -5"),
         (lambda: Attend([[0]], [[0]], [[0]]), "one number per row"),
-        (lambda: InitialCopy(("DKV",), [[0]], [0]), "initial copies: inputs and OUT"),
+        (lambda: InitialCopy(("DKV",), [[0]], [0]), "initial copies must be of inputs or OUT"),
     ],
 )
 def test_nodes_that_mean_nothing_cannot_be_built(make, message: str) -> None:

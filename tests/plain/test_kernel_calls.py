@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from ringloom.codegen.frame.assemble import Part
 from ringloom.codegen.torch.parts import bands
 from ringloom.planner.kernel_calls import Call, Takes, band_calls, rectangle_calls
-from ringloom.planner.kernel_calls.calls import in_turn
+from ringloom.planner.kernel_calls.calls import to_ranges
 from ringloom.planner.kernel_calls.runs import Run, runs
 from ringloom.planner.kernel_calls.strips import strip_calls
 from ringloom.planner.masks import Causal, Documents, Mask, Window
-from ringloom.planner.partitions import Ranges, merge, shift
+from ringloom.planner.partitions import Ranges, shift_ranges, sorted_positions
 from ringloom.planner.workload import Workload
 from strategies import masks, range_sets
 
@@ -26,7 +26,7 @@ Counts = NDArray[np.int64]
 
 def order(blocks: list[Ranges]) -> Counts:
     """The positions of rows or columns."""
-    return np.concatenate([*map(merge, blocks), np.zeros(0, np.int64)])
+    return np.concatenate([*map(sorted_positions, blocks), np.zeros(0, np.int64)])
 
 
 def covered(
@@ -68,9 +68,9 @@ def test_calls_cover_what_the_mask_allows_once(
 ) -> None:
     work, q, kv = case
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ringloom.planner.kernel_calls.calls.MOST", most)
+        patched.setattr("ringloom.planner.kernel_calls.calls.MOST_PAIRS", most)
         patched.setattr("ringloom.planner.kernel_calls.strips.TILE", tile)
-        aligned = [shift(block, work.offset) for block in q]
+        aligned = [shift_ranges(block, work.offset) for block in q]
         takes = Takes(bottom_right=late)
         calls = rectangle_calls(aligned, kv, work.mask.region().pieces, takes=takes)
     rows, columns = order(q), order(kv)
@@ -135,7 +135,7 @@ def test_windows_and_strides_are_cut_as_well(
     mask: str, q: range, kv: range, kinds: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "ringloom.planner.kernel_calls.calls.MOST", 64 if kinds != {"masked"} else 0
+        "ringloom.planner.kernel_calls.calls.MOST_PAIRS", 64 if kinds != {"masked"} else 0
     )
     work = Workload(seq=60, heads=1, mask=mask)
     calls = rectangle_calls([(q,)], [(kv,)], work.mask.region().pieces)
@@ -179,7 +179,7 @@ def test_programs_cut_as_the_planner_does(
     late: bool,
 ) -> None:
     rows, columns = (tuple(data.draw(of_one_step(step))) for _ in range(2))
-    assert_alike(case[0].mask, shift(rows, case[0].offset), columns, whole, late)
+    assert_alike(case[0].mask, shift_ranges(rows, case[0].offset), columns, whole, late)
 
 
 @pytest.mark.parametrize("left", [0, 1, 3, 7, 40])
@@ -265,14 +265,14 @@ def test_causal_rectangles_are_cut_as_kernels_like_it(
 @given(st.data(), st.integers(1, 60))
 def test_blocks_are_taken_in_turn_each_ascending(data: st.DataObject, limit: int) -> None:
     blocks = data.draw(st.lists(range_sets(limit), min_size=1, max_size=4))
-    parts = in_turn(blocks)
+    parts = to_ranges(blocks)
     flat = [p for part in parts for p in part]
     assert flat == order(blocks).tolist()
     assert all(part.step > 0 for part in parts)
 
 
 def test_strips_are_no_higher_than_a_tile_where_they_are_masked() -> None:
-    stripes = merge(tuple(range(64 + i, 2**13, 256) for i in range(64)))
+    stripes = sorted_positions(tuple(range(64 + i, 2**13, 256) for i in range(64)))
     mask: Mask = Causal()
     strips = strip_calls(stripes, stripes, mask.region().pieces)
     assert max(len(s.rows) for s in strips if s.kind == "masked") <= 512

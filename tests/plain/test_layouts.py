@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 import ringloom as rl
 from ringloom.planner.analysis.balance import loads
 from ringloom.planner.errors import PlanError
-from ringloom.planner.layouts import BY_MASK, balanced_layout, by_tokens, parts
-from ringloom.planner.layouts.by_work import cut_tokens, pairs
+from ringloom.planner.layouts import BY_MASK, balanced_layout, by_tokens, independent_parts
+from ringloom.planner.layouts.by_work import count_all_pairs, cut_tokens
 from ringloom.planner.layouts.dispatch import (
     Loads,
+    assign_in_snake_order,
+    assign_least_loaded,
     balance_loads,
-    snake_order,
     sum_loads,
-    to_least_loaded,
 )
 from ringloom.runtimes.validation import check
 from shards import in_order
@@ -54,11 +54,13 @@ def test_documents_are_head_tail_each_and_tokens_are_even(lengths: list[int], co
         return
     work = rl.Workload(sum(lengths), heads=1, mask=rl.Causal() & rl.Documents(tuple(lengths)))
     partition = by_tokens(work, count, "per-document")
-    assert max(sizes(partition, count)) - min(sizes(partition, count)) <= 1 + (len(parts(work)) < 2)
+    assert max(sizes(partition, count)) - min(sizes(partition, count)) <= 1 + (
+        len(independent_parts(work)) < 2
+    )
     owner = np.empty(work.seq, int)
     for block in partition.q.blocks:
         owner[block.tokens()] = block.home
-    for document, _ in parts(work):
+    for document, _ in independent_parts(work):
         own = owner[document.start : document.stop]
         turn = own.argmax()
         assert (np.diff(own[: turn + 1]) >= 0).all()
@@ -98,7 +100,7 @@ def test_shards_of_even_work_are_consecutive_and_off_by_one_grain(
     work = rl.Workload(60, heads=1, mask=data.draw(masks(60, 60)))
     partition = by_tokens(work, count, "even-work", 1)
     assert in_order(partition.q, count).tolist() == list(range(60))
-    each = pairs(work, "q", cut_tokens(work, "q", 0, 1))[:, 0]
+    each = count_all_pairs(work, "q", cut_tokens(work, "q", 0, 1))[:, 0]
     each = each if each.any() else np.ones(60)  # nothing to do is shared by tokens
     done, ends = np.cumsum([0, *each]), np.cumsum(sizes(partition, count))
     for rank, end in enumerate(ends[:-1].tolist(), 1):
@@ -124,7 +126,7 @@ def test_no_mask_alone_balances_all_masks_better(table: Loads, count: int) -> No
     assert np.bincount(owners, minlength=count).max() <= most
     largest = sum_loads(table, owners, count).max()
     for mask in range(2):
-        alone = to_least_loaded(table[:, [mask]], count, most)
+        alone = assign_least_loaded(table[:, [mask]], count, most)
         assert largest <= sum_loads(table, alone, count).max()
     assert largest >= table.sum(axis=0).max() / count
 
@@ -134,12 +136,12 @@ def test_a_heap_is_within_one_piece_of_the_average_and_a_snake_is_even(
     table: Loads, count: int
 ) -> None:
     one = table[:, :1]
-    heap = sum_loads(one, to_least_loaded(one, count, len(one)), count)
+    heap = sum_loads(one, assign_least_loaded(one, count, len(one)), count)
     assert heap.max() <= one.sum() / count + one.max()
-    counts = np.bincount(snake_order(one, count), minlength=count)
+    counts = np.bincount(assign_in_snake_order(one, count), minlength=count)
     assert counts.max() - counts.min() <= 1
     if len(one) % count == 0:
-        snake = sum_loads(one, snake_order(one, count), count)
+        snake = sum_loads(one, assign_in_snake_order(one, count), count)
         assert snake.max() - snake.min() <= one.max() - one.min()
 
 

@@ -270,7 +270,7 @@ def test_exchanges_of_many_steps_are_as_many_statements_as_of_few(name: str, hea
     for pass_, most in (("forward", 4), ("backward", 5)):
         loops = recover(plan(name, work, 4, pass_=pass_))
         assert len(loops.statements) <= most
-        assert all(s.again for s in loops.exchanges.values())
+        assert all(s.repeats for s in loops.exchanges.values())
 
 
 def test_exchanges_of_two_steps_are_told_one_by_one() -> None:

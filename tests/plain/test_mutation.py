@@ -19,7 +19,7 @@ import pytest
 from ringloom.planner import planning, verify
 from ringloom.planner.analysis import inputs, partial_sums
 from ringloom.planner.errors import PlanError
-from ringloom.planner.ir import HELD, TENSORS, Attend, InitialCopy, Move, Pass, Plan, Step
+from ringloom.planner.ir import INITIAL, TENSORS, Attend, InitialCopy, Move, Pass, Plan, Step
 from ringloom.planner.masks import Causal, Documents, Full, Global, Mask, Window
 from ringloom.planner.plans import Plans
 from ringloom.planner.workload import Workload
@@ -183,7 +183,7 @@ def swap_held(plan: Plan, rows: Rows, random: Random) -> Rows:
     """Copies of another tensor are there from the start."""
     at = pick(rows, InitialCopy, random)
     number, node = rows[at]
-    tensors = random.choice([t for t in HELD["backward"] if t != node.tensors[0]])
+    tensors = random.choice([t for t in INITIAL["backward"] if t != node.tensors[0]])
     return put(rows, at, (number, changed(node, tensors=tensors)))
 
 
@@ -378,9 +378,9 @@ WEAKER: dict[str, tuple[ModuleType, Callable[..., object], list[str]]] = {
     "check_partial_sums": (verify, no_check, ["drop move"]),
     "check_tiles_once": (verify, no_check, ["drop attend"]),
     "check_buffers": (verify, no_check, ["retime attend"]),
-    "_absent": (inputs, lambda *_: iter(()), ["retime attend", "redirect held"]),
+    "_early_reads": (inputs, lambda *_: iter(()), ["retime attend", "redirect held"]),
     "_refuse_transfers": (partial_sums, no_check, ["duplicate move", "retime move"]),
-    "_blame_twice": (verify, no_check, ["duplicate attend"]),
+    "_raise_repeated_tile": (verify, no_check, ["duplicate attend"]),
     "has_duplicates": (partial_sums, lambda keys: False, ["duplicate move"]),
 }
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringloom.planner.errors import PlanError, RingloomError
-from ringloom.planner.given import tokens
+from ringloom.planner.given import parse_tokens
 from ringloom.planner.masks import (
     MASKS,
     BlockCausal,
@@ -31,7 +31,7 @@ from ringloom.planner.masks import (
     parse,
     parsing,
 )
-from ringloom.planner.parse import schedule
+from ringloom.planner.parse import parse_schedule
 from ringloom.planner.workload import Workload
 from strategies import masks
 
@@ -81,13 +81,13 @@ def test_whatever_text_is_accepted_means_what_it_says() -> None:
     [("0", 0), ("4096", 4096), ("256k", 262144), ("256K", 262144), ("1M", 2**20), (" 8 ", 8)],
 )
 def test_lengths_are_powers_of_two(text: str, number: int) -> None:
-    assert tokens(text) == number
+    assert parse_tokens(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "k", "1.5k", "-1", "1G", "1kk", "٣", "9" * 5000])
 def test_other_lengths_are_refused_by_name(text: str) -> None:
     with pytest.raises(PlanError, match="is not a number of tokens, such as 4096, 256k or 1M"):
-        tokens(text)
+        parse_tokens(text)
 
 
 AS_PRINTED: dict[str, Mask] = {
@@ -260,11 +260,11 @@ def test_files_that_cannot_be_read_are_refused(
 
 
 def test_schedules_have_a_name_and_settings() -> None:
-    assert schedule("striped") == ("striped", {})
-    assert schedule("striped:grain=16") == ("striped", {"grain": 16})
-    assert schedule("usp:ulysses=2:ring=4") == ("usp", {"ulysses": 2, "ring": 4})
-    assert schedule("burst:layout=zigzag") == ("burst", {"layout": "zigzag"})
-    assert schedule("double-ring:inner=1k") == ("double-ring", {"inner": 1024})
+    assert parse_schedule("striped") == ("striped", {})
+    assert parse_schedule("striped:grain=16") == ("striped", {"grain": 16})
+    assert parse_schedule("usp:ulysses=2:ring=4") == ("usp", {"ulysses": 2, "ring": 4})
+    assert parse_schedule("burst:layout=zigzag") == ("burst", {"layout": "zigzag"})
+    assert parse_schedule("double-ring:inner=1k") == ("double-ring", {"inner": 1024})
 
 
 @pytest.mark.parametrize(
@@ -280,4 +280,4 @@ def test_schedules_have_a_name_and_settings() -> None:
 )
 def test_schedules_that_cannot_be_read_name_the_setting(text: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        schedule(text)
+        parse_schedule(text)

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from ringloom.planner.analysis.tables import Table
 from ringloom.planner.errors import PlanError
-from ringloom.planner.layouts import BY_MASK, LAYOUTS, by_heads, by_tokens, chunks_of, cut, names
+from ringloom.planner.layouts import (
+    BY_MASK,
+    LAYOUTS,
+    by_heads,
+    by_tokens,
+    chunks_of,
+    cut,
+    names,
+)
 from ringloom.planner.partitions import Block, Partition, Side
 from ringloom.planner.planning import plan
 from ringloom.planner.schedules import SCHEDULES
@@ -158,7 +166,7 @@ def test_a_table_has_a_number_per_rank_and_block_and_keeps_that_of_no_block(
     data: st.DataObject, schedule: str, P: int
 ) -> None:
     of_plan = plan(schedule, Workload(seq=40, heads=4, mask="full"), P)
-    table, blocks = Table(of_plan, "KV", np.int32, nothing=7), len(of_plan.partition.kv)
+    table, blocks = Table(of_plan, "KV", np.int32, default=7), len(of_plan.partition.kv)
     rows, known = st.tuples(*[st.integers(-1, blocks - 1)] * 2), dict[tuple[int, int], int]()
     for value in range(1, 5):
         written = data.draw(st.dictionaries(st.integers(0, P - 1), rows, min_size=1))

@@ -15,7 +15,7 @@ from ringloom.codegen.frame.layout_text import describe_side, layout_text
 from ringloom.planner.ir import Plan
 from ringloom.planner.layouts import by_tokens, chunks_of, whole_heads
 from ringloom.planner.masks import Causal, Full, Mask, Window
-from ringloom.planner.partitions import Block, Partition, Side, shift
+from ringloom.planner.partitions import Block, Partition, Side, shift_ranges
 from ringloom.planner.planning import plan
 from ringloom.planner.workload import Workload
 from ruff_check import assert_as_ruff_has_it
@@ -68,7 +68,7 @@ def in_two(ranks: int, seq: int, kv_seq: int, first: str, rest: str) -> Plan:
         end, grains = tokens // 2, {"striped": 2}
         before = chunks_of(first, end, ranks, grains.get(first, 0))
         behind = chunks_of(rest, tokens - end, ranks, grains.get(rest, 0))
-        return whole_heads([*before, *((shift(p, end), r) for p, r in behind)], 2)
+        return whole_heads([*before, *((shift_ranges(p, end), r) for p, r in behind)], 2)
 
     work = Workload(seq=seq, kv_seq=kv_seq, heads=2)
     return empty(Partition(side(seq), side(kv_seq)), work, ranks)

@@ -20,7 +20,7 @@ from ringloom.planner.analysis.tiles import tiles
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import ACCUMULATORS, INPUTS, Plan
 from ringloom.planner.loops import recover
-from ringloom.planner.loops.recovery import MOST
+from ringloom.planner.loops.recovery import MOST_STATEMENTS
 from ringloom.planner.schedules import SCHEDULES
 from ringloom.planner.schedules.rings.multi import disjoint_rings
 from shards import in_order
@@ -273,7 +273,7 @@ def test_regular_schedules_have_loops_that_do_not_grow_with_the_ranks(name: str)
 @pytest.mark.parametrize("name", IRREGULAR)
 def test_irregular_schedules_have_loops_that_grow_with_the_ranks(name: str) -> None:
     few, many = (statements(name, ranks) for ranks in (8, 18))
-    assert few < many or few > MOST
+    assert few < many or few > MOST_STATEMENTS
 
 
 def statements(name: str, ranks: int) -> int:
@@ -282,7 +282,7 @@ def statements(name: str, ranks: int) -> int:
     try:
         return len(recover(rl.plan(name, work, ranks, pass_="backward")).statements)
     except PlanError:
-        return MOST + 1
+        return MOST_STATEMENTS + 1
 
 
 @pytest.mark.parametrize("mask", ["window:20,20", "causal & window:40"])

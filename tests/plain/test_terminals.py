@@ -121,8 +121,8 @@ def test_numbers_of_400_digits_are_refused_by_topologies_and_hardware(
 def test_names_that_cannot_be_shown_are_refused_where_files_are_read(
     name: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(RingloomError, match=r"text of one line|short text"):
-        given.name("it", name)
+    with pytest.raises(RingloomError, match=r"one line of printable|at most 200 char"):
+        given.require_name("it", name)
     document = json.loads(files.dumps(rl.plan("ring", rl.Workload(seq=8, heads=2), 2)))
     document["plans"][0]["name"] = name
     with pytest.raises(rl.PlanError, match="name"):

@@ -11,7 +11,7 @@ import ringloom as rl
 from command_line import CommandLine
 from ringloom.planner.passes.edges import shares_keys
 from ringloom.planner.plans import Passes
-from ringloom.planner.schedules import comparable, further
+from ringloom.planner.schedules import comparable_schedules, further_schedules
 from ringloom.planner.schedules.variants import FAMILIES
 from ringloom.simulator.hardware import hardware
 from ringloom.simulator.prediction import kernel_seconds
@@ -30,9 +30,9 @@ def family(name: str) -> str:
 def test_further_settings_are_accepted_as_they_are_written(mask: str) -> None:
     work = rl.Workload(seq=2**14, heads=16, kv_heads=4, mask=mask)
     for ranks, node in ((4, 8), (16, 8)):
-        names = further(work, ranks, node)
+        names = further_schedules(work, ranks, node)
         assert len({*names}) == len(names) > len(FAMILIES)
-        assert {*names}.isdisjoint(comparable(work, ranks, node))
+        assert {*names}.isdisjoint(comparable_schedules(work, ranks, node))
         assert {family(name) for name in names} <= {*FAMILIES}
         every = schedule_names(None, work, ranks, H100)
         assert every[: -len(names)] == schedule_names(None, work, ranks, H100, variants=False)
@@ -42,7 +42,7 @@ def test_further_settings_are_accepted_as_they_are_written(mask: str) -> None:
 
 def test_layouts_are_tried_where_the_mask_tells_them_apart() -> None:
     def layouts(mask: str) -> set[str]:
-        names = further(rl.Workload(seq=2**14, heads=16, kv_heads=4, mask=mask), 4, 8)
+        names = further_schedules(rl.Workload(seq=2**14, heads=16, kv_heads=4, mask=mask), 4, 8)
         return {part for name in names for part in name.split(":") if "layout" in part}
 
     assert layouts("full") == layouts("causal") == {"layout=zigzag"}
@@ -61,9 +61,10 @@ def test_no_setting_that_was_tried_or_pruned_is_faster_than_the_first_row(mask: 
         times[name] = rl.simulate(rl.plan(name, work, 4), H100).makespan
     best = every.rows[0].makespan_s
     assert best <= min(times.values())
-    assert every.tried == len(further(work, 4, 8)) > every.pruned
+    assert every.tried == len(further_schedules(work, 4, 8)) > every.pruned
     kernels = [
-        kernel_seconds(rl.plan(name, work, 4), H100, rl.Scenario()) for name in further(work, 4, 8)
+        kernel_seconds(rl.plan(name, work, 4), H100, rl.Scenario())
+        for name in further_schedules(work, 4, 8)
     ]
     assert every.pruned <= sum(one > best for one in kernels)
 
@@ -139,7 +140,7 @@ def test_the_command_says_how_many_settings_were_tried_and_pruned(ringloom: Comm
     case = ["compare", "--ranks", "4", "--seq", "16k", "--heads", "16", "--kv-heads", "4"]
     case += ["--mask", "window:2048"]
     counts = ringloom.json(*case)["variants"]
-    assert counts["tried"] == len(further(WORK, 4, 8))
+    assert counts["tried"] == len(further_schedules(WORK, 4, 8))
     said = f"{counts['tried']} more settings tried, {counts['pruned']} skipped as too slow"
     assert said in " ".join(ringloom(*case).split())
     named = ringloom.json(*case, "--schedules", "ring")

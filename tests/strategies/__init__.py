@@ -24,11 +24,11 @@ from ringloom.planner.masks import (
     Window,
 )
 from ringloom.planner.masks.slices import KINDS
-from ringloom.planner.schedules import SCHEDULES, classic
+from ringloom.planner.schedules import SCHEDULES, classic_schedules
 from ringloom.planner.workload import Workload
 
 ranks = st.integers(1, 9)
-CLASSIC = classic()  # what products of masks, dtypes and programs are tried with
+CLASSIC = classic_schedules()  # what products of masks, dtypes and programs are tried with
 OTHERS = [name for name in SCHEDULES if name not in CLASSIC]
 
 

@@ -1,1 +1,1 @@
-"""Schedules that send a block from one rank to many ranks at once."""
+"""Schedules in which a rank sends a block to many ranks in one step."""

@@ -1,1 +1,1 @@
-"""Head-sharded schedules: an all-to-all gives each rank all tokens of a few heads."""
+"""Schedules that shard heads: an all-to-all gives each rank all tokens of a few heads."""

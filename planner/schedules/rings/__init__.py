@@ -1,1 +1,1 @@
-"""Blocks that go from rank to rank, each time to a neighbour on some ring."""
+"""Schedules in which blocks travel from neighbour to neighbour on rings of ranks."""

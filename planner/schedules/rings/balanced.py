@@ -1,12 +1,12 @@
-"""DistFlashAttn: ranks that have finished their own row help ranks with work left.
+"""DistFlashAttn: ranks without work left under a causal mask help other ranks.
 
-    step t   rank p >= t   kv[p - t] -> p          which attends q[p] x kv[p - t]
-             rank p <  t   q[P + p - t] -> p       which attends it to its own kv[p];
-                           out[P + p - t] -> owner in the next step: a partial result
-    t = 0..floor(P/2): half of the ring's rounds; for even P no rank helps in the last one.
+    step t   rank p >= t   kv[p - t] -> p          rank p attends q[p] x kv[p - t]
+             rank p <  t   q[P + p - t] -> p       rank p attends q[P + p - t] x kv[p];
+                           partial out[P + p - t] -> its owner in the next step
+    t = 0..floor(P/2): half of the ring's rounds; for even P, no rank helps in the last round.
 
-That covers the tiles on and below the diagonal; the tiles above it, which are dead under a causal
-mask and then dropped, get the mirror image: rank p takes the role of P - 1 - p.
+These steps cover the tiles on and below the diagonal. The tiles above the diagonal, which a causal
+mask drops, use the mirror image, in which rank p takes the role of P - 1 - p.
 
 With h = floor((P-1)/2), for all tiles:
 forward sends   KV 2*f*(P-1-h*(h+1)/P), Q h*(h+1)/P, OUT h*(h+1)/P
@@ -28,11 +28,11 @@ Cells = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]
 def cells(ranks: int, t: int) -> Cells:
     """Returns (worker, query owner, key owner) of step t (DistFlashAttn section 3.2)."""
     rank = np.arange(ranks)
-    helps = rank < t
-    worker = rank[~helps] if 2 * t == ranks else rank
-    helps = helps[worker]
-    q = np.where(helps, (ranks + worker - t) % ranks, worker)
-    return worker, q, np.where(helps, worker, (worker - t) % ranks)
+    is_helper = rank < t
+    worker = rank[~is_helper] if 2 * t == ranks else rank
+    is_helper = is_helper[worker]
+    q = np.where(is_helper, (ranks + worker - t) % ranks, worker)
+    return worker, q, np.where(is_helper, worker, (worker - t) % ranks)
 
 
 def balanced(work: Workload, ranks: int, pass_: Pass) -> Plan:
@@ -49,5 +49,5 @@ def balanced(work: Workload, ranks: int, pass_: Pass) -> Plan:
     attends = [(Attend(w, q[o], kv[k]),) for w, o, k in rounds]  # a step after the fetch
     results = [(Move(("OUT",), q[o], w, o),) for w, o, _ in rounds]  # another step later
     stages = zip([*fetched, (), ()], [(), *attends, ()], [(), (), *results], strict=True)
-    steps = (Step(here, inputs + sums) for inputs, here, sums in stages)
+    steps = (Step(attend, inputs + sums) for inputs, attend, sums in stages)
     return Plan("balanced", work, ranks, partition, pass_, (), (), tuple(steps))

@@ -1,7 +1,7 @@
-"""BurstAttention: the forward pass is a ring of KV; in the backward pass the query side travels.
+"""BurstAttention: KV travels in the forward pass, the query side in the backward pass.
 
-backward, step t   rank r attends q[r - t] x kv[r]   Q, DOUT and STATS of r - t go on to r + 1
-                   dq[r - t + 1] follows one step behind and is back after P hops; DKV never leaves
+backward, step t   rank r attends q[r - t] x kv[r]   Q, DOUT and STATS of r - t -> r + 1
+                   dq[r - t + 1] follows one step behind and is back after P hops; DKV stays
 
    Q DOUT STATS: 0 -> 1 -> ... -> P-1 -> 0
 

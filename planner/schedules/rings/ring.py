@@ -1,6 +1,6 @@
 """One ring: queries stay, keys and values visit every rank (Ring, Striped and zigzag attention).
 
-step t      rank r attends q[r] x kv[r - t]      kv[r - t] travels on to r + 1
+step t      rank r attends q[r] x kv[r - t]      kv[r - t] -> r + 1
 backward    the same, and dkv[r - t + 1] follows one step behind its kv and is back after P hops
             KV: 0 -> 1 -> 2 -> ... -> P-1 -> 0
 
@@ -26,11 +26,11 @@ def ring(
 
 
 def one_ring(side: SideName, work: Workload, partition: Partition, ranks: int, pass_: Pass) -> Plan:
-    """Sends one side to every rank in turn; its sums, if any, follow one step behind."""
+    """Sends the blocks of one side to every rank in turn; their sums follow one step behind."""
     visitors = partition.side(side).owned(ranks)
-    stays = partition.side("kv" if side == "q" else "q").owned(ranks)
-    following = (np.arange(ranks, dtype=np.int32) + 1) % ranks
-    steps = tour(side, stays, rotations(visitors), [following] * ranks, pass_)
+    stationary = partition.side("kv" if side == "q" else "q").owned(ranks)
+    next_rank = (np.arange(ranks, dtype=np.int32) + 1) % ranks
+    steps = tour(side, stationary, rotations(visitors), [next_rank] * ranks, pass_)
     inputs, sums = travelling_tensors(side, pass_)
     slots = dict.fromkeys(inputs, 2) | dict.fromkeys(sums if ranks > 1 else (), 3)
     buffers = tuple((t, n * visitors.shape[1]) for t, n in slots.items())

@@ -23,7 +23,7 @@ from ringloom.cli.options import FILE, workload, workload_options
 from ringloom.cli.output import Integer, Number, show, typed_command, working
 from ringloom.planner.disk import write
 from ringloom.planner.errors import RingloomError
-from ringloom.planner.optional import needing, require
+from ringloom.planner.optional import import_optional, require_library
 from ringloom.runtimes.audit.case import Case
 
 DEFAULTS = {"heads": "2", "head_dim": "16", "dtype": "float32"}
@@ -82,8 +82,8 @@ def command(
     if module.endswith(".py") and not Path(module).is_file():
         raise RingloomError(f"no file {module}")
     work, ranks = workload(options)
-    require(backend, backend)
-    html = needing("report", "ringloom.auditing.html") if output else None
+    require_library(backend, backend)
+    html = import_optional("report", "ringloom.auditing.html") if output else None
     case = case_of(work, ranks, layout_of(layout), passes=pass_, seed=seed, equal=backend == "jax")
     with working("auditing"):
         audit = run_audit(target, case, backend, timeout)

@@ -22,7 +22,7 @@ from ringloom.cli.options import TOKENS
 from ringloom.cli.output import Integer, Number, show, stages
 from ringloom.planner.disk import read
 from ringloom.planner.errors import RingloomError
-from ringloom.planner.optional import require
+from ringloom.planner.optional import require_library
 from ringloom.planner.workload import Workload
 from ringloom.runtimes.judging import judge
 from ringloom.runtimes.judging.case import Case
@@ -77,7 +77,7 @@ def command(
         raise RingloomError(f"{file}: {error}") from None
     memory_limit = int(MEMORY_SHARE * memory_bytes() if memory is None else memory * 2**30)
     refuse_huge(file, work, memory_limit)
-    require(plan_claims.target, plan_claims.target)
+    require_library(plan_claims.target, plan_claims.target)
     case = Case(
         Path(file).read_text(encoding="utf-8"),
         target=plan_claims.target,

@@ -18,7 +18,7 @@ from ringloom.cli.options import hardware_option, pop_scenario, scenario_options
 from ringloom.cli.output import Integer, show
 from ringloom.explore.choices import Choices, from_scenario
 from ringloom.planner.errors import RingloomError
-from ringloom.planner.optional import needing
+from ringloom.planner.optional import import_optional
 from ringloom.views.units import length
 
 HOST = "127.0.0.1"  # the loopback address, which other machines cannot reach
@@ -43,7 +43,10 @@ def command(port: int, open_page: bool, pass_: str, **options: Any) -> None:
     options |= {name: options[name] and length(options[name]) for name in lengths}
     settings = {name: value for name, value in options.items() if value is not None}
     choices = from_scenario(scenario, **settings)
-    panel, session = needing("app", "panel"), needing("app", "ringloom.explore.session")
+    panel, session = (
+        import_optional("app", "panel"),
+        import_optional("app", "ringloom.explore.session"),
+    )
     server, page = serve(panel, session, free_port(port)), f"/{choices.address.rstrip('?')}"
     url = f"http://{HOST}:{server.port}{page}"
     if open_page:

@@ -15,7 +15,7 @@ import click
 from ringloom.cli.options import FILE, compare_schedules, comparison_options
 from ringloom.cli.output import show, typed_command, working
 from ringloom.planner.disk import write
-from ringloom.planner.optional import needing
+from ringloom.planner.optional import import_optional
 
 MAX_SCHEDULES = 5  # schedules to compare when none are named
 
@@ -31,7 +31,7 @@ MAX_SCHEDULES = 5  # schedules to compare when none are named
 def command(
     source: str | None, trace: str | None, all_ranks: bool, output: str, **options: Any
 ) -> None:
-    page = needing("report", "ringloom.report.page")
+    page = import_optional("report", "ringloom.report.page")
     run = import_module("ringloom.report.facts.recorded").recorded(trace) if trace else None
     comparison = compare_schedules(options, MAX_SCHEDULES, source)
     with working("drawing"):

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from ringloom.cli.options import ParsedText, compare_schedules, comparison_options
 from ringloom.cli.output import show, working
-from ringloom.planner.optional import needing
+from ringloom.planner.optional import import_optional
 from ringloom.simulator.confidence import Sensitivity, sensitivity
 from ringloom.simulator.hardware import hardware as find_hardware
 from ringloom.simulator.what_if import OWN, Curves, curves
@@ -53,7 +53,7 @@ def _range(value: str) -> tuple[str, float, float]:
 
 
 def _draw(crossings: Curves, file: Path) -> None:
-    sheet = needing("plots", "ringloom.figures.sheet")
+    sheet = import_optional("plots", "ringloom.figures.sheet")
     sheet.write(lambda: crossings.plot().figure, file.stem, file.parent, (file.suffix[1:],))
 
 

@@ -15,7 +15,7 @@ import click
 
 from ringloom.cli.options import compare_schedules, comparison_options, refuse_typed
 from ringloom.cli.output import progress, show
-from ringloom.planner.optional import needing
+from ringloom.planner.optional import import_optional
 
 FIGURES = {  # file name: module and function
     "tiles_per_round": ("ringloom.figures.rounds", "rounds"),
@@ -37,7 +37,7 @@ MAX_SCHEDULES = 2  # schedules to draw when none are named
     help="File format.",
 )
 def command(output: str, file_format: str, **options: Any) -> None:
-    sheet = needing("plots", "ringloom.figures.sheet")
+    sheet = import_optional("plots", "ringloom.figures.sheet")
     formats = FORMATS if file_format == "both" else (file_format,)
     drawings: dict[str, Callable[[], Any]] = {}
     if options["ranks"] is not None or options["seq"] is not None:

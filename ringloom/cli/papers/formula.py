@@ -12,14 +12,14 @@ import click
 from rich.text import Text
 
 from ringloom.cli.output import show
-from ringloom.planner.optional import needing
+from ringloom.planner.optional import import_optional
 from ringloom.views.tables import faint, plain_table, titled
 
 
 @click.command()
 @click.argument("schedule")
 def command(schedule: str) -> None:
-    symbolic = needing("formulas", "ringloom.reproduce.formulas.symbolic")
+    symbolic = import_optional("formulas", "ringloom.reproduce.formulas.symbolic")
     formulas, crossovers = symbolic.formulas(schedule), symbolic.crossovers()
     about = symbolic.about(schedule)
     document = {

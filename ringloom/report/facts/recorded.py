@@ -14,7 +14,7 @@ from ringloom.comparison import Comparison
 from ringloom.planner.disk import from_json, largest, read
 from ringloom.planner.errors import RingloomError
 from ringloom.planner.files.digest import described, digest
-from ringloom.planner.given import LONGEST_NAME, name, number, whole
+from ringloom.planner.given import LONGEST_NAME, require_integer, require_name, require_number
 from ringloom.simulator.chrome_trace import LANES, TRANSFER
 from ringloom.simulator.timeline import STREAMS, Span
 from ringloom.trials import Case
@@ -48,7 +48,7 @@ def recorded(path: str | Path) -> Recorded:
     if not isinstance(metadata, dict) or not isinstance(events, list):
         needs = "it needs a list traceEvents and an object otherData"
         raise RingloomError(f"{path} is not a trace of a run: {needs}")
-    scale = number(f"{path}: time_scale", metadata.get("time_scale", 1.0), 1e-9, 1e9)
+    scale = require_number(f"{path}: time_scale", metadata.get("time_scale", 1.0), 1e-9, 1e9)
     if not metadata.get("digest"):
         raise RingloomError(f"{path} has an old format, without a digest: record the run again")
     spans = [
@@ -69,17 +69,17 @@ def recorded(path: str | Path) -> Recorded:
 
 
 def _span(where: str, event: dict[str, Any], scale: float) -> Span:
-    rank = whole(f"{where}: the rank", event.get("pid"), 0, MOST_RANKS)
-    thread = whole(f"{where}: the thread", event.get("tid"), 0, LANES * len(STREAMS) - 1)
-    start = number(f"{where}: the start", event.get("ts"), -LARGEST_TIME, LARGEST_TIME)
-    duration = number(f"{where}: the duration", event.get("dur"), 0, LARGEST_TIME)
+    rank = require_integer(f"{where}: the rank", event.get("pid"), 0, MOST_RANKS)
+    thread = require_integer(f"{where}: the thread", event.get("tid"), 0, LANES * len(STREAMS) - 1)
+    start = require_number(f"{where}: the start", event.get("ts"), -LARGEST_TIME, LARGEST_TIME)
+    duration = require_number(f"{where}: the duration", event.get("dur"), 0, LARGEST_TIME)
     args = event.get("args")
     step = args.get("step", -1) if isinstance(args, dict) else -1
     return Span(
         rank,
         STREAMS[thread // LANES],
         _text(f"{where}: the name", event.get("name", "")).removeprefix(f"{TRANSFER} "),
-        whole(f"{where}: the step", step, -1, MOST_STEPS),
+        require_integer(f"{where}: the step", step, -1, MOST_STEPS),
         start * 1e-6 / scale,
         (start + duration) * 1e-6 / scale,
     )
@@ -87,7 +87,7 @@ def _span(where: str, event: dict[str, Any], scale: float) -> Span:
 
 def _text(label: str, value: object) -> str:
     """Returns a text, cut if it is long; raises RingloomError for any other value."""
-    return name(label, value[:LONGEST_NAME] if isinstance(value, str) else value)
+    return require_name(label, value[:LONGEST_NAME] if isinstance(value, str) else value)
 
 
 def matching_case(comparison: Comparison, run: Recorded) -> Case:

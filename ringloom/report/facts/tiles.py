@@ -17,8 +17,8 @@ from ringloom.planner.analysis.messages import message_bytes
 from ringloom.planner.analysis.tiles import tiles
 from ringloom.planner.ir import Plan
 from ringloom.planner.layouts import cut, split
-from ringloom.planner.masks.areas import areas, sizes
-from ringloom.planner.partitions import Ints, Ranges, shift
+from ringloom.planner.masks.areas import count_pairs, count_positions
+from ringloom.planner.partitions import Ints, Ranges, shift_ranges
 from ringloom.views.units import counted, numbers, size
 
 PIXELS = 96  # along an edge of the picture; each piece gets a whole number of them
@@ -105,7 +105,7 @@ def tile_facts(title: str, plan: Plan) -> TileFacts:
         cell = head, sides.q.chunk[i[tile]], sides.kv.chunk[j[tile]]
         step[cell], rank[cell] = tile_step[tile], tile_rank[tile]
     # Empty pieces would be blank rows.
-    non_empty = [np.flatnonzero(sizes(chunks)) for chunks in (q, kv)]
+    non_empty = [np.flatnonzero(count_positions(chunks)) for chunks in (q, kv)]
     cells = np.ix_(np.arange(len(step)), *non_empty)
     q, kv = (tuple(filter(_size, chunks)) for chunks in (q, kv))
     sent = messages(plan)
@@ -171,10 +171,10 @@ def _shared_heads(plan: Plan) -> tuple[NDArray[np.int64], ...]:
 def _shares(plan: Plan, q: tuple[Ranges, ...], kv: tuple[Ranges, ...]) -> NDArray[np.float64]:
     """Returns the exact share of allowed pairs in every pixel: [q pixels, kv pixels]."""
     offset = plan.workload.offset
-    rows = [shift(p, offset) for p in _pieces(q)]
+    rows = [shift_ranges(p, offset) for p in _pieces(q)]
     columns = _pieces(kv)
-    count = areas(plan.workload.mask.region(), rows, columns)
-    full = np.multiply.outer(sizes(rows), sizes(columns))
+    count = count_pairs(plan.workload.mask.region(), rows, columns)
+    full = np.multiply.outer(count_positions(rows), count_positions(columns))
     return np.divide(count, full, out=np.zeros(count.shape), where=full > 0)
 
 

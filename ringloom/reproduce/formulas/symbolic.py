@@ -11,7 +11,7 @@ import sympy
 
 from ringloom.planner.errors import RingloomError, brief, choices
 from ringloom.planner.ir import TENSORS, Pass
-from ringloom.planner.schedules import SCHEDULES, classic, recorded_name
+from ringloom.planner.schedules import SCHEDULES, classic_schedules, recorded_name
 from ringloom.reproduce.formulas.interpolation import ODD, Expr, P, R, U, c, interpolated
 
 d, g, h, e, w = sympy.symbols("d g h e w", positive=True, integer=True)
@@ -83,8 +83,10 @@ def formulas(schedule: str) -> Mapping[str, Expr]:
     tokens, all heads); speedups count pairs. Raises RingloomError for a schedule without formulas.
     """
     schedule = recorded_name(schedule)
-    if schedule not in classic():
-        raise RingloomError(f"no formulas for {brief(schedule)}: {choices(schedule, classic())}")
+    if schedule not in classic_schedules():
+        raise RingloomError(
+            f"no formulas for {brief(schedule)}: {choices(schedule, classic_schedules())}"
+        )
     counted, ranks = interpolated(schedule), U * R if schedule == "usp" else P
     rounds, pairs = counted["rounds"], counted["pairs"] * h
     total = h * ranks * c * (ranks * c + 1) / 2

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import prod
 
 from ringloom.csv_rows import Record, records
-from ringloom.planner.optional import needing
+from ringloom.planner.optional import import_optional
 from ringloom.planner.planning import plan
 from ringloom.planner.workload import Workload
 from ringloom.reproduce import DATA
@@ -61,7 +61,7 @@ def tables() -> list[Table]:
 )
 def min_blocks() -> Iterator[Line]:
     """Yields block c = F / B and sequence 6c, in thousands of tokens (table 2)."""
-    formula = needing("formulas", "ringloom.reproduce.formulas.symbolic").hiding_block()
+    formula = import_optional("formulas", "ringloom.reproduce.formulas.symbolic").hiding_block()
     for record in records(DATA / "ring_min_block.csv"):
         rates = {"F": float(record["tflops"]), "B": float(record["interconnect_gb_s"])}
         sizes = {**rates, "e": 2, "g": 1, "h": 1}  # 16 bit; as many KV heads as query heads
