@@ -239,7 +239,7 @@ def test_sums_that_are_said_to_be_for_another_value_are_refused() -> None:
         replace(s, into=Part(OWN)) if isinstance(s, Send) and s.into and s.into.value != OWN else s
         for s in loops.statements
     )
-    with pytest.raises(PlanError, match="but are for other blocks"):
+    with pytest.raises(PlanError, match="but belong to other blocks"):
         check(replace(loops, statements=tuple(wrong)), made)
 
 
@@ -289,7 +289,7 @@ def test_an_irregular_plan_says_why() -> None:
         attends = tuple(type(a)(a.rank, a.q, a.kv[order]) for a in step.attends)
         shuffled.append(Step(attends, step.moves))
     assert moves
-    with pytest.raises(PlanError, match="comes to a rank that reads it has no rule"):
+    with pytest.raises(PlanError, match="a rank reads a block that came by no rule"):
         recover(replace(made, steps=tuple(shuffled)))
 
 

@@ -29,11 +29,7 @@ def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zig
     check_places(ranks, ranks * max(1, (ranks - 1) // 2 * 2))
     rings, rank, steps = disjoint_rings(ranks), np.arange(ranks), list[Step]()
     queries, keys = sides(work, ranks, layout)
-    pieces = [
-        (partition, owner)
-        for positions, owner in keys
-        for partition in split(positions, len(rings))
-    ]
+    pieces = [(piece, owner) for chunk, owner in keys for piece in split(chunk, len(rings))]
     q, kv = whole_heads(queries, work.heads), whole_heads(pieces, work.kv_heads)
     owned = kv.owned(ranks).reshape(ranks, -1, len(rings))
     next_ranks = [ring[(np.argsort(ring) + 1) % ranks] for ring in rings]
@@ -48,8 +44,7 @@ def multi_ring(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zig
         if pass_ == "backward" and t:
             moves.append(Move(("DKV",), np.concatenate(visitors(t - 1)), src, dst))
         steps.append(Step(attends, tuple(moves)))
-    partition = Partition(q, kv)
-    return Plan("multi-ring", work, ranks, partition, pass_, (), (), tuple(steps))
+    return Plan("multi-ring", work, ranks, Partition(q, kv), pass_, (), (), tuple(steps))
 
 
 def disjoint_rings(ranks: int) -> list[Ints]:
@@ -59,7 +54,5 @@ def disjoint_rings(ranks: int) -> list[Ints]:
     paths = [[(x + turn) % (2 * half) for x in path] for turn in range(half)]
     if ranks % 2 == 0:  # the last rank is in the middle of every path
         paths = [[*p[:half], last, *p[half:]] for p in paths]
-    cycles = [
-        np.array([*p, last - 1 + ranks % 2], np.int32) for p in paths
-    ]  # the same rank closes all cycles
+    cycles = [np.array([*p, last - 1 + ranks % 2], np.int32) for p in paths]  # the same last rank
     return [*cycles, *(cycle[::-1] for cycle in cycles)] or [np.arange(ranks, dtype=np.int32)]
