@@ -6,6 +6,7 @@ are already known to hold, and targets print the remaining ones.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +24,6 @@ class Steps:
     first: int | None
     last: int | None
 
-    def holds(self, t: int, coordinates: Ints) -> Flags:
-        """Evaluates the test in step t, on ranks with these coordinates [n, axes + 1]: [n]."""
-        started = self.first is None or t >= self.first
-        return np.full(len(coordinates), started and (self.last is None or t <= self.last))
-
 
 @dataclass(frozen=True, slots=True)
 class Every:
@@ -36,10 +32,6 @@ class Every:
     first: int
     every: int
     width: int
-
-    def holds(self, t: int, coordinates: Ints) -> Flags:
-        """Evaluates the test as `Steps.holds` does."""
-        return np.full(len(coordinates), (t - self.first) % self.every < self.width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +45,6 @@ class Bound:
     low: Expr | None
     high: Expr | None
 
-    def holds(self, t: int, coordinates: Ints) -> Flags:
-        """Evaluates the test as `Steps.holds` does."""
-        return Guard(bounds=((self.axis, self.low, self.high),)).at(t, coordinates)
-
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -65,20 +53,12 @@ class Span:
     first: tuple[int, ...]
     last: tuple[int, ...]
 
-    def holds(self, t: int, coordinates: Ints) -> Flags:
-        """Evaluates the test as `Steps.holds` does."""
-        return Guard(spans=tuple(zip(self.first, self.last, strict=True))).at(t, coordinates)
-
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """rank in ranks."""
 
     ranks: tuple[int, ...]
-
-    def holds(self, t: int, coordinates: Ints) -> Flags:
-        """Evaluates the test as `Steps.holds` does."""
-        return Guard(ranks=self.ranks).at(t, coordinates)
 
 
 Test = Steps | Every | Bound | Span | Listed
@@ -106,14 +86,32 @@ def ranks_of(on: Condition) -> Condition:
 
 
 def holds(tests: Condition, steps: Iterable[int], coordinates: Ints) -> Flags:
-    """Evaluates the conjunction of tests: [steps, ranks]."""
+    """Marks the steps and ranks on which all tests hold: [steps, ranks]."""
     rows = list[Flags]()
     for t in steps:
         on = np.ones(len(coordinates), np.bool_)
         for test in tests:
-            on &= test.holds(t, coordinates)
+            on &= _mark(test, t, coordinates)
         rows.append(on)
     return np.array(rows)
+
+
+def _mark(test: Test, t: int, coordinates: Ints) -> Flags:
+    """Marks the ranks with these coordinates [n, axes + 1] on which a test holds in step t: [n]."""
+    match test:
+        case Steps(first, last):
+            after, before = first is None or t >= first, last is None or t <= last
+            return np.full(len(coordinates), after and before)
+        case Every(first, every, width):
+            return np.full(len(coordinates), (t - first) % every < width)
+        case Bound(axis, low, high):
+            return Guard(bounds=((axis, low, high),)).at(t, coordinates)
+        case Span(first, last):
+            return Guard(spans=tuple(zip(first, last, strict=True))).at(t, coordinates)
+        case Listed(ranks):
+            return Guard(ranks=ranks).at(t, coordinates)
+        case _:
+            assert_never(test)
 
 
 def simplify(tests: Condition, steps: Sequence[int], coordinates: Ints, known: Flags) -> Condition:
