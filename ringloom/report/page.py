@@ -1,6 +1,7 @@
 """Renders a comparison as one HTML file that needs no network."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import bokeh
 from bokeh.document import Document
 from bokeh.embed import components
 from bokeh.models import Range1d
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 import ringloom
 from ringloom.comparison import Comparison
@@ -84,7 +85,7 @@ def page(
         panel["picture"] = Markup(drawn[panel["figure"].name])
     html: str = TEMPLATES.get_template("page.html").render(
         title=comparison.title,
-        answer=comparison.recommendation.answer,
+        answer=_breakable(comparison.recommendation.answer),
         finding=comparison.why,
         summary=Markup(summary(comparison.rows, comparison.refused)),
         skipped=skipped,
@@ -104,6 +105,11 @@ def page(
         **content,
     )
     return html
+
+
+def _breakable(text: str) -> Markup:
+    """Returns a text as HTML in which schedules may wrap before a parameter."""
+    return Markup(re.sub(r"(?=:\S)", "<wbr>", escape(text)))
 
 
 def _library() -> str:

@@ -72,8 +72,9 @@ class TileFacts:
         """Describes a step in one line."""
         busy, count = int(self.busy[step].sum()), int(self.count[step])
         verb = "attends" if busy == 1 else "attend"
-        tiles = f"{busy} of {counted(self.ranks, 'rank')} {verb} {counted(count, 'tile')}"
-        attends = tiles if busy else "no rank attends"
+        tiles = counted(count, "tile", "{:,}".format)
+        ranks = f"{busy} of {counted(self.ranks, 'rank')}"
+        attends = f"{ranks} {verb} {tiles}" if busy else "no rank attends"
         return f"step {step + 1} of {self.steps}: {attends}; {self.transfers[step]}"
 
 
