@@ -1,18 +1,18 @@
-"""Intervals of predictions, and what each constant of the hardware does to them.
+"""Intervals of predictions, and the effect of each constant of the hardware.
 
-Two things are uncertain. The model: published rows, beside what was predicted for them, scatter
-(`hardware/residuals.csv`). The constants: those that were measured on the chip were part of that
-scatter; those that were not may lie anywhere in their range. Effects are small enough to add up in
-logarithms, as errors do that do not know each other: the root of the sum of their squares.
+Predictions have two sources of error. The model: its errors are the differences between published
+and predicted times (`hardware/residuals.csv`). The constants: errors of constants measured on the
+chip are part of these differences; other constants may lie anywhere in their range. All errors are
+logarithms of ratios and small, and combine like independent errors: the root of the sum of squares.
 
-interval   the model, and all uncalibrated constants
-ratio      of two plans on one machine: what rows of one source scatter about their mean, and all
-           constants, each moved for both plans together, so that what slows both alike cancels
+interval   of a time: the model's error and all uncalibrated constants
+ratio      of two plans on one machine: the scatter of rows around the mean of their source, and all
+           constants; each constant changes for both plans, so that equal effects cancel
 
-Rows of one source share what it does not say, and the next row to be predicted is of a source that
-was never seen. So sources count alike, however many rows they have, and as few of them are known
-their scatter is taken as Student's distribution has it. They are those that measured this pass on
-this chip, or where these are fewer than three, those of all chips and passes.
+Rows of one source share its unpublished conditions, and the next prediction will be for an unknown
+source. Therefore all sources have equal weight, regardless of their number of rows, and as they are
+few, intervals follow Student's distribution. The sources are those that measured this pass on this
+chip; if there are fewer than three, those of all chips and passes.
 """
 
 import csv
@@ -30,17 +30,17 @@ from ringloom.simulator.prediction import seconds_of
 from ringloom.simulator.scenario import Scenario
 
 RESIDUALS = Path(__file__).parent / "hardware" / "residuals.csv"
-NINE = 1.645  # standard deviations: nine of ten errors are smaller
-# The same where the deviation is known from 2, 3, ... sources: Student's t, 1, 2, ... freedoms
-STUDENT = 6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812
-SOURCES = 3  # that have to have measured a pass on a chip before its own rows count alone
-LARGE = 1 << 14  # rows beyond which constants are not moved one by one, a quarter of the time
+NORMAL_90 = 1.645  # standard deviations that contain 90% of normal errors
+# The same for a deviation that 2, 3, ... sources estimate: Student's t with 1, 2, ... degrees
+STUDENT_90 = 6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812
+SOURCES = 3  # of a pass on a chip, from which on only these count
+LARGE = 1 << 14  # rows of plans above which the effects of constants are only bounded
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """A published row: predicted over published time, as a logarithm. With one rank, of a call."""
+    """A published row, and log(predicted / published time); a row of one rank is a single call."""
 
     hardware: str
     source: str
@@ -66,16 +66,16 @@ def residuals() -> tuple[Residual, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The rows that an interval rests on; `chip` is None where they are those of all chips."""
+    """The rows on which an interval is based; `chip` is None for rows of all chips."""
 
-    asked: str
+    name: str
     pass_: Passes
     chip: str | None
     rows: tuple[Residual, ...]
 
     @property
     def sources(self) -> dict[str, list[float]]:
-        """The errors that each source shows."""
+        """The errors of the rows of each source."""
         errors = dict[str, list[float]]()
         for row in self.rows:
             errors.setdefault(row.source, []).append(row.error)
@@ -83,23 +83,23 @@ class Basis:
 
     @property
     def error(self) -> float:
-        """The most that nine of ten predictions are off by, as a logarithm."""
-        squares = [np.mean(np.square(own)) for own in self.sources.values()]
-        few = STUDENT[: max(1, len(squares) - 1)][-1]
-        return few * math.sqrt(np.mean(squares))
+        """The logarithm of the ratio within which 90% of predictions are right."""
+        squares = [np.mean(np.square(errors)) for errors in self.sources.values()]
+        student = STUDENT_90[: max(1, len(squares) - 1)][-1]
+        return student * math.sqrt(np.mean(squares))
 
     @property
     def words(self) -> str:
-        """Which rows they are, and why."""
-        counted = f"{len(self.rows)} rows of {len(self.sources)} sources"
+        """The number of rows, and the reason why they were chosen."""
+        number = f"{len(self.rows)} rows of {len(self.sources)} sources"
         timed = "both passes together" if self.pass_ == "both" else f"{self.pass_} passes"
         if self.chip:
-            return f"{counted} that timed {timed} on {self.chip}"
-        fewer = f"fewer than {SOURCES} sources timed {timed} on {chip_of(self.asked)}"
-        return f"{counted} on all chips: {fewer}"
+            return f"{number} that timed {timed} on {self.chip}"
+        fewer = f"fewer than {SOURCES} sources timed {timed} on {chip_of(self.name)}"
+        return f"{number} on all chips: {fewer}"
 
     def as_dict(self) -> dict[str, str | int | None]:
-        """Plain values for JSON."""
+        """Returns plain values for JSON."""
         counts = {"rows": len(self.rows), "sources": len(self.sources)}
         return {"chip": self.chip, **counts, "words": self.words}
 
@@ -107,26 +107,28 @@ class Basis:
 def basis(name: str, pass_: Passes, rows: Sequence[Residual] | None = None) -> Basis:
     """Returns the rows of a pass on a chip if enough sources measured it, otherwise all rows."""
     rows = residuals() if rows is None else rows
-    own = [row for row in rows if (chip_of(row.hardware), row.pass_) == (chip_of(name), pass_)]
-    enough = len({row.source for row in own}) >= SOURCES
-    return Basis(name, pass_, chip_of(name) if enough else None, tuple(own if enough else rows))
+    chip = chip_of(name)
+    same = [row for row in rows if (chip_of(row.hardware), row.pass_) == (chip, pass_)]
+    enough = len({row.source for row in same}) >= SOURCES
+    return Basis(name, pass_, chip if enough else None, tuple(same if enough else rows))
 
 
 def ratio_error(name: str, pass_: Passes, rows: Sequence[Residual] | None = None) -> float:
     """Returns the error of the ratio of two schedules, from rows of the same source."""
-    whole = [row for row in (residuals() if rows is None else rows) if row.ranks > 1]
-    sources = basis(name, pass_, whole).sources.values()
-    squares = sum(float(np.var(own)) * len(own) for own in sources)
-    return NINE * math.sqrt(2 * squares / max(1, sum(len(own) - 1 for own in sources)))
+    plans = [row for row in (residuals() if rows is None else rows) if row.ranks > 1]
+    sources = basis(name, pass_, plans).sources.values()
+    squares = sum(float(np.var(errors)) * len(errors) for errors in sources)
+    degrees = sum(len(errors) - 1 for errors in sources)
+    return NORMAL_90 * math.sqrt(2 * squares / max(1, degrees))
 
 
 def unvalidated(machine: Hardware) -> str:
-    """Returns why the order of schedules is not validated, as a sentence; "" if it is."""
-    on = {row.hardware for row in residuals() if row.ranks > 1}
-    if machine.node in {hardware(name).node for name in on}:
+    """Returns a sentence if the order of schedules is not validated; "" if it is."""
+    names = {row.hardware for row in residuals() if row.ranks > 1}
+    if machine.node in {hardware(name).node for name in names}:
         return ""
-    alike = f"of chips joined as those of {machine.name}"
-    return f"The order is not validated: no times of schedules are published {alike}."
+    chips = f"chips joined like those of {machine.name}"
+    return f"The order is not validated: no times of schedules are published for {chips}."
 
 
 # ---- constants
@@ -145,7 +147,7 @@ def constants_of(plans: Plans, hardware: Hardware, scenario: Scenario) -> list[s
             return name == work.dtype
         if key == "memory.capacity" or (section == "inter" and one_node):
             return False
-        return not any(key == own or key.startswith(f"{own}_") for own in unused)
+        return not any(key == other or key.startswith(f"{other}_") for other in unused)
 
     return [
         key
@@ -161,9 +163,9 @@ def effects(
     values: Mapping[str, float],
     seconds: float | None = None,
 ) -> dict[str, float]:
-    """Returns log(new time / old time) for a change of each constant alone.
+    """Returns log(new time / old time) for each constant, if only that constant changes.
 
-    `seconds` is the old time, if it is known.
+    `values` are the new values; `seconds` is the old time, if known.
     """
     before = seconds_of(plans, hardware, scenario) if seconds is None else seconds
     if not before:
@@ -180,36 +182,39 @@ def spread(
     *,
     calibrated: bool = True,
 ) -> dict[str, float]:
-    """Returns each constant's effect at the end of its range; for large plans, an upper bound.
+    """Returns the effect of each constant at the farther end of its range.
 
-    Time grows at most in proportion to what a constant says that something takes; what incast does
-    is asked, as it changes little of most plans. Without `calibrated`, only of uncalibrated ones.
+    For large plans, returns the largest of the upper bounds of all effects: time changes at most in
+    proportion to a constant. Incast is simulated even then, because it changes most plans little.
+    Without `calibrated`, only uncalibrated constants count.
     """
-    ends = dict[str, float]()  # the farther one, as a factor, of each constant's range
+    ends = dict[str, float]()  # the end of each range that is farther from the value, as a factor
     for key in constants_of(plans, hardware, scenario):
         constant = hardware.constants[key]
         if calibrated or not constant.calibrated:
             low, high = hardware.range(key)
             ends[key] = high if high / constant.value * low >= constant.value else low
     if ends and sum(plan.rows for plan in plans) > LARGE:
-        exact = {key: end for key, end in ends.items() if not end or key == "inter.incast"}
+        simulated = {key: end for key, end in ends.items() if not end or key == "inter.incast"}
         factors = {
-            key: abs(math.log(end / hardware[key])) for key, end in ends.items() if key not in exact
-        } | effects(plans, hardware, scenario, exact, seconds)
+            key: abs(math.log(end / hardware[key]))
+            for key, end in ends.items()
+            if key not in simulated
+        } | effects(plans, hardware, scenario, simulated, seconds)
         worst = max(factors, key=factors.__getitem__)
         return {worst: factors[worst]}
     return effects(plans, hardware, scenario, ends, seconds)
 
 
 def interval(
-    machine: Hardware, pass_: Passes, seconds: float, own: Mapping[str, float]
+    machine: Hardware, pass_: Passes, seconds: float, changes: Mapping[str, float]
 ) -> Interval:
-    """Returns the 90% interval of the measured seconds of such a plan.
+    """Returns the 90% interval of the measured seconds of a plan.
 
-    `own` is the plan's `spread`, of which only uncalibrated constants count. What lies at an end of
-    its range, as incast does, can make the plan slower, or faster, and not both.
+    `changes` is the plan's `spread`, of which only uncalibrated constants count. A constant at an
+    end of its range, such as incast, makes the plan either slower or faster.
     """
-    parts = {key: part for key, part in own.items() if not machine.constants[key].calibrated}
+    parts = {key: part for key, part in changes.items() if not machine.constants[key].calibrated}
     ends = {key for key in parts if machine[key] in machine.range(key)}
     model = basis(machine.name, pass_).error
     faster, slower = (
@@ -220,14 +225,14 @@ def interval(
 
 
 def ratio_interval(
-    name: str, pass_: Passes, ratio: float, one: Mapping[str, float], other: Mapping[str, float]
+    name: str, pass_: Passes, ratio: float, first: Mapping[str, float], second: Mapping[str, float]
 ) -> Interval:
-    """Returns the interval of the ratio of two times, with constants varied for both together.
+    """Returns the 90% interval of the ratio of two times on one machine.
 
-    `one` and `other` are the plans' `spread`.
+    `first` and `second` are the plans' `spread`.
     """
-    keys = sorted(one.keys() | other.keys())  # sums depend on the order, in the last digit
-    parts = [one.get(key, 0.0) - other.get(key, 0.0) for key in keys]
+    keys = sorted(first.keys() | second.keys())  # the last digit of a sum depends on the order
+    parts = [first.get(key, 0.0) - second.get(key, 0.0) for key in keys]
     return _around(ratio, [ratio_error(name, pass_), *parts])
 
 
@@ -241,10 +246,10 @@ def _around(value: float, parts: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """A constant, and each schedule's seconds with 10% less and with 10% more of it.
+    """A constant, and each schedule's seconds if it is 10% smaller and 10% larger.
 
-    `fastest` names the schedule that is fastest with less, and with more. `doubt` is how much the
-    time of the fastest changes over the range that the constant may lie in, as a share.
+    `fastest` names the fastest schedule in both cases. `doubt` is the largest relative change of
+    the time of the fastest schedule over the range of the constant.
     """
 
     constant: str
@@ -261,26 +266,26 @@ def sensitivity(
     hardware: Hardware,
     scenario: Scenario = Scenario(),  # noqa: B008  frozen, so one shared instance is safe
 ) -> tuple[list[Sensitivity], dict[str, float]]:
-    """Returns what 10% of each constant does to schedules, and the schedules' seconds without.
+    """Returns the effects of a 10% change of each constant, and each schedule's unchanged seconds.
 
-    The constant to measure first is at the head: the uncalibrated one of the most doubt. Calibrated
-    ones follow; constants that change nothing are left out.
+    Uncalibrated constants come first, in the order of decreasing doubt, so the first one should be
+    measured first. Constants that change nothing are left out.
     """
 
-    def timed(machine: Hardware) -> dict[str, float]:
-        return {name: seconds_of(one, machine, scenario) for name, one in plans.items()}
+    def time_all(machine: Hardware) -> dict[str, float]:
+        return {name: seconds_of(pair, machine, scenario) for name, pair in plans.items()}
 
-    times = timed(hardware)
+    times = time_all(hardware)
     first = min(times, key=times.__getitem__)
-    best, usual, rows = plans[first], times[first], list[Sensitivity]()
+    best, seconds, rows = plans[first], times[first], list[Sensitivity]()
     for key in constants_of(best, hardware, scenario):
         constant, limits = hardware.constants[key], hardware.range(key)
         values = (unit_of(key).clip(share * constant.value) for share in (0.9, 1.1))
-        less, more = (timed(hardware.changed({key: value})) for value in values)
+        less, more = (time_all(hardware.changed({key: value})) for value in values)
         if less == more:
             continue
         ends = ({key: end} for end in limits)
-        doubt = max(abs(effects(best, hardware, scenario, e, usual)[key]) for e in ends)
+        doubt = max(abs(effects(best, hardware, scenario, end, seconds)[key]) for end in ends)
         row = Sensitivity(
             constant=key,
             value=constant.value,

@@ -1,7 +1,7 @@
 """The critical path of a plan: a chain of work and messages without gaps.
 
-It is followed back in time from the last event. Each entry waited for the entry that ended when it
-began: earlier work of the rank, a message with its blocks, or a message in the same stream.
+The path is traced backwards from the last event. Each entry waited for the entry that ended when it
+started: earlier work of the rank, a message with its blocks, or a message in the same stream.
 
     rank 6 attends q 6 x kv 3     rank 7 waits for KV 3 over link 6-7     rank 7 attends q 7 x kv 3
 """
@@ -27,10 +27,10 @@ NEAR = 1e-9  # relative difference below which two times are equal
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One part of the critical path, in seconds; it begins when the previous part ends."""
+    """One part of the critical path, in seconds; it starts when the previous part ends."""
 
     kind: Kind
-    rank: int  # the rank that works, or waits for the message
+    rank: int  # the rank that works, or that waits for the message
     step: int
     name: str  # "q 7 x kv 3", "KV 3"
     start: float
@@ -39,7 +39,7 @@ class Leg:
 
     @property
     def words(self) -> str:
-        """rank 7 waits for KV 3 over link 6-7"""
+        """The leg as a phrase: rank 7 waits for KV 3 over link 6-7."""
         over = f" over link {self.link}" if self.link else ""
         return f"rank {self.rank} {VERBS[self.kind]} {self.name}{over}"
 
@@ -50,7 +50,7 @@ class Leg:
 
 
 def critical_path(timeline: Timeline, begin: float = 0.0) -> tuple[Leg, ...]:
-    """Returns the critical path in order of time, for a pass that begins at `begin` seconds.
+    """Returns the critical path in chronological order, for a pass that starts at `begin` seconds.
 
     Raises RingloomError if rows were not kept.
     """
@@ -59,27 +59,27 @@ def critical_path(timeline: Timeline, begin: float = 0.0) -> tuple[Leg, ...]:
 
 
 def _back(timeline: Timeline) -> Iterator[Leg]:
-    """Yields the path from its end to its beginning."""
-    every = [e for e in entries(timeline) if e.kind == "message" or e.end > e.start]
-    ends, seen = _ends(every), set[int]()
+    """Yields the legs of the path, last one first."""
+    events = [e for e in entries(timeline) if e.kind == "message" or e.end > e.start]
+    ends, seen = _ends(events), set[int]()
     ranks: Sequence[int] = range(timeline.plan.ranks)
 
     def before(entry: Entry) -> int:
-        """Returns the entry that ended when this one began; -1 for the beginning."""
+        """Returns the number of the entry that ended when `entry` started; -1 if there is none."""
         near = NEAR * entry.start
         for key in _awaited(entry):
             times = ends.get(key, [])
             for time, number in times[bisect_left(times, (entry.start - near, -1)) :]:
                 if time > entry.start + near:
                     break
-                if number not in seen and every[number].start <= entry.start:
+                if number not in seen and events[number].start <= entry.start:
                     return number
         return -1
 
     until, last = timeline.end, (1 - NEAR) * timeline.end
-    number = next((n for n, entry in enumerate(every) if entry.arrival >= last), -1)
+    number = next((n for n, entry in enumerate(events) if entry.arrival >= last), -1)
     while number >= 0:
-        entry = every[number]
+        entry = events[number]
         seen.add(number)
         link = f"{entry.src}-{entry.dst}" if entry.kind == "message" else ""
         kind: Kind = "merge" if entry.kind == "add" else entry.kind
@@ -87,15 +87,15 @@ def _back(timeline: Timeline) -> Iterator[Leg]:
         ranks, until = (entry.src, entry.dst), entry.start
         number = before(entry)
     if until > 0:
-        began = timeline.begin[0] if timeline.plan.steps else timeline.finish
-        rank = min(ranks, key=lambda rank: abs(began[rank] - until))
+        starts = timeline.begin[0] if timeline.plan.steps else timeline.finish
+        rank = min(ranks, key=lambda rank: abs(starts[rank] - until))
         yield Leg("prologue", rank, 0, "rows of dO * O", 0.0, until)
 
 
-def _ends(every: list[Entry]) -> dict[tuple[str, int], list[tuple[float, int]]]:
-    """Returns the sorted end times of each rank's work and messages, with entry numbers."""
+def _ends(events: list[Entry]) -> dict[tuple[str, int], list[tuple[float, int]]]:
+    """Returns the sorted end times, with entry numbers, of each rank's work and messages."""
     ends = defaultdict[tuple[str, int], list[tuple[float, int]]](list)
-    for number, entry in enumerate(every):
+    for number, entry in enumerate(events):
         if entry.kind != "message":
             ends["work", entry.dst].append((entry.end, number))
             continue
@@ -106,7 +106,7 @@ def _ends(every: list[Entry]) -> dict[tuple[str, int], list[tuple[float, int]]]:
 
 
 def _awaited(entry: Entry) -> list[tuple[str, int]]:
-    """Returns the keys of what an entry may have waited for, the likeliest first."""
+    """Returns the keys in `_ends` of what an entry may have waited for, likeliest first."""
     src, dst = entry.src, entry.dst
     if entry.kind != "message":
         return [("work", dst), ("to", dst), ("from", dst)]

@@ -1,7 +1,7 @@
 """Data for pictures of a run: memory over time, bytes between ranks, bars of a timeline.
 
 compute, merge   |attend|       |attend|merge|
-wait                     ------                 for a message, from the time it was sent
+wait                     ------                 for a message that was already sent
 send             |KV 0 -> 1 ===|
 """
 
@@ -19,26 +19,26 @@ from ringloom.simulator.timeline import Floats, Run, Span, Timeline, spans
 
 MOST_SPANS = 60_000  # spans of one schedule that a picture shows
 MOST_CELLS = 128  # cells in a row of a drawn table
-FEWEST_CELLS = 16  # cells in a row of a table that is summed over nodes
+FEWEST_CELLS = 16  # cells in a row below which a table is not summed over nodes
 
 
 def passes(run: Run) -> list[tuple[Timeline, Memory, float]]:
-    """Returns timeline, memory and beginning of each pass of a prediction, in turn."""
+    """Returns the timeline, memory and start time of each pass of a prediction."""
     return [
-        (one.timeline, one.memory, begin)
-        for one, begin in run.in_turn()
-        if one.timeline is not None and one.memory is not None
+        (part.timeline, part.memory, begin)
+        for part, begin in run.in_turn()
+        if part.timeline is not None and part.memory is not None
     ]
 
 
 def plans_of(run: Run) -> list[Plan]:
-    """Returns the plan of each pass."""
+    """Returns the plan of each pass of a prediction."""
     return [timeline.plan for timeline, _, _ in passes(run)]
 
 
 @dataclass(frozen=True, eq=False)
 class Usage:
-    """Bytes on one rank over time: `bytes[n]` from `seconds[n]` on; `peak` of all its steps."""
+    """The memory of one rank over time: `bytes[n]` from `seconds[n]` on, and their maximum."""
 
     rank: int
     seconds: Floats
@@ -60,7 +60,7 @@ def usage(run: Run) -> Usage | None:
 
 
 def traffic_of(plans: Iterable[Plan]) -> NDArray[np.int64]:
-    """Returns the bytes of all messages of all passes from rank to rank: int64 [ranks, ranks]."""
+    """Returns the bytes from rank to rank, summed over all passes: int64 [ranks, ranks]."""
     first, *others = plans
     table = np.zeros((first.ranks, first.ranks), np.int64)
     for plan in (first, *others):
@@ -83,8 +83,8 @@ def over_average(work: NDArray[np.int64]) -> Floats:
 def by_nodes(table: NDArray[np.int64], node: int) -> tuple[NDArray[np.int64], int]:
     """Returns a table [ranks, ranks] with at most MOST_CELLS cells a row, and the ranks per cell.
 
-    A larger table is summed over nodes of `node` ranks, then over pairs of cells. Nodes are not
-    used if they leave few cells: a pod may have more ranks than the plan.
+    A larger table is summed over nodes of `node` ranks, then over pairs of cells. Nodes do not
+    count if they leave few cells, as in a pod that has more ranks than the plan.
     """
     ranks, cell = len(table), 1
     if FEWEST_CELLS * node <= ranks > MOST_CELLS:
@@ -98,33 +98,33 @@ def by_nodes(table: NDArray[np.int64], node: int) -> tuple[NDArray[np.int64], in
 # ---- bars: compute, merges, sends and waits of the ranks in a picture
 
 
-def whole(run: Run) -> bool:
-    """Returns False if a pass has too many rows, so that there is one bar per step and rank."""
-    return all(map(_whole, (timeline for timeline, _, _ in passes(run))))
+def has_rows(run: Run) -> bool:
+    """Returns False if a pass has too many rows, so that each step of a rank has one bar."""
+    return all(_has_rows(timeline) for timeline, _, _ in passes(run))
 
 
-def _whole(timeline: Timeline) -> bool:
+def _has_rows(timeline: Timeline) -> bool:
     return timeline.rows is not None and timeline.plan.rows <= MOST_SPANS
 
 
 def bars_of(run: Run, ranks: Sequence[int] | None = None) -> list[Span]:
     """Returns the bars of some ranks, by default of all, in all passes of a prediction.
 
-    Receives are left out, because each is the send of another rank.
+    Receives are left out, because they repeat the sends of other ranks.
     """
-    shown, every = set(range(run.ranks) if ranks is None else ranks), list[Span]()
+    shown, bars = set(range(run.ranks) if ranks is None else ranks), list[Span]()
     for timeline, _, at in passes(run):
-        if _whole(timeline):
-            done = [s for s in spans(timeline) if s.rank in shown and s.stream != "receive"]
-            done += [s for s in waits(timeline) if s.rank in shown]
+        if _has_rows(timeline):
+            new = [s for s in spans(timeline) if s.rank in shown and s.stream != "receive"]
+            new += [s for s in waits(timeline) if s.rank in shown]
         else:
-            done = _attends(timeline, shown)
-        every += [replace(s, start=s.start + at, end=s.end + at) for s in done] if at else done
-    return every
+            new = _attends(timeline, shown)
+        bars += [replace(s, start=s.start + at, end=s.end + at) for s in new] if at else new
+    return bars
 
 
 def waits(timeline: Timeline) -> Iterator[Span]:
-    """Yields the waits of a timeline, each named after the rank at the other end of the message."""
+    """Yields the waits of a timeline, named after the rank at the other end of the message."""
     other = dict[tuple[int, float], int]()
     for rows in timeline.rows or ():
         if rows.kind == "message" and isinstance(move := rows.node, Move):
@@ -136,7 +136,7 @@ def waits(timeline: Timeline) -> Iterator[Span]:
 
 
 def _attends(timeline: Timeline, ranks: set[int]) -> list[Span]:
-    """Returns one span per step and rank, and the wait before it, for plans with many rows."""
+    """Returns one span per step and rank, and the wait before it; for plans with many rows."""
     if timeline.steps is None:
         return []
     shown = np.array(sorted(ranks))

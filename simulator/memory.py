@@ -1,7 +1,7 @@
-"""Memory over time: inputs and accumulators that a rank owns, and blocks of other ranks.
+"""Memory over time: the inputs and accumulators that a rank owns, and blocks of other ranks.
 
-Blocks of other ranks have the plan's lifetimes: a copy takes memory from the step in which it is
-received to its last use, an accumulator from its first contribution until it is sent.
+A copy takes memory from the step in which it is received to its last use, an accumulator of
+another rank from its first contribution until it is sent.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ Bytes = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Bytes of the plan's tensors on each rank."""
+    """The bytes of a plan's tensors on each rank."""
 
-    owned: Bytes  # inputs and accumulators that the rank owns, at all times: [ranks]
+    owned: Bytes  # inputs and accumulators that the rank owns, in all steps: [ranks]
     peak: Bytes  # maximum over the run: [ranks]
     live: Bytes  # maximum in each step: [steps, ranks]
 

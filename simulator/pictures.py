@@ -1,4 +1,4 @@
-"""Pictures of a prediction on matplotlib axes, and the colours and labels of all pictures."""
+"""Plots of a prediction on matplotlib axes, and the colours and labels of all pictures."""
 
 from collections import defaultdict
 from typing import Any
@@ -18,7 +18,7 @@ from ringloom.simulator.facts import (
 )
 from ringloom.simulator.timeline import Floats, Run
 
-Axes = Any  # of matplotlib, which counts as untyped
+Axes = Any  # matplotlib axes: the library has no types
 COMPUTE, MERGE, SEND, WAIT = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 LANES = {
     "compute": (0.05, 0.5, COMPUTE),
@@ -27,8 +27,8 @@ LANES = {
     "send": (0.6, 0.3, SEND),
 }
 LOAD_LABEL = "query-key pairs / average"
-FEW = 16  # ranks that a picture shows, unless all are asked for
-GAPS = 64  # ranks whose bars stand apart
+FEW = 16  # ranks that a picture shows by default
+GAPS = 64  # ranks up to which bars have gaps
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 
 
@@ -36,8 +36,8 @@ def new_axes(axes: Axes | None) -> Axes:
     """Returns the axes, or those of a new figure; raises RingloomError without matplotlib."""
     if axes is not None:
         return axes
-    _, made = import_optional("plots", "matplotlib.pyplot").subplots(layout="constrained")
-    return made
+    _, axes = import_optional("plots", "matplotlib.pyplot").subplots(layout="constrained")
+    return axes
 
 
 def _unit(most: int) -> str:
@@ -46,7 +46,7 @@ def _unit(most: int) -> str:
 
 
 def ranks_label(shown: int, ranks: int) -> str:
-    """Returns the label of an axis of ranks, some of which are shown."""
+    """Returns the label of an axis that shows all ranks or some of them."""
     return f"{shown} of {ranks} ranks" if shown < ranks else "rank"
 
 
@@ -57,14 +57,14 @@ def link_labels(cell: int) -> tuple[str, str]:
 
 
 class Drawn(Run):
-    """A run that draws itself on matplotlib axes, by default of a new figure, and returns them."""
+    """A run with plots, which take matplotlib axes (default: a new figure) and return them."""
 
     ranks_per_node: int
     busy: Floats  # [ranks]
 
     def representatives(self, most: int = FEW) -> list[int]:
-        """Returns all ranks if they are few, else the busiest, the idlest, the median, and the
-        first ranks of evenly spread nodes."""
+        """Returns at most `most` ranks: all, or the busiest, the idlest, the median and first ranks
+        of evenly spread nodes."""
         if self.ranks <= most:
             return list(range(self.ranks))
         order = np.argsort(self.busy, kind="stable")
@@ -76,7 +76,7 @@ class Drawn(Run):
     def plot_timeline(self, axes: Axes = None, *, ranks: list[int] | None = None) -> Axes:
         """Draws a row per rank: compute, merges and waits above, sends below.
 
-        Of many ranks, some stand for all unless `ranks` are given.
+        By default, draws at most 16 ranks (see `representatives`).
         """
         axes, shown = new_axes(axes), self.representatives() if ranks is None else ranks
         pieces = defaultdict[tuple[int, str], list[tuple[float, float]]](list)
@@ -124,7 +124,7 @@ class Drawn(Run):
         end, unit = cell * len(table) - 0.5, _unit(table.max())
         image = axes.imshow(
             np.where(table > 0, table / UNITS[unit], np.nan),
-            cmap="cividis_r",  # on white, the more the darker
+            cmap="cividis_r",  # darker cells have more bytes
             vmin=0,
             vmax=table.max() / UNITS[unit] or 1,
             extent=(-0.5, end, end, -0.5),

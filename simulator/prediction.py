@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ringloom.planner.plans import AnyPlans
 from ringloom.planner.verify import ensure_verified
-from ringloom.simulator.bounds import Bounds, compute_bound, lower_bound, outside
+from ringloom.simulator.bounds import Bounds, compute_bound, lower_bound, reason_outside_class
 from ringloom.simulator.costs.prices import Costs
 from ringloom.simulator.engines.choice import Engine, timed
 from ringloom.simulator.facts import work_of
@@ -35,37 +35,32 @@ SUMMED = (
 class Prediction(Drawn):
     """The predicted run of one pass, or of a forward and a backward pass, in seconds and bytes.
 
-    For a pair, times and bytes are the sums over its passes, `peak_bytes` is
-    the larger of the two, and `passes` holds both predictions; a single pass has its `timeline`
-    and its `memory` instead. Plots take matplotlib axes, by default of a new figure, and return
-    them.
+    For a pair, times and bytes are sums over both passes, `peak_bytes` is the larger peak, and
+    `passes` has both predictions. A single pass has a `timeline` and a `memory` instead. Plots take
+    matplotlib axes, by default of a new figure, and return them.
     """
 
     ranks_per_node: int
     busy: Floats  # attending and merging: [ranks]
     exposed: float  # the longest wait of any rank for messages that were already sent
     bytes_sent: NDArray[np.int64]  # [ranks]
-    max_bytes_sent: int  # by the rank that sends most in each pass
+    max_bytes_sent: int  # by the rank that sends the most, in each pass
     peak_bytes: int  # on the rank with the highest peak
-    bound: Bounds  # of this workload on these ranks, whatever the plan
+    bound: Bounds  # of all plans of the class for this workload and these ranks
     compute_bound: Bounds  # of compute and memory alone, valid for every exact plan
-    bound_inapplicable_reason: (
-        str | None
-    )  # why the plan is in no class for which the bound holds; None if it is
+    bound_inapplicable_reason: str | None  # why the plan is outside the class; None if inside
     busiest_link: float  # seconds for which the plan's busiest port or link is in use
-    plan_lower_bound: (
-        float  # the same of its busiest rank or link: what no order of its work is below
-    )
+    plan_lower_bound: float  # of this plan: the bound, or its busiest rank or link if that is more
     rounds: int
     passes: tuple["Prediction", ...] = ()
-    engine: Engine = "recurrence"  # the one that timed it
-    contended: bool = False  # messages may have met on a link
+    engine: Engine = "recurrence"  # the engine that timed the plan
+    contended: bool = False  # True if messages may have shared a link
 
     def __repr__(self) -> str:
         over, digits = self.bound_ratio, 2 * ((self.bound_ratio or 0) < 100)
-        said = "" if over is None else f", {over:,.{digits}f} times the lower bound"
+        times_bound = "" if over is None else f", {over:,.{digits}f} times the lower bound"
         time = f"{self.makespan * 1e3:.4g} ms, {self.idle_fraction:.0%} idle"
-        return f"<Prediction {self.name} on {self.hardware}: {time}{said}>"
+        return f"<Prediction {self.name} on {self.hardware}: {time}{times_bound}>"
 
     def _repr_html_(self) -> str:
         numbers = {k: v for k, v in self.as_row().items() if isinstance(v, int | float)}
@@ -74,33 +69,33 @@ class Prediction(Drawn):
 
     @property
     def idle_fraction(self) -> float:
-        """1 - (attend + merge time) / (ranks x makespan)."""
+        """The idle fraction: 1 - (attend + merge time) / (ranks x makespan)."""
         total = self.ranks * self.makespan
         return max(0.0, 1.0 - float(self.busy.sum()) / total) if total else 0.0
 
     @property
     def bound_ratio(self) -> float | None:
-        """makespan / bound: no plan of the class is faster by more. None outside the class."""
+        """The ratio makespan / bound; None for plans outside the class."""
         return None if self.bound_reason else ratio(self.makespan, self.bound.seconds)
 
     @property
     def compute_bound_ratio(self) -> float | None:
-        """makespan / compute_bound, for plans of any class; None if the mask allows no pair."""
+        """The ratio makespan / compute_bound, for any plan; None if the mask allows no pair."""
         least = self.compute_bound.seconds
         return None if self.makespan and not least else ratio(self.makespan, least)
 
     @property
     def bound_reason(self) -> str | None:
-        """The reason why there is no `bound_ratio`; None if there is one."""
+        """The reason why there is no `bound_ratio`; None if `bound_ratio` is a number."""
         nothing = self.makespan and not self.bound.seconds
         return self.bound_inapplicable_reason or (
             "the mask allows no query-key pair" if nothing else None
         )
 
     def as_row(self) -> dict[str, float | int | str | None]:
-        """Returns the numbers by which schedules are compared, as plain values for JSON.
+        """Returns the numbers for comparing schedules, as plain values for JSON.
 
-        `bound_reason` says why `bound_ratio` is None.
+        `bound_reason` is the reason if `bound_ratio` is None.
         """
         return {
             "makespan_s": self.makespan,
@@ -133,13 +128,13 @@ def simulate(
 ) -> Prediction:
     """Predicts how a verified plan, or a (forward, backward) pair, runs on some hardware.
 
-    `hardware` may be the name of a preset or of a file. `scenario` is a `Scenario`, or a table of
+    `hardware` may be the name of a preset or of a file. `scenario` is a `Scenario`, or a mapping of
     its fields as in a scenario file; every other keyword replaces one of its fields, so
     `overlap=False` is short for `Scenario(overlap=False)`. `engine`: "recurrence" is fast, "events"
-    also models shared links, receive buffers and late launches, and "auto" uses the fast one
-    if both apply. `record` keeps every row in the timeline (default: for small plans).
-    Raises RingloomError for unknown hardware and for an invalid scenario, PlanError for a plan that
-    gets stuck, and the verifier's PlanError for a wrong plan.
+    also models shared links, receive buffers and late launches, and "auto" uses "recurrence" if
+    both apply. `record` keeps every row in the timeline (default: only for small plans).
+    Raises RingloomError for unknown hardware and for an invalid scenario, and PlanError for a wrong
+    plan and for one that gets stuck.
     """
     scenario = replace(scenario_of(scenario or {}), **changes)
     chips = hardware_named(hardware)
@@ -149,11 +144,11 @@ def simulate(
         )
         for costs, placed in _priced(plan, chips, scenario)
     ]
-    return passes[0] if len(passes) == 1 else _both(*passes)
+    return passes[0] if len(passes) == 1 else _sum_passes(*passes)
 
 
 def seconds_of(plan: AnyPlans, hardware: Hardware, scenario: Scenario) -> float:
-    """Returns only the seconds that `simulate` predicts."""
+    """Returns the makespan that `simulate` predicts, without the rest of the prediction."""
     passes = _priced(plan, hardware, scenario)
     return sum(timed(costs, placed, "auto", record=False)[0].end for costs, placed in passes)
 
@@ -163,8 +158,8 @@ def kernel_seconds(
 ) -> float:
     """Returns the seconds of the attends of the busiest rank, summed over passes.
 
-    Whatever its messages, a run with the same attends on the same ranks takes at least as long.
-    Pricing stops once the sum reaches `enough`; the result is then a smaller lower bound.
+    Any run with the same attends on the same ranks takes at least this time. Pricing stops once the
+    sum reaches `enough`; the result is then a smaller lower bound.
     """
     total = 0.0
     for costs, placed in _priced(plan, hardware, scenario):
@@ -173,9 +168,9 @@ def kernel_seconds(
 
 
 def _busiest(costs: Costs, speeds: Floats, enough: float) -> float:
-    """Returns the seconds of the busiest rank's attends, or a lower bound if it is `enough`.
+    """Returns the seconds of the busiest rank's attends, or a lower bound of at least `enough`.
 
-    The bounds are the pairs at the full rate, then the attends of the rank with most pairs.
+    The lower bounds are all pairs at the full rate, then the attends of the rank with most pairs.
     """
     pairs = work_of([costs.plan]) * costs.kernels.seconds_per_pair / speeds
     if (least := float(pairs.max())) >= enough:
@@ -193,28 +188,28 @@ def _busiest(costs: Costs, speeds: Floats, enough: float) -> float:
 def _priced(
     plan: AnyPlans, hardware: Hardware, scenario: Scenario
 ) -> Iterator[tuple[Costs, Scenario]]:
-    """Yields the costs of each verified pass, and its scenario with the topology built.
+    """Yields the costs of each verified pass, and the scenario with its topology built.
 
-    On a torus, blocks are relayed along trees.
+    On a torus, messages to several ranks are relayed along trees.
     """
     plans = ensure_verified(plan)
     ranks = plans.first.ranks
     chips = scenario.nodes(scenario.machine(hardware), ranks)
     scenario = scenario.settled(hardware, ranks)
     torus = scenario.topology is not None or chips.node == "torus"
-    for one in plans:
+    for part in plans:
         if torus:
-            one = relayed(one, scenario.routes(chips, one.ranks).topology)
-        yield Costs(one, chips), scenario
+            part = relayed(part, scenario.routes(chips, ranks).topology)
+        yield Costs(part, chips), scenario
 
 
 def _one_pass(costs: Costs, scenario: Scenario, engine: Engine, record: bool) -> Prediction:
     timeline, sums, engine, contended = timed(costs, scenario, engine, record=record)
     plan, hardware, used = costs.plan, costs.hardware, memory(costs.plan)
     case = plan.workload, plan.ranks, plan.pass_, hardware, scenario
-    bound, computing = lower_bound(*case), compute_bound(*case)
-    reason, link = outside(plan), float(sums.ports.max(initial=0.0))
-    least = computing if reason else bound
+    bound, from_compute = lower_bound(*case), compute_bound(*case)
+    reason, link = reason_outside_class(plan), float(sums.ports.max(initial=0.0))
+    least = from_compute if reason else bound
     return Prediction(
         name=plan.name,
         hardware=hardware.name,
@@ -227,7 +222,7 @@ def _one_pass(costs: Costs, scenario: Scenario, engine: Engine, record: bool) ->
         max_bytes_sent=int(sums.sent.max()),
         peak_bytes=int(used.peak.max()),
         bound=bound,
-        compute_bound=computing,
+        compute_bound=from_compute,
         bound_inapplicable_reason=reason,
         busiest_link=link,
         plan_lower_bound=max(least.seconds, link, float(sums.busy.max())),
@@ -240,7 +235,7 @@ def _one_pass(costs: Costs, scenario: Scenario, engine: Engine, record: bool) ->
     )
 
 
-def _both(first: Prediction, second: Prediction) -> Prediction:
+def _sum_passes(first: Prediction, second: Prediction) -> Prediction:
     sums = {name: getattr(first, name) + getattr(second, name) for name in SUMMED}
     return replace(
         first,

@@ -1,13 +1,13 @@
-"""Scenario: conditions of a run, such as stragglers, slow links, a topology, a placement.
+"""Scenario: the conditions of a run, such as stragglers, slow links, a topology or a placement.
 
 scenario_of(table)   a scenario from names and values, as in TOML and JSON files
 
     overlap = false
-    speeds = { 3 = 0.5 }                  or one number per rank
+    speeds = { 3 = 0.5 }                  or a list with one number per rank
     links = { "6-7" = 0.1 }               0 or "cut" cuts a link
-    topology = "nodes:nics=2"             or a JSON file of links, which is read now
+    topology = "nodes:nics=2"             or a JSON file of links, which is read immediately
 
-value_of, text_of   a value from and to text, as on the command line and in a URL:
+value_of, text_of   a field's value from and to text, as on the command line and in a URL:
                     3=0.5, 6=0.8      6-7=0.1, 0-1=cut      1,0,2,3
 """
 
@@ -42,31 +42,33 @@ Speeds = Mapping[int, float] | Sequence[float]
 LAUNCHES = tuple(
     f"attention.{way}{name}" for way in ("", "backward_") for name in ("launch", "host")
 )
-FARTHEST = 1 << 31  # ranks and places, below which there can be none
+FARTHEST = 1 << 31  # the largest absolute number of a rank or a place
 LONGEST_PATH = 4096  # characters
 BY_NODES = ("nodes", "mesh", "pcie")  # topologies with the nodes of the hardware
-CHUNK = 1 << 19  # bytes: what NCCL cuts point-to-point messages on NVLink into
+CHUNK = 1 << 19  # bytes of a chunk in NCCL's point-to-point messages over NVLink
 
 
 @dataclass(frozen=True, repr=False)
 class Scenario(OneLine):
     """Conditions of a run that belong neither to the plan nor to the hardware.
 
-    overlap   transfers run beside compute; without, they take turns on each rank
-    speeds    per rank, 1.0 as the hardware says: 0.5 takes twice as long to attend and to merge
-    links     factors on the bandwidth of links, both ways, by their two places; 0 cuts a link
-    topology  a word, a networkx graph or a topology; without, as the hardware's constants say
-    buffers   receive buffers per input that travels, each as wide as its widest message; "plan" for
-              what the plan itself states; without, a receive always finds room
-    late      a rank launches the transfers of a step behind its first kernel call of that step
+    overlap   True if transfers and compute of a rank can run at the same time
+    speeds    speed of each rank relative to the hardware: at 0.5, attending and merging take twice
+              as long
+    links     factors on the bandwidth of links in both directions, by their two places; 0 cuts a
+              link
+    topology  a word, a networkx graph or a topology; None: nodes as in the hardware's constants
+    buffers   receive buffers per input that is sent, each for its widest message; "plan": the
+              plan's own number; None: no limit
+    late      True if a rank launches the transfers of a step after the step's first kernel call
     share     share of the chip that a transfer takes from compute at both ends
-    chunk     bytes in which messages take turns on links that several of them use
-    placement the place of each rank among the chips, all of them or some: 0, 8, 16, 24 of 32
-    tensor_parallel  chips side by side that share the heads of each rank, so that rank r has place
-              r * tensor_parallel; the workload has the heads of one of them
-    launch    seconds of a kernel's launch, in place of the hardware's
+    chunk     bytes that one message sends over a shared link before the next message has its turn
+    placement the place of each rank among all chips, such as 0, 8, 16, 24 of 32
+    tensor_parallel  number of adjacent chips that share the heads of a rank, so rank r has place
+              r * tensor_parallel; the workload has the heads of one chip
+    launch    seconds of a kernel launch, instead of the hardware's
 
-    Raises RingloomError for values that make no sense.
+    Raises RingloomError for invalid values.
     """
 
     overlap: bool = True
@@ -87,7 +89,7 @@ class Scenario(OneLine):
                 require_integer("buffers", self.buffers, 1, FARTHEST)
         for name in ("overlap", "late"):
             if getattr(self, name) not in (True, False):
-                raise _unlike(getattr(self, name), name, FORMS[name][1])
+                raise _invalid(getattr(self, name), name, FORMS[name][1])
         with _reading("tensor_parallel", self.tensor_parallel):
             require_integer("tensor_parallel", self.tensor_parallel, 1, MOST_PLACES)
         for name in ("share", "chunk", "launch"):
@@ -96,7 +98,7 @@ class Scenario(OneLine):
         if isinstance(self.topology, str):
             name_of_topology("a topology", self.topology, LONGEST_PATH)
         if self.late and not self.overlap:
-            raise RingloomError("late launches need overlap: without it nothing computes meanwhile")
+            raise RingloomError("late launches need overlap between transfers and compute")
         if self.share is not None and not 0 <= self.share < 1:
             raise RingloomError(f"a transfer takes a share of the chip below 1, not {self.share:g}")
         if self.launch is not None and self.launch < 0:
@@ -123,40 +125,40 @@ class Scenario(OneLine):
     def python(self) -> str:
         """The Python that builds the scenario, without default values."""
         values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
-        said = [f"{name}={value!r}" for name, (value, usual) in values.items() if value != usual]
-        return f"Scenario({', '.join(said)})"
+        changed = [f"{k}={value!r}" for k, (value, default) in values.items() if value != default]
+        return f"Scenario({', '.join(changed)})"
 
     def describe(self) -> list[str]:
-        """Phrases for all values that are not defaults."""
-        said = {
+        """Returns a phrase for each value that is not the default."""
+        phrases = {
             "overlap": "transfers and compute one after the other",
             "late": "late transfers",
             "tensor_parallel": f"tensor parallelism of {self.tensor_parallel}",
         }
         values = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return [
-            said.get(name) or shorten_middle(f"{name} {text_of(value)}")
-            for name, value, usual in values
-            if value != usual
+            phrases.get(name) or shorten_middle(f"{name} {text_of(value)}")
+            for name, value, default in values
+            if value != default
         ]
 
     @property
     def speed_factors(self) -> dict[int, float]:
-        """Speeds by rank, where they are given."""
-        given = self.speeds or {}
-        return dict(given if isinstance(given, Mapping) else enumerate(given))
+        """The given speeds, by rank."""
+        speeds = self.speeds or {}
+        return dict(speeds if isinstance(speeds, Mapping) else enumerate(speeds))
 
     def speed(self, ranks: int) -> NDArray[np.float64]:
-        """Returns the speed of each rank [ranks]; raises RingloomError for ranks that are not."""
-        speed, given = np.ones(ranks), self.speed_factors
-        if given and not isinstance(self.speeds, Mapping) and len(given) != ranks:
-            raise RingloomError(f"{len(given)} speeds for {ranks} ranks")
-        for rank, factor in given.items():
+        """Returns the speed of each rank [ranks]; raises RingloomError for unknown ranks."""
+        speed, factors = np.ones(ranks), self.speed_factors
+        if factors and not isinstance(self.speeds, Mapping) and len(factors) != ranks:
+            raise RingloomError(f"{len(factors)} speeds for {ranks} ranks")
+        for rank, factor in factors.items():
             if not 0 <= rank < ranks:
                 raise RingloomError(f"no rank {rank} to slow down: ranks are 0..{ranks - 1}")
             if not SMALLEST <= factor <= LARGEST:
-                within = f"{SMALLEST:g} to {LARGEST:g}"
-                raise RingloomError(f"rank {rank}: a speed is {within}, not {factor:g}")
+                limits = f"{SMALLEST:g} to {LARGEST:g}"
+                raise RingloomError(f"rank {rank}: a speed is {limits}, not {factor:g}")
             speed[rank] = factor
         return speed
 
@@ -165,10 +167,10 @@ class Scenario(OneLine):
         return Routes(self._placed(hardware, ranks), self.links)
 
     def _placed(self, hardware: Hardware, ranks: int) -> Topology:
-        given, width = self.topology, self.tensor_parallel
+        word, width = self.topology, self.tensor_parallel
         if self.placement is None and width == 1:
-            return pod(hardware, ranks) if given is None else topology(given, hardware, ranks)
-        return placed_topology(given, hardware, self._places(hardware, ranks), width)
+            return pod(hardware, ranks) if word is None else topology(word, hardware, ranks)
+        return placed_topology(word, hardware, self._places(hardware, ranks), width)
 
     def _places(self, hardware: Hardware, ranks: int) -> list[int]:
         word = self.topology.partition(":")[0] if isinstance(self.topology, str) else ""
@@ -176,7 +178,7 @@ class Scenario(OneLine):
         return places_of(self.placement, self.tensor_parallel, ranks, hardware, by_nodes=by_nodes)
 
     def nodes(self, hardware: Hardware, ranks: int) -> Hardware:
-        """Returns the hardware with the number of ranks per node that the placement gives."""
+        """Returns the hardware with the ranks per node that follow from the placement."""
         if self.placement is None and self.tensor_parallel == 1:
             return hardware
         size = ranks_per_node(self._places(hardware, ranks), hardware)
@@ -185,26 +187,25 @@ class Scenario(OneLine):
         return hardware.changed({"node.ranks": size}, "the scenario")
 
     def machine(self, hardware: Hardware) -> Hardware:
-        """Returns the hardware with the scenario's launch time of kernels."""
+        """Returns the hardware with the launch time of kernels that the scenario sets."""
         if self.launch is None:
             return hardware
         keys = [LAUNCHES[0], *(key for key in hardware.constants if key in LAUNCHES)]
         return hardware.changed(dict.fromkeys(keys, self.launch), "the scenario")
 
     def settled(self, hardware: Hardware, ranks: int) -> "Scenario":
-        """Returns the scenario with its topology built and the ranks of a plan placed there.
+        """Returns the scenario with its topology built and the ranks of a plan placed in it.
 
-        No topology is built for nodes behind a switch: the hardware's constants are enough.
+        Nodes behind a switch need no topology: the hardware's constants are enough.
         """
-        given, place = self.topology, self.placement
         plain = self.tensor_parallel == 1 or hardware.node == "switch"
-        if given is None and place is None and plain:
+        if self.topology is None and self.placement is None and plain:
             return replace(self, tensor_parallel=1)
         built = self._placed(hardware, ranks)
         return replace(self, topology=built, placement=None, tensor_parallel=1)
 
     def room(self, plan: Plan) -> dict[str, int] | None:
-        """Returns how many blocks of other ranks fit on a rank, by input; None for no limit."""
+        """Returns the limit on blocks of other ranks on a rank, by input; None without a limit."""
         if self.buffers is None:
             return None
         if self.buffers == "plan":
@@ -216,7 +217,7 @@ class Scenario(OneLine):
         return {tensor: width * self.buffers for tensor, width in widest.items()}
 
 
-# ---- from and to tables and texts
+# ---- scenarios from tables, values from and to text
 
 FORMS: dict[str, tuple[tuple[type, ...], str]] = {  # types of a field's values, and their form
     "overlap": ((bool,), "true or false"),
@@ -231,7 +232,7 @@ FORMS: dict[str, tuple[tuple[type, ...], str]] = {  # types of a field's values,
     "launch": ((int, float), "a number"),
     "tensor_parallel": ((int,), "a whole number from 1 up"),
 }
-TEXTS = {  # the form of a value that is a text, where it is another
+TEXTS = {  # the form of a value as text, if it differs
     "speeds": "like 3=0.5, 6=0.8",
     "links": "like 6-7=0.1, 0-1=cut",
     "placement": "like 0,2,1,3",
@@ -239,9 +240,9 @@ TEXTS = {  # the form of a value that is a text, where it is another
 
 
 def scenario_of(table: Scenario | Mapping[str, Any]) -> Scenario:
-    """Returns the scenario that a table describes, or one that is given.
+    """Returns the scenario that a table describes; returns a scenario unchanged.
 
-    Raises RingloomError for names that a scenario does not have and for values of a wrong type.
+    Raises RingloomError for unknown names and for values of a wrong type.
     """
     if isinstance(table, Scenario):
         return table
@@ -256,14 +257,14 @@ def scenario_of(table: Scenario | Mapping[str, Any]) -> Scenario:
         try:
             values[name] = _read(name, value)
         except (TypeError, ValueError):
-            raise _unlike(value, name, FORMS[name][1]) from None
+            raise _invalid(value, name, FORMS[name][1]) from None
     if is_file(path := values.get("topology", "")):
         values["topology"] = graph_of(Path(path))
     return Scenario(**values)
 
 
 def _read(name: str, value: Any) -> Any:
-    """Returns a value of a field; raises TypeError or ValueError for what is none."""
+    """Returns the value of a field; raises TypeError or ValueError if it is invalid."""
     if type(value) not in FORMS[name][0] and not (name == "buffers" and value == "plan"):
         raise TypeError
     if name == "links":
@@ -296,27 +297,27 @@ def value_of(name: str, text: str) -> Any:
             case _:
                 return text
     except (TypeError, ValueError):
-        raise _unlike(text, name, TEXTS.get(name, FORMS[name][1])) from None
+        raise _invalid(text, name, TEXTS.get(name, FORMS[name][1])) from None
     if len(values) < len(entries):
         raise RingloomError(f"{brief(text)} names a rank or a link twice")
     return values
 
 
-def _unlike(value: Any, name: str, form: str) -> RingloomError:
+def _invalid(value: Any, name: str, form: str) -> RingloomError:
     return RingloomError(f"{name} must be {form}, not {brief(value)}")
 
 
 @contextmanager
-def _reading(field: str, given: Any, form: str = "") -> Iterator[None]:
-    """Raises RingloomError with the form of a field if its value cannot be read."""
+def _reading(field: str, value: Any, form: str = "") -> Iterator[None]:
+    """Raises RingloomError, with the valid form of a field, if its value cannot be read."""
     try:
         yield
     except (AttributeError, TypeError, ValueError):
-        raise _unlike(given, field, form or FORMS[field][1]) from None
+        raise _invalid(value, field, form or FORMS[field][1]) from None
 
 
 def text_of(value: Any) -> str:
-    """Returns the text of a field's value, which `value_of` reads; "" for None, a graph's name."""
+    """Returns a field's value as text for `value_of`; "" for None, the name for a graph."""
     if isinstance(value, Mapping):
         links = {name_of(k): f or "cut" for k, f in value.items() if isinstance(k, tuple)}
         return ", ".join(f"{name}={factor}" for name, factor in (links or value).items())
@@ -326,9 +327,9 @@ def text_of(value: Any) -> str:
 
 
 def scenario_file(path: str | Path) -> Scenario:
-    """Reads a scenario from a file; a name ending in .json is JSON, all else TOML.
+    """Reads a scenario from a file: JSON if its name ends in .json, otherwise TOML.
 
     Raises RingloomError, in one line, if the file is unreadable or not a scenario.
     """
-    file, what = Path(path), f"scenario file {path}"
-    return read(file, lambda content: scenario_of(parse_table(file, content)), what)
+    file, title = Path(path), f"scenario file {path}"
+    return read(file, lambda content: scenario_of(parse_table(file, content)), title)

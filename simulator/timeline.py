@@ -1,6 +1,6 @@
 """Timeline: the times of each rank's steps and, for small plans, of each row, as plain data.
 
-compute   |attend|merge|   |attend|merge|      pictures, traces and tests are views of it
+compute   |attend|merge|   |attend|merge|      pictures, traces and tests read timelines
 send      |KV 0 -> 1 ===|
 receive        |KV 7 -> 0 ===|
 """
@@ -26,7 +26,7 @@ Kind = Literal["attend", "add", "message", "merge", "unpack"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Rows of a node, in which each rank occurs at most once, and their times [rows], in seconds.
+    """Rows of a node with at most one row per rank, and their times [rows] in seconds.
 
     Messages are on the wire from `start` to `end`. The `arrival` of work is its end.
     """
@@ -41,12 +41,12 @@ class Rows:
 
 
 def work(kind: Kind, step: int, node: Attend | Move, start: Floats, end: Floats) -> Rows:
-    """Returns rows of local work, which sends nothing."""
+    """Returns rows of local work, without messages."""
     return Rows(kind, step, node, start, end, end, np.zeros(len(node), np.int64))
 
 
 class Wait(NamedTuple):
-    """A wait of a rank in a step for messages that were already sent, in seconds."""
+    """The wait of a rank in a step for messages that were already sent, in seconds."""
 
     step: int
     rank: int
@@ -58,11 +58,11 @@ class Wait(NamedTuple):
 class Timeline:
     """The times of a run, in seconds.
 
-    `finish` [ranks] is the end of each rank's last work, `end` the end of the run. `steps` [3;
-    steps; ranks] has the begin of each step and the start and end of its attends, including the
-    adding of their results; both are equal if a rank has none. `rows` are all rows in plan order.
-    Both are None if the plan is too large to keep them; a recorded run has rows only. `waits`, kept
-    with the rows, are the waits whose sum is exposed communication.
+    `finish` [ranks] is the end of each rank's last work, `end` the end of the run. `steps` [3,
+    steps, ranks] are the start of each step and the start and end of its attends, which include
+    adding their results; both are equal without attends. `rows` are all rows in plan order.
+    `steps` and `rows` are None if the plan is too large to keep them; a recorded run has only rows.
+    `waits`, kept with the rows, are the waits that add up to exposed communication.
     """
 
     plan: Plan
@@ -73,12 +73,12 @@ class Timeline:
     waits: tuple[Wait, ...] = ()
 
     def __repr__(self) -> str:
-        plan, kept = self.plan, "all rows" if self.rows is not None else "no rows"
-        return f"<Timeline of {plan.name}, {plan.ranks} ranks: {self.end:.4g} s, {kept} kept>"
+        plan, rows = self.plan, "all rows" if self.rows is not None else "no rows"
+        return f"<Timeline of {plan.name}, {plan.ranks} ranks: {self.end:.4g} s, {rows} kept>"
 
     @property
     def begin(self) -> Floats:
-        """Times at which each rank began each step: [steps, ranks]."""
+        """The start of each step on each rank: [steps, ranks]."""
         if self.steps is None:
             raise RingloomError(
                 f"{self.plan.name}: the times of {len(self.plan.steps)} steps on"
@@ -89,10 +89,10 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Run:
-    """The run of one pass, or of a forward and a backward pass in turn, in seconds and bytes.
+    """The run of one pass, or of a forward and then a backward pass, in seconds and bytes.
 
-    For a pair, `passes` has both runs. A single pass has its `timeline` and its `memory` instead,
-    if they were kept.
+    For a pair, `passes` has both runs. A single pass has a `timeline` and a `memory` instead, if
+    they were kept.
     """
 
     name: str
@@ -105,20 +105,20 @@ class Run:
     passes: tuple["Run", ...] = ()
 
     def in_turn(self) -> Iterator[tuple["Run", float]]:
-        """Yields each pass and the time at which it begins."""
+        """Yields each pass and the time at which it starts."""
         begin = 0.0
-        for one in self.passes or (self,):
-            yield one, begin
-            begin += one.makespan
+        for part in self.passes or (self,):
+            yield part, begin
+            begin += part.makespan
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row of a timeline. Work has the same rank as `src` and `dst`, and `arrival` is its end.
+    """One row of a timeline; for work, `src` and `dst` are the same rank, and `arrival` is the end.
 
     attend    q 0 x kv 3,4      add    adds the results of an attend to accumulators
-    message   KV 3              merge  merges partial sums that a message brought
-    unpack    copies heads that an all-to-all brought
+    message   KV 3              merge  merges received partial sums
+    unpack    copies heads that an all-to-all has delivered
     """
 
     kind: Kind
@@ -133,7 +133,7 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """The name with a verb, for pictures and traces: merge KV 3 from 1."""
+        """The name with a verb for pictures and traces, such as "merge KV 3 from 1"."""
         match self.kind:
             case "attend":
                 return f"attend {self.name}"
@@ -146,7 +146,7 @@ class Entry:
 
 
 def entries(timeline: Timeline) -> Iterator[Entry]:
-    """Yields all rows in plan order; raises RingloomError where rows were not kept."""
+    """Yields all rows in plan order; raises RingloomError if rows were not kept."""
     if timeline.rows is None:
         name = timeline.plan.name
         raise RingloomError(f"{name}: the rows were not kept; simulate with record=True")
@@ -193,16 +193,16 @@ def _spans(timeline: Timeline) -> Iterator[Span]:
             stream: Stream = "compute" if e.kind == "attend" else "merge"
             yield Span(e.dst, stream, e.title, e.step, e.start, e.end)
             continue
-        start, what = e.start + (e.arrival - e.end), (e.bytes, next(numbers))
-        yield Span(e.src, "send", e.title, e.step, e.start, e.end, *what)
+        start, message = e.start + (e.arrival - e.end), next(numbers)
+        yield Span(e.src, "send", e.title, e.step, e.start, e.end, e.bytes, message)
         name = f"receive {e.name} from {e.src}"
-        yield Span(e.dst, "receive", name, e.step, start, e.arrival, *what)
+        yield Span(e.dst, "receive", name, e.step, start, e.arrival, e.bytes, message)
 
 
 def block_names(node: Move) -> list[str]:
-    """Names the blocks of each message: Q,DOUT,STATS 3"""
-    what = ",".join(node.tensors)
-    return [f"{what} {_list(blocks)}" for blocks in node.blocks]
+    """Names the blocks of each message, such as "Q,DOUT,STATS 3"."""
+    tensors = ",".join(node.tensors)
+    return [f"{tensors} {_list(blocks)}" for blocks in node.blocks]
 
 
 def _list(blocks: Ints) -> str:

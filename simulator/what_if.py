@@ -1,7 +1,7 @@
-"""Times of schedules as functions of one value, and the values at which the fastest changes.
+"""Times of schedules as functions of one value, and the values at which the fastest one changes.
 
-The value is a constant of the hardware, such as intra.bandwidth, or a number of the scenario:
-share, launch, the speed of a rank, such as speed:3, or the factor on a link, such as link:6-7.
+The value is a constant of the hardware, such as intra.bandwidth, or a number in the scenario:
+share, launch, the speed of a rank (speed:3) or the factor on the bandwidth of a link (link:6-7).
 """
 
 import math
@@ -23,14 +23,14 @@ from ringloom.simulator.pictures import new_axes
 from ringloom.simulator.prediction import seconds_of
 from ringloom.simulator.scenario import LAUNCHES, Scenario
 
-OWN = "share", "launch", "speed:RANK", "link:A-B"
-POINTS = 9  # points of a curve, evenly spaced in the logarithm
+SCENARIO_KEYS = "share", "launch", "speed:RANK", "link:A-B"
+POINTS = 9  # of a curve, at logarithmic distances
 HALVINGS = 20  # bisections of the interval in which two schedules cross
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """The value at which another schedule becomes the fastest."""
+    """A value at which another schedule becomes the fastest."""
 
     value: float
     below: str
@@ -41,7 +41,7 @@ class Crossing:
 class Curves:
     """Seconds of each schedule at each value, and the values at which the fastest one changes.
 
-    Values and crossings are ascending; the crossings are among the values.
+    Values and crossings are ascending; the values include the crossings.
     """
 
     key: str
@@ -51,7 +51,7 @@ class Curves:
 
     @property
     def sentences(self) -> list[str]:
-        """zigzag is the fastest from intra.bandwidth = 3.4e+10 to 1.2e+11."""
+        """Sentences such as "zigzag is the fastest from intra.bandwidth = 3.4e+10 to 1.2e+11."."""
         if not self.crossings:
             fastest = min(self.seconds, key=lambda name: self.seconds[name][0])
             low, high = self.values[0], self.values[-1]
@@ -59,8 +59,8 @@ class Curves:
         ends = [f"{crossing.value:.3g}" for crossing in self.crossings]
         names = [self.crossings[0].below, *(crossing.above for crossing in self.crossings)]
         middle = (f"from {self.key} = {low} to {high}" for low, high in pairwise(ends))
-        where = f"below {self.key} = {ends[0]}", *middle, f"above {self.key} = {ends[-1]}"
-        return [f"{name} is the fastest {part}." for name, part in zip(names, where, strict=True)]
+        ranges = f"below {self.key} = {ends[0]}", *middle, f"above {self.key} = {ends[-1]}"
+        return [f"{name} is the fastest {part}." for name, part in zip(names, ranges, strict=True)]
 
     def plot(self, axes: Any = None) -> Any:
         """Draws milliseconds over the value, with a dotted line where the fastest schedule changes.
@@ -96,10 +96,10 @@ def curves(
     if not 0 < low < high or points < 2:
         raise RingloomError(f"a sweep needs 0 < low < high, not {low:g} to {high:g}")
 
-    @cache  # a sweep of four schedules over bandwidths takes six times as long without
+    @cache  # without it, a sweep of four schedules over bandwidths takes six times as long
     def times(value: float) -> dict[str, float]:
         machine, what_if = changed(hardware, scenario, key, value)
-        return {name: seconds_of(one, machine, what_if) for name, one in plans.items()}
+        return {name: seconds_of(pair, machine, what_if) for name, pair in plans.items()}
 
     def fastest(value: float) -> str:
         return min(plans, key=times(value).__getitem__)
@@ -121,20 +121,21 @@ def curves(
 def changed(
     hardware: Hardware, scenario: Scenario, key: str, value: float
 ) -> tuple[Hardware, Scenario]:
-    """Returns the hardware and the scenario with another value of `key`."""
-    name, _, which = key.partition(":")
+    """Returns the hardware and the scenario with a new value of `key`."""
+    name, _, place = key.partition(":")
     if key in UNITS or key in OPTIONAL:
-        own = "launch" if key in LAUNCHES else "share" if key.endswith(".sm_share") else None
-        if own and getattr(scenario, own) is not None:
-            raise RingloomError(f"the scenario's {own} overrides {key}: sweep {own}")
+        field = "launch" if key in LAUNCHES else "share" if key.endswith(".sm_share") else None
+        if field and getattr(scenario, field) is not None:
+            raise RingloomError(f"the scenario's {field} overrides {key}: sweep {field}")
         return hardware.changed({key: value}), scenario
     if key in ("share", "launch"):
         return hardware, replace(scenario, **{key: value})  # type: ignore[arg-type]
-    if name == "speed" and which.isdecimal():
-        return hardware, replace(scenario, speeds={**scenario.speed_factors, int(which): value})
+    if name == "speed" and place.isdecimal():
+        return hardware, replace(scenario, speeds={**scenario.speed_factors, int(place): value})
     if name == "link":
         with suppress(ValueError):
-            ends, links = ends_of(which), dict(scenario.links or {})
+            ends, links = ends_of(place), dict(scenario.links or {})
             links.pop(ends[::-1], None)
             return hardware, replace(scenario, links=links | {ends: value})
-    raise RingloomError(f"no value {brief(key)} to sweep: name a constant, {', '.join(OWN)}")
+    keys = ", ".join(SCENARIO_KEYS)
+    raise RingloomError(f"no value {brief(key)} to sweep: name a constant, {keys}")

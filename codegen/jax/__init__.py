@@ -1,4 +1,4 @@
-"""Programs in JAX: a shard_map of loops with collectives, or of tables."""
+"""Writes JAX programs: a shard_map over loops with collectives, or over tables."""
 
 from collections.abc import Sequence
 
@@ -17,51 +17,51 @@ VOCABULARY = "vocabulary/messages", "vocabulary/accumulation"
 
 
 def write(program: Program) -> str:
-    """The text of a program: loops where they are regular and can be printed, else tables."""
+    """Returns the text of a program: its lowered passes where they can be printed, else tables."""
     if program.dynamic:
         program = by_tables.with_room(program)
     if program.lowered is not None:
         try:
-            made = schedule(program)
+            text, held = schedule(program)
             parts = [*parts_of("jax", *VOCABULARY), *kernels(program.platform)]
-            return written(program, [made.text, *parts], made.held)
+            return assembled(program, [text, *parts], held)
         except PlanError as error:
             program = program.as_tables(str(error))
-    return written(program, by_tables.schedule(program))
+    return assembled(program, by_tables.schedule(program))
 
 
-def written(program: Program, texts: Sequence[str | Part], held: bool = False) -> str:
-    """A program of this schedule: the texts of `forward` and `backward`, and of what they call.
+def assembled(program: Program, passes: Sequence[str | Part], held: bool = False) -> str:
+    """Returns the text of a program from the text of its passes.
 
-    `held`: the backward pass begins with outputs of some heads, to which their sinks belong.
+    `held`: the backward pass begins with the outputs of some heads, which need their sinks.
     """
-    every_text: list[str | Part] = [
+    texts: list[str | Part] = [
         constants(program),
         PACKED,
         layout_text(program.layout, "jax", program.free),
         *parts_of("jax", "layout"),
-        *texts,
+        *passes,
         *([] if program.backward else parts_of("jax", "forward_alone")),
         *parts_of("jax", "shapes"),
-        *function(program),
+        *function_parts(program),
         *[mask_function(program.work, "jax")] * (not program.dynamic),
         *parts_of("jax", "dense", "check"),
     ]
     choices = program.choices | {"HELD": held and program.work.sinks}
-    return assemble(docstring(program), every_text, program.interface, choices)
+    return assemble(docstring(program), texts, program.interface, choices)
 
 
-def function(program: Program) -> list[Part]:
-    """The parts with the function to call, of what it is given beside queries, keys and values."""
-    kind = "sinks" if program.work.sinks else "tables/dynamic" if program.dynamic else "attention"
-    return parts_of("jax", "function", kind)
+def function_parts(program: Program) -> list[Part]:
+    """Returns the parts that define `attention`, with sinks or tables if the program takes them."""
+    name = "sinks" if program.work.sinks else "tables/dynamic" if program.dynamic else "attention"
+    return parts_of("jax", "function", name)
 
 
 def kernels(platform: str) -> list[Part]:
-    """The parts that define `attend`, `attend_tile`, their backward passes and `merge`.
+    """Returns the parts that define `attend`, `attend_tile`, their backward passes and `merge`.
 
     platform: tpu, gpu or cpu, to include only its kernels, or all.
     """
-    every = "tpu", "gpu", "cpu"
-    names = (f"kernels_{name}" for name in (every if platform == "all" else (platform,)))
+    platforms = ("tpu", "gpu", "cpu") if platform == "all" else (platform,)
+    names = (f"kernels_{name}" for name in platforms)
     return parts_of("jax", "tiles", "kernels", *names, "masked")

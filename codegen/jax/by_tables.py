@@ -1,12 +1,13 @@
-"""JAX programs that run a plan by its tables, in the program or, tiles alone, as an argument.
+"""Writes JAX programs that run a plan from tables; a dynamic program takes tables of a mask.
 
-    schedule(program)       the tables of a program, and their interpreter
+    schedule(program)       the tables in a program, and their interpreter
     tables(program, mask)   the argument: the tiles of a plan for a full mask, cut by another mask
 
-What is sent is what the plan sends, whatever the mask; a rank attends up to `max_calls` calls in a
-step, a call being a tile and one band in one box. Tables of one program have one shape.
+A dynamic program sends the messages of the full mask under every mask. In each step, a rank has at
+most `max_calls` calls; a call is a tile and one band in one box of the mask. The shapes of tables
+depend only on the program.
 
-    plan                []                             which program they are for
+    plan                []                             a number of the program
     forward, backward   [steps, ranks, max_calls, n]   tile, slots, and i0, i1, j0, j1, low, high
 """
 
@@ -28,63 +29,67 @@ from ringloom.planner.files.digest import digest
 from ringloom.planner.masks import Full, Mask
 
 FORMAT = 2  # of tables
-HEADING = "# ---- Tables: the blocks of both sides, and what ranks do with them in each step.\n\n"
+HEADING = "# ---- Tables: blocks of queries and keys, and the messages and tiles of each step.\n\n"
 
 
 def schedule(program: Program) -> list[str | Part]:
-    """The tables, what tells them from others if tiles are an argument, and the interpreter."""
-    made = slots.tables(program.forward, program.backward)
-    lines = [print_data("TABLES: dict[str, Any]", made)]
+    """Returns the tables of a program, and their interpreter."""
+    in_slots = slots.tables(program.forward, program.backward)
+    lines = [print_data("TABLES: dict[str, Any]", in_slots)]
     if program.dynamic:
-        roomy = (program.max_calls or 0) >= 2 * most_tiles(made)
-        cut = "KV_SEQ // 3" if roomy else 0
+        two_documents = (program.max_calls or 0) >= 2 * most_tiles(in_slots)
+        cut = "KV_SEQ // 3" if two_documents else 0
         lines.append(f"IDENTITY = {identity(program)}  # of the tables")
-        lines.append(f"CUT = {cut}  # where a document of the self-check begins")
+        lines.append(f"CUT = {cut}  # first token of the second document in the self-check")
     text = HEADING + "\n".join(lines) + "\n"
     return [text, *parts_of("jax", "tables/arrays", "tables/table", "masked")]
 
 
 def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.int32]]:
-    """The tables of a mask, by default of the plan's own, for a program of these plans.
+    """Returns the tables of a mask, by default of the plan's mask, for a dynamic program.
 
     Raises PlanError for plans that are not for a full mask, and for a mask that needs more calls in
-    a step than there is room for.
+    a step than `max_calls`.
     """
     program = with_room(program)
     work, sides = program.work, program.forward.partition
     boxes = masks.boxes(replace(work, mask=mask or work.mask), free=False)
-    made = slots.tables(program.forward, program.backward)
-    queries = side_of(made["QUERIES"], sides.q.shards(program.ranks), work.heads)
-    keys = side_of(made["KEYS"], sides.kv.shards(program.ranks), work.kv_heads)
-    given = queries, keys, work.offset, boxes, program.max_calls or 0
+    in_slots = slots.tables(program.forward, program.backward)
+    queries = side_of(in_slots["QUERIES"], sides.q.shards(program.ranks), work.heads)
+    keys = side_of(in_slots["KEYS"], sides.kv.shards(program.ranks), work.kv_heads)
+    rules = queries, keys, work.offset, boxes, program.max_calls or 0
+    passes = in_slots["PASSES"].items()
     try:
-        calls = {name: calls_of(steps_of(x).tiles, *given) for name, x in made["PASSES"].items()}
+        calls = {name: calls_of(steps_of(table).tiles, *rules) for name, table in passes}
     except ValueError as error:
         raise PlanError(f"under {mask}: {error}: see --max-calls") from None
     return {"plan": np.array(identity(program), np.int32), **calls}
 
 
 def with_room(program: Program) -> Program:
-    """The program with `max_calls`; PlanError where it is too little, or the mask not full."""
+    """Returns the program with `max_calls`, by default twice the most tiles of a rank in a step.
+
+    Raises PlanError if `max_calls` is too small, and if the mask is not full.
+    """
     if program.work.mask != Full():
         raise PlanError(
             "a dynamic JAX program sends what a full mask needs: make its plans for the mask full,"
             f" not {program.work.mask}"
         )
     most = most_tiles(slots.tables(program.forward, program.backward))
-    given = 2 * most if program.max_calls is None else program.max_calls
-    if given < most:
-        raise PlanError(f"the plan has {most} calls in a step, more than --max-calls {given}")
-    return replace(program, max_calls=given)
+    limit = 2 * most if program.max_calls is None else program.max_calls
+    if limit < most:
+        raise PlanError(f"the plan has {most} calls in a step, more than --max-calls {limit}")
+    return replace(program, max_calls=limit)
 
 
-def most_tiles(made: Tables) -> int:
-    """The most tiles that a rank attends in a step."""
-    steps = (step for table in made["PASSES"].values() for step in table["TILES"])
+def most_tiles(in_slots: Tables) -> int:
+    """Returns the most tiles that a rank attends in a step."""
+    steps = (step for table in in_slots["PASSES"].values() for step in table["TILES"])
     return max(1, *(len(tiles) for step in steps for tiles in step))
 
 
 def identity(program: Program) -> int:
-    """A number that tells the tables of this program from those of others."""
+    """Returns a number that identifies the program to which tables belong."""
     text: str = f"{FORMAT} {digest(program.plans)} {program.max_calls}"
     return int(sha256(text.encode()).hexdigest()[:7], 16)

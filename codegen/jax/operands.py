@@ -1,4 +1,4 @@
-"""Operands   registers, ranks and positions as JAX expressions: what calls are given."""
+"""Operands   registers, ranks and positions as JAX expressions, for the arguments of calls."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -23,18 +23,18 @@ class Operands(Expressions):
 
     @property
     def like(self) -> str:
-        """A backward pass may have saved no queries."""
+        """An array with the dtype of the inputs; a backward pass may have no saved queries."""
         return self.own[0]
 
     # ---- words
 
     def plain(self, axes: Sequence[str]) -> Words:
-        """The words of a rank that Python counts, or of none."""
+        """Returns the words for ranks, and steps, that are Python numbers."""
         words, rank = self.words, self.joined(axes)
         return Words(self.mesh, words.steps, words.loop, tuple(axes), rank, words.data, self.used)
 
     def constant(self, title: str, value: str) -> str:
-        """The name of a value that is the same in all steps."""
+        """Returns the name of a constant with this value, and defines it if it is new."""
         constants, number = self.form.constants, 1
         name = title
         while constants.setdefault(name, value) != value:
@@ -43,53 +43,55 @@ class Operands(Expressions):
         return name
 
     def short(self) -> tuple[str, ...]:
-        """Names of coordinates that Python counts."""
+        """Returns the names of coordinates that are Python numbers."""
         return tuple(name[0] for name in self.axes)
 
     def over(self, axes: Sequence[int]) -> str:
-        """for o in range(OUTER) for i in range(INNER)"""
+        """Returns loops over axes, such as `for o in range(OUTER) for i in range(INNER)`."""
         return " ".join(f"for {self.axes[n][0]} in range({self.sizes[n]})" for n in axes)
 
     # ---- registers
 
-    def given(self, *names: str) -> str:
-        """Arguments of the pass, or arrays that the forward pass saved."""
+    def arguments(self, *names: str) -> str:
+        """Returns a list of arguments of the pass, or of arrays that the forward pass saved."""
         self.used.update(names)
         return f"[{', '.join(names)}]"
 
     def whole(self, register: Register, tensors: Sequence[str] = STATS) -> str:
-        """All of a register; of the queries that a rank owns, these tensors."""
+        """Returns the text of a whole register; for the queries of this rank, of these tensors."""
         if register in self.names:
             return self.names[register]
         if register.value == HELD:
-            return self.given(*(("held_q",) if register.of == "q" else ("held_k", "held_v")))
+            return self.arguments(*(("held_q",) if register.of == "q" else ("held_k", "held_v")))
         if register.of == "kv":
-            return self.given("k", "v")
+            return self.arguments("k", "v")
         if not self.backward:
-            return self.given("q")
+            return self.arguments("q")
         if tuple(tensors) == ("DOUT",):
-            return self.given("dout")
-        return self.given("q", "dout", *(("lse", "delta") if self.form.stats else ("out", "lse")))
+            return self.arguments("dout")
+        return self.arguments(
+            "q", "dout", *(("lse", "delta") if self.form.stats else ("out", "lse"))
+        )
 
     def queries(self, q: Slice) -> str:
-        """The queries that attends read: in a backward pass with their output."""
+        """Returns the queries that attends read; in a backward pass, with their output."""
         whole = Slice(q.register, None, q.heads)
         if not (self.backward and "q" in self.keeps):
             return self.part(whole)
         if self.form.stats or q.heads or q.register.value == OWN:
-            raise PlanError("queries that the forward pass left are attended with others")
+            raise PlanError("queries that the forward pass kept are attended together with others")
         self.used.update(["held_q", "held_out", "held_lse"])
         return f"[held_q, *{self.part(whole, ('DOUT',))}, held_out, held_lse]"
 
     def slice_of_heads(self, part: Slice) -> str:
-        """The number of slices of heads, and which of them: several are the same on all ranks."""
+        """Returns the number of slices of heads, and the selected one or constant range."""
         low, high = part.heads or (Expr(), Expr())
         if low != high and any(any(e.axes) or e.table or e.modulo for e in (low, high)):
-            raise PlanError("which slices of heads travel depends on the rank")
+            raise PlanError("the slices of heads in a message depend on the rank")
         return super().slice_of_heads(part)
 
     def tokens(self, part: Slice) -> str:
-        """The tokens of a slice, "" for all: the same on all ranks, and in a rolled loop."""
+        """Returns the tokens of a slice, "" for all; they must not depend on the rank."""
         ends = part.pieces or ()
         if any(any(e.axes) or e.table for e in ends):
             raise PlanError("the pieces that a rank reads depend on the rank")
@@ -100,37 +102,40 @@ class Operands(Expressions):
     # ---- positions
 
     def positions(self, place: Place, side: SideName) -> str:
-        """The positions of the tokens at a place."""
-        where, several = self.tokens(Slice(Register(side, OWN), place.pieces)), place.at.count(None)
+        """Returns the positions of the tokens at a place."""
+        tokens, several = (
+            self.tokens(Slice(Register(side, OWN), place.pieces)),
+            place.at.count(None),
+        )
         if several > 1 and several < len(self.mesh):
-            raise PlanError("a value has the tokens of several axes")
+            raise PlanError("a value has the tokens of ranks along several axes")
         at = [
             f"jnp.arange({self.sizes[n]})" if e is None else self.coordinate(e, n)
             for n, e in enumerate(place.at)
         ]
         rank = "jnp.arange(RANKS)" if several > 1 else self.joined(at)
-        text = self.of_ranks("positions_at", rank, side) + f"[..., {where}]" * bool(where)
+        text = self.of_ranks("positions_at", rank, side) + f"[..., {tokens}]" * bool(tokens)
         if not several:
             return text
         return f"jnp.sort({text}.reshape(-1))" if place.sort else f"{text}.reshape(-1)"
 
     def of_ranks(self, function: str, rank: str, side: SideName) -> str:
-        """A function of ranks that has a form for keys."""
+        """Returns a call of a function of ranks that has another name for keys."""
         self.used.update(["seq"] if self.form.free else [])
         name = f"{'kv_' * (self.form.apart and side == 'kv')}{function}"
         return f"{name}({rank}{', seq' * self.form.free})"
 
     def order(self, message: Message, back: bool = False) -> str:
-        """The order that brings gathered tokens into that of the sequence, or back."""
+        """Returns the index that sorts gathered tokens by position, or its inverse."""
         of, route = message.exchanged, message.route
         assert of
         assert isinstance(route, Exchange)
         axes = [route.axis]
-        each = self.of_ranks("positions", self.joined(self.short()), of.side)
-        if of.value != OWN:  # ranks along this axis give what they gathered along another
+        positions = self.of_ranks("positions", self.joined(self.short()), of.side)
+        if of.value != OWN:  # ranks send tokens gathered along another axis
             axes.append(self.axis_of(of))
-            each = f"np.sort(np.concatenate([{each} {self.over(axes[1:])}]))"
-        text = f"np.argsort(np.concatenate([{each} {self.over(axes[:1])}]))"
+            positions = f"np.sort(np.concatenate([{positions} {self.over(axes[1:])}]))"
+        text = f"np.argsort(np.concatenate([{positions} {self.over(axes[:1])}]))"
         others = [n for n in range(len(self.mesh)) if n not in axes]
         for n in reversed(others):
             text = f"[{text} {self.over([n])}]"
@@ -143,7 +148,7 @@ class Operands(Expressions):
     # ---- messages
 
     def group(self, axis: int) -> str:
-        """The axis of the mesh, and the groups along one of several axes of ranks."""
+        """Returns the mesh axis and, if ranks have several axes, their groups along one axis."""
         if len(self.mesh) == 1:
             return "axis"
         others = [n for n in range(len(self.mesh)) if n != axis]
@@ -152,22 +157,22 @@ class Operands(Expressions):
         return f"axis, {name}"
 
     def hop(self, message: Message, route: Hop, sent: str, other: str = "") -> str:
-        """A message between pairs of ranks; `other`: what a rank has to which nothing comes."""
+        """Returns the call of a message between two ranks; `other`: the value without arrival."""
         on, pairs = ranks_of(message.on), self.pairs(message, route)
         if on and message.source.register.of == "OUT":
             return f"exchange_output({sent}, axis, {pairs})"
         return f"exchange({sent}, axis, {pairs}{f', {other}' * bool(on and other)})"
 
     def pairs(self, message: Message, route: Hop) -> str:
-        """Pairs of sender and receiver: a constant, unless these change with the step."""
+        """Returns the pairs (sender, receiver), as a constant unless they change with the step."""
         on, short, used = ranks_of(message.on), self.short(), "step" in self.used
         self.used.discard("step")
         words = self.plain(short)
         own = self.joined(short)
         other = self.joined(self.far(words, route.by, -1 if message.of_receiver else 1))
         pair = f"({other}, {own})" if message.of_receiver else f"({own}, {other})"
-        asked = f" if {words.condition(on)}" if on else ""
-        text = f"[{pair} {self.over(range(len(self.mesh)))}{asked}]"
+        condition = f" if {words.condition(on)}" if on else ""
+        text = f"[{pair} {self.over(range(len(self.mesh)))}{condition}]"
         if "step" in self.used:
             return text
         self.used.update(["step"] * used)

@@ -11,7 +11,7 @@ from ringloom.planner.errors import PlanError
 
 
 class Schedule(NamedTuple):
-    """The text of both passes; `held`: the forward pass keeps its outputs for the backward."""
+    """The text of both passes; `held`: the forward pass keeps outputs for the backward pass."""
 
     text: str
     held: bool
@@ -21,25 +21,25 @@ def schedule(program: Program) -> Schedule:
     """Prints the constants and both passes; raises PlanError for an op without a call."""
     assert program.lowered
     form = form_of(program)
-    made = [Printer(one, form) for one in program.lowered]
-    saved = SAVED if len(made) == 1 or program.work.sinks else made[-1].saved
-    made[-1].saved = saved
-    mesh = max((one.mesh for one in program.lowered), key=len)  # one of several axes at most
+    printers = [Printer(lowered, form) for lowered in program.lowered]
+    saved = SAVED if len(printers) == 1 or program.work.sinks else printers[-1].saved
+    printers[-1].saved = saved
+    mesh = max((lowered.mesh for lowered in program.lowered), key=len)  # others have one axis
     lines = ["# ---- Schedule", ""]
     if len(mesh) > 1:
         lines += [f"MESH = {mesh}", f"{', '.join(SIZES[len(mesh)])} = MESH"]
     for data in (form.data, form.constants):
         lines += [f"{name} = {value}" for name, value in data.items()]
-    for printer in made:
+    for printer in printers:
         lines += ["", "", *printer.function(saved)]
     held = any(register.of == "q" for register in program.lowered[0].kept)
     if program.work.sinks and held:
-        lines += local_sinks(made[0])
+        lines += local_sinks(printers[0])
     return Schedule("\n".join(lines) + "\n", held)
 
 
 def local_sinks(forward: Printer) -> list[str]:
-    """Prints a function that returns the sinks of the heads that this rank works on."""
+    """Prints a function that returns the sinks of the heads that a rank attends."""
     (kept,) = (register for register in forward.program.kept if register.of == "q")
     for op in walk(forward.program.ops):
         if isinstance(op, Wait) and op.into == Slice(kept):
@@ -50,7 +50,7 @@ def local_sinks(forward: Printer) -> list[str]:
             at = f"jnp.unravel_index(lax.axis_index(axis), {forward.mesh})[{axis}]"
             return [
                 *("", "", "def local_sinks(sinks, axis):"),
-                '    """Return the sinks of this rank\'s heads."""',
+                '    """Return the sinks of the heads that this rank attends."""',
                 f"    return sinks.reshape({size}, -1)[{at}]",
             ]
-    raise PlanError("sinks are divided among ranks, but outputs have all heads")
+    raise PlanError("the kept outputs have all heads, so their sinks cannot be divided")

@@ -1,4 +1,4 @@
-"""Torch programs: one attention function, printed from loops or by tables, and its check."""
+"""Writes PyTorch programs: an attention function, as loops or by tables, and its self-check."""
 
 from collections.abc import Sequence
 
@@ -13,32 +13,32 @@ from ringloom.codegen.torch.schedule import schedule
 from ringloom.planner.errors import PlanError
 
 __all__ = ["tables", "write"]
-CALLED = "vocabulary/messages", "vocabulary/accumulation", "bands", "visitors", "merge"
+CALLED_PARTS = "vocabulary/messages", "vocabulary/accumulation", "bands", "visitors", "merge"
 
 
 def write(program: Program) -> str:
-    """The text of a program: its lowered passes where they can be printed, else tables."""
+    """Returns the text of a program: its lowered passes where they can be printed, else tables."""
     if program.lowered is not None:
         try:
             printed = schedule(program)
-            first, *called = parts_of("torch", "operators", *CALLED)
-            return written(program, [first, printed, *called])
+            first, *others = parts_of("torch", "operators", *CALLED_PARTS)
+            return assembled(program, [first, printed, *others])
         except PlanError as error:
             program = program.as_tables(str(error))
-    return written(program, by_tables.passes(program))
+    return assembled(program, by_tables.pass_parts(program))
 
 
-def written(program: Program, passes: Sequence[str | Part]) -> str:
-    """A program of these passes, for its plan or for those that tables describe."""
-    bound, where = not program.dynamic, layout_text(program.layout, "torch", program.free)
-    called = "attention_with_sinks" if program.work.sinks else "attention"
+def assembled(program: Program, passes: Sequence[str | Part]) -> str:
+    """Returns the text of a program from the text of its passes; dynamic ones take tables."""
+    fixed, layout = not program.dynamic, layout_text(program.layout, "torch", program.free)
+    entry_point = "attention_with_sinks" if program.work.sinks else "attention"
     texts = [
         *[constants(program), PACKED],
-        *([where, *parts_of("torch", "layout")] if bound else by_tables.layout()),
+        *([layout, *parts_of("torch", "layout")] if fixed else by_tables.layout_parts()),
         *passes,
-        *parts_of("torch", "kernels", "agree", *[called] * bound, "function"),
-        *parts_of("torch", *["shapes"] * bound, "sinks", "autograd"),
-        *[mask_function(program.work, "torch")] * bound,
+        *parts_of("torch", "kernels", "agree", *[entry_point] * fixed, "function"),
+        *parts_of("torch", *["shapes"] * fixed, "sinks", "autograd"),
+        *[mask_function(program.work, "torch")] * fixed,
         *parts_of("torch", "compared", "check"),
     ]
     return assemble(docstring(program), texts, program.interface, program.choices)

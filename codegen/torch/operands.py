@@ -1,4 +1,4 @@
-"""Operands   registers, ranks and positions as torch expressions: what calls are given."""
+"""Operands   registers, ranks and positions as PyTorch expressions, for the arguments of calls."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ from ringloom.planner.masks.mask import SideName
 
 
 class Operands(Expressions):
-    """The expressions of one pass in torch."""
+    """The expressions of one pass in PyTorch."""
 
     def __init__(self, program: Program, form: Form) -> None:
         super().__init__(program, form)
@@ -32,14 +32,14 @@ class Operands(Expressions):
 
     @property
     def own(self) -> tuple[str, str]:
-        """Keys are those that the backward pass holds, unless a rank owns others."""
+        """The queries, and the keys saved by the forward pass unless the rank owns others."""
         queries, keys = super().own
         return queries, "saved[1]" if self.other(Register("kv", OWN)) else keys
 
     # ---- registers
 
     def whole(self, register: Register, tensors: Sequence[str] = STATS) -> str:
-        """All of a register; of the queries that a rank owns, these tensors."""
+        """Returns the text of a whole register; for the queries of this rank, of these tensors."""
         if register in self.names:
             return self.names[register]
         if register.of == "kv":
@@ -48,17 +48,17 @@ class Operands(Expressions):
             return "[q]"
         if register.value == HELD or self.keeps:
             if tuple(tensors) != ("DOUT",):
-                raise PlanError("queries that the forward pass left travel on")
+                raise PlanError("queries that the forward pass kept are sent on")
             return "[dout]"
         self.used.add("delta" if "STATS" in tensors else "dout")
         return "[dout, q, lse, delta]" if "STATS" in tensors else "[dout]"
 
     def other(self, register: Register) -> bool:
-        """True if a rank owns other keys than those that the forward pass left."""
+        """Returns True if a rank owns other keys than those that the forward pass kept."""
         return self.backward and bool(self.keeps) and register.value == OWN
 
     def queries(self, q: Slice) -> str:
-        """The queries that attends read: in a backward pass with their output."""
+        """Returns the queries that attends read; in a backward pass, with their output."""
         whole = Slice(q.register, None, q.heads)
         if not self.backward:
             return self.part(whole)
@@ -70,23 +70,23 @@ class Operands(Expressions):
         return f"[*{name}, q, out, lse]" if self.keeps else f"[*with_output({name})]"
 
     def of_heads(self, part: Slice, text: str, sent: bool = False) -> str:
-        """The heads of a slice of some tensors: as views, unless they are sent."""
+        """Returns the heads of a slice of some tensors: as views, unless they are sent."""
         if several(part) and not sent:
-            raise PlanError("several slices of heads are attended at once")
+            raise PlanError("several slices of heads are attended together")
         return super().of_heads(part, text)
 
     # ---- positions
 
     def positions(self, place: Place, side: SideName) -> str:
-        """The positions of the tokens at a place."""
-        where = self.tokens(Slice(Register(side, OWN), place.pieces))
-        text = self.owners(place.at, side, where)
+        """Returns the positions of the tokens at a place."""
+        tokens = self.tokens(Slice(Register(side, OWN), place.pieces))
+        text = self.owners(place.at, side, tokens)
         if None not in place.at:
             return text
         return f"torch.cat([{text}])" + ".sort().values" * place.sort
 
-    def owners(self, at: Sequence[Expr | None], side: SideName, where: str = "") -> str:
-        """The positions of the rank at coordinates, or of each along an axis; of some tokens."""
+    def owners(self, at: Sequence[Expr | None], side: SideName, tokens: str = "") -> str:
+        """Returns the positions of one rank, or of each rank along axes; of all or some tokens."""
         coordinates, loops = list[str](), list[str]()
         for axis, e in enumerate(at):
             if e is None:
@@ -97,27 +97,27 @@ class Operands(Expressions):
                 coordinates.append(self.coordinate(e, axis))
         function = "kv_positions" if self.form.apart and side == "kv" else "positions"
         self.used.update(["seq"] if self.form.free else [])
-        given = f"{self.joined(coordinates)}{', seq' * self.form.free}"
-        cut = f"[{where}]" if where else ""
-        return f"{function}({given}){cut}{''.join(loops)}"
+        arguments = f"{self.joined(coordinates)}{', seq' * self.form.free}"
+        index = f"[{tokens}]" if tokens else ""
+        return f"{function}({arguments}){index}{''.join(loops)}"
 
     def order(self, message: Message, back: bool = False) -> str:
-        """The order that brings gathered tokens into that of the sequence, or back."""
+        """Returns the index that sorts gathered tokens by position, or its inverse."""
         of, route = message.exchanged, message.route
         assert of
         assert isinstance(route, Exchange)
         at = tuple(None if n == route.axis else e for n, e in enumerate(self.here()))
-        each = self.owners(at, of.side)
-        if of.value != OWN:  # ranks along this axis give what they gathered along another
+        positions = self.owners(at, of.side)
+        if of.value != OWN:  # ranks send tokens gathered along another axis
             inner = tuple(None if n == self.axis_of(of) else e for n, e in enumerate(self.here()))
             group = f"torch.cat([{self.owners(inner, of.side)}]).sort().values"
-            each = f"{group} for {self.axes[route.axis]} in range({self.sizes[route.axis]})"
-        return self.ordered(message, f"torch.cat([{each}]).argsort()") + ".argsort()" * back
+            positions = f"{group} for {self.axes[route.axis]} in range({self.sizes[route.axis]})"
+        return self.ordered(message, f"torch.cat([{positions}]).argsort()") + ".argsort()" * back
 
     # ---- messages
 
     def group(self, axis: int) -> str:
-        """The group of the ranks along an axis."""
+        """Returns the group of the ranks along an axis."""
         if len(self.mesh) == 1:
             self.used.add("group")
             return "group"
@@ -125,7 +125,7 @@ class Operands(Expressions):
         return f"axis_groups[{axis}]"
 
     def hop(self, message: Message, route: Hop, sent: str) -> tuple[Lines, str]:
-        """A message between pairs of ranks: lines before it, and the call that starts it."""
+        """Returns the lines before a message between two ranks, and the call that starts it."""
         to, source = (self.far(self.words, route.by, sign) for sign in (1, -1))
         self.used.add("group")
         call = f"exchange({sent}, {self.joined(to)}, {self.joined(source)}, group"
@@ -135,30 +135,30 @@ class Operands(Expressions):
         self.used.update(self.axes)
         short = tuple(name[0] for name in self.axes)
         words = self.words.of(short, self.joined(short))
-        each = ", ".join(f"({', '.join(x)})" if len(x) > 1 else x[0] for x in ends)
-        on = f"on = [{words.condition(ranks)} for {', '.join(short)} in ({each})]"
+        ranks_of_ends = ", ".join(f"({', '.join(x)})" if len(x) > 1 else x[0] for x in ends)
+        on = f"on = [{words.condition(ranks)} for {', '.join(short)} in ({ranks_of_ends})]"
         return [on], f"{call}, *on)"
 
     def when(self, message: Message) -> str:
-        """The end of a call that runs in some steps."""
+        """Returns the condition after a call that only runs in some steps."""
         steps = steps_of(message.on)
         return f" if {self.words.condition(steps)} else None" if steps else ""
 
 
 def settled(program: Program) -> set[Register]:
-    """Visiting queries with their statistics that come to all ranks, and that nobody sends on."""
+    """Returns the visiting queries that all ranks receive with statistics and none sends on."""
     ops = [*walk(program.ops)]
     waits = [op for op in ops if isinstance(op, Wait) and op.message.source.register.of == "q"]
-    came = {op.into.register for op in waits if "STATS" in op.message.tensors}
+    received = {op.into.register for op in waits if "STATS" in op.message.tensors}
     sent = {op.message.source.register for op in ops if isinstance(op, Post | Wait)}
-    named = {op.into for op in ops if isinstance(op, Let)}
-    return came - sent - named - {op.into.register for op in waits if op.partial}
+    renamed = {op.into for op in ops if isinstance(op, Let)}
+    return received - sent - renamed - {op.into.register for op in waits if op.partial}
 
 
 def kept_along(program: Program) -> int:
-    """The axis along which came what a forward pass leaves, queries first, for the backward pass.
+    """Returns the axis of the all-to-alls that delivered the copies kept for the backward pass.
 
-    Raises PlanError unless all-to-alls delivered it.
+    Raises PlanError if other messages delivered some of them.
     """
     axes = {
         op.message.route.axis

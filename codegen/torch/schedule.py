@@ -1,4 +1,4 @@
-"""schedule(program)   prints the passes of a torch program, with the constants they use."""
+"""schedule(program)   prints the passes of a PyTorch program, with the constants they use."""
 
 from ringloom.codegen.expressions import form_of
 from ringloom.codegen.programs import Program
@@ -11,14 +11,14 @@ def schedule(program: Program) -> str:
     """Prints both passes; raises PlanError for an op without a call."""
     assert program.lowered
     form = form_of(program)
-    bodies = [print_pass(one, form) for one in program.lowered]
-    mesh = max((one.mesh for one in program.lowered), key=len)  # one of several axes at most
+    functions = [print_pass(lowered, form) for lowered in program.lowered]
+    mesh = max((lowered.mesh for lowered in program.lowered), key=len)  # others have one axis
     lines = [f"STEP = {program.step}", f"MESH = {mesh}"]
     if len(mesh) > 1:
         lines.append(f"{', '.join(SIZES[len(mesh)])} = MESH")
     lines += [f"{name} = {values}" for name, values in form.data.items()]
-    for body in bodies:
-        lines += ["", "", *body]
+    for function in functions:
+        lines += ["", "", *function]
     if program.lowered[0].kept:
         lines += empty_like_function(program)
     return "\n".join(lines) + "\n"
@@ -34,7 +34,7 @@ def empty_like_function(program: Program) -> list[str]:
         "",
         "@forward.register_fake",
         "def outputs_like(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> list[Tensor]:",
-        '    """Return tensors shaped like the results of forward."""',
+        '    """Return empty tensors shaped like the results of forward."""',
         f"    queries, k, v = (torch.cat([x.chunk({n}, 1)[0]] * {n}, 2) for x in (q, k, v))",
         "    lse, other = (x[..., :1].to(accum_dtype(x), copy=True) for x in (q, queries))",
         "    out, results = (x.new_empty((*x.shape[:3], V_HEAD_DIM)) for x in (q, queries))",

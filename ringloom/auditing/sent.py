@@ -11,7 +11,7 @@ from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import TENSORS, Pass
 from ringloom.planner.planning import plan
 from ringloom.runtimes.audit.case import Case
-from ringloom.simulator.bounds import least_bytes, outside
+from ringloom.simulator.bounds import least_bytes, reason_outside_class
 from ringloom.simulator.facts import traffic_of
 from ringloom.views.units import size, times
 
@@ -109,7 +109,7 @@ def reference_bytes(case: Case, pass_: Pass) -> tuple[int | None, int | None]:
         ring = plan(SCHEDULE, case.work, case.ranks, pass_=pass_, layout=partition)
     except PlanError:
         return None, None
-    bound = None if outside(ring) else least_bytes(case.work, case.ranks, pass_)
+    bound = None if reason_outside_class(ring) else least_bytes(case.work, case.ranks, pass_)
     return int(traffic_of([ring]).sum()), bound
 
 

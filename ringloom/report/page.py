@@ -27,10 +27,10 @@ from ringloom.simulator.facts import (
     Usage,
     bars_of,
     by_nodes,
+    has_rows,
     over_average,
     traffic_of,
     usage,
-    whole,
     work_of,
 )
 from ringloom.simulator.pictures import FEW
@@ -144,7 +144,7 @@ def _describe_time(case: Case, has_bars: bool) -> str:
     if not has_bars:
         return f"{words}; the plan is too large to draw its timeline"
     merged = "; one bar per step, because the plan has too many rows"
-    return words if whole(case.prediction) else words + merged
+    return words if has_rows(case.prediction) else words + merged
 
 
 def _scale(row: Row, run: Recorded) -> float:

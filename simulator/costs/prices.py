@@ -1,10 +1,11 @@
-"""Seconds of a plan's attends and merges on some hardware, for each row.
+"""Seconds of each attend and merge of a plan on some hardware.
 
-An attend takes its kernel calls (`ringloom.simulator.costs.kernels`) at 2 (head_dim + v_head_dim)
-flop per pair and head, 6 head_dim + 4 v_head_dim in the backward pass: those that a rectangle is
-cut into (`ringloom.simulator.costs.rectangles`), and the merging of their results.
+The cost of an attend is that of its kernel calls (`ringloom.simulator.costs.kernels`) and of
+merging their results. Rectangles are cut into calls in `ringloom.simulator.costs.rectangles`. A
+pair of one head has 2 (head_dim + v_head_dim) flop, in the backward pass 6 head_dim + 4 v_head_dim.
 
-All else is added up from `ringloom.simulator.costs.terms`. Adding to an absent accumulator is free.
+All other costs are sums of `ringloom.simulator.costs.terms`. Adding to an absent accumulator is
+free.
 """
 
 from collections.abc import Callable
@@ -21,44 +22,44 @@ from ringloom.simulator.costs.terms import Event, terms
 from ringloom.simulator.hardware import Hardware
 from ringloom.simulator.hardware import hardware as find_hardware
 
-KEPT = "_rectangles"
+CACHE = "_rectangles"
 
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """The costs of one plan's rows on one hardware, in seconds."""
+    """The costs of the rows of one plan on one hardware, in seconds."""
 
     plan: Plan
     hardware: Hardware
 
-    @cached_property  # every step asks again: benchmarks/bench_scale.py
+    @cached_property  # used in every step: benchmarks/bench_scale.py
     def kernels(self) -> Kernels:
         """The costs of kernel calls."""
         return Kernels(self.hardware, self.plan.workload, self.plan.pass_)
 
     @cached_property
     def rectangles(self) -> Rectangles:
-        """The kernel calls of every row, cached on the plan for kernels that cut the same way."""
-        known, form = vars(self.plan).setdefault(KEPT, {}), self.kernels.form
-        if form not in known:
-            known[form] = Rectangles(self.plan, self.kernels)
-        rectangles: Rectangles = known[form]
+        """The kernel calls of every row, cached on the plan for kernels with the same cuts."""
+        cache, form = vars(self.plan).setdefault(CACHE, {}), self.kernels.form
+        if form not in cache:
+            cache[form] = Rectangles(self.plan, self.kernels)
+        rectangles: Rectangles = cache[form]
         return rectangles
 
     def attend(self, node: Attend) -> Floats:
-        """Returns the seconds of each row, launches included: float64 [rows]."""
+        """Returns the seconds of each row, including launches: float64 [rows]."""
         heads = self.rectangles.tiles.heads(node)
         *counts, rows, columns = self.rectangles.of(node)
         seconds: Floats = self.kernels.total(counts, heads)
-        again = {"OUT": rows, "DQ": rows, "DKV": columns / self.plan.workload.group}
+        merged = {"OUT": rows, "DQ": rows, "DKV": columns / self.plan.workload.group}
         for tensor in ACCUMULATORS[self.plan.pass_]:
-            seconds = seconds + again[tensor] * heads * self._per_token("add", tensor)
+            seconds = seconds + merged[tensor] * heads * self._per_token("add", tensor)
         for term in terms("attend"):
             seconds = seconds + term(self, node)
         return seconds
 
     def per_block(self, event: Event) -> dict[str, Floats]:
-        """Returns by accumulator the seconds to add or merge each block; 0 for block -1."""
+        """Returns the seconds to add or merge each block, by accumulator; 0 for block -1."""
         names = ACCUMULATORS[self.plan.pass_]
         sides = map(self.plan.side, names)
         tokens = (np.append(side.sizes * side.head_counts, 0) for side in sides)
@@ -70,7 +71,7 @@ class Costs:
 
     @property
     def copying(self) -> float:
-        """Seconds per byte of copying heads in an all-to-all, received or local."""
+        """The seconds per byte of copying heads in an all-to-all, received or local."""
         return float(sum(term(self) for term in terms("exchange")))
 
     def incast(self, move: Move) -> Floats:
@@ -80,10 +81,10 @@ class Costs:
 
     @property
     def prologue(self) -> Floats:
-        """Seconds of each rank before step 0: float64 [ranks]."""
+        """The seconds of each rank before step 0: float64 [ranks]."""
         return sum((term(self) for term in terms("prologue")), np.zeros(self.plan.ranks))
 
 
 def attend_price(hardware: Hardware | str | Path) -> Callable[[Plan], Costs]:
-    """Returns a function that prices a plan's attends on some hardware, for `rl.by_rows`."""
+    """Returns a function for `rl.by_rows` that prices the attends of a plan on some hardware."""
     return partial(Costs, hardware=find_hardware(hardware))

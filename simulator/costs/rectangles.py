@@ -1,8 +1,9 @@
 """The kernel calls of a plan's rectangles: their number, their work, and the merges between them.
 
 Rectangles are cut into calls as in programs (`ringloom.planner.kernel_calls`). Rectangles that
-differ only by a shift, under a mask of distances, are cut once. If cutting all of them would take
-minutes, the rest are not cut: each counts as one full call with the pairs that its mask allows.
+differ only by a shift are cut only once, if the mask depends only on distances. If cutting all of
+them would take minutes, the remaining ones count as one full call with the pairs that the mask
+allows.
 """
 
 from typing import NamedTuple
@@ -20,23 +21,23 @@ from ringloom.simulator.costs.shapes import Shapes
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
-WORK = 10**8  # rows x boxes of the mask beyond which rectangles are no longer cut
+MOST_WORK = 10**8  # rows x boxes of the mask, beyond which rectangles are not cut
 
 
 class Cut(NamedTuple):
-    """The sums over the calls of one rectangle, per query head."""
+    """Sums over the calls of one rectangle, per query head."""
 
     calls: float
     pairs: float
     blocks: float
-    queries: float  # bytes that queries and their results move
+    queries: float  # bytes of queries and their results
     keys: float  # the same for keys
-    rows: float  # of results that are merged into those of the rectangle's other calls
+    rows: float  # of results that are merged into results of earlier calls
     columns: float  # the same for gradients of keys
 
 
 class Rectangles:
-    """The rectangles of one plan, and the cuts that are cached so far."""
+    """The rectangles of one plan, and a cache of their cuts."""
 
     def __init__(self, plan: Plan, kernels: Kernels) -> None:
         self._kernels, self._work = kernels, 0
@@ -45,12 +46,12 @@ class Rectangles:
         self._shapes = Shapes.of(plan.workload, plan.partition)
         self._positions = Positions(plan.workload, plan.partition)
         self._interleaved = [_interleave(*hulls) for hulls in self._positions.hulls]
-        self._cuts = dict[tuple[int, bytes], Cut]()  # equal ones count as work once
+        self._cuts = dict[tuple[int, bytes], Cut]()
 
     def of(self, node: Attend) -> Floats:
-        """Returns the `Cut` of each row, by columns: float64 [7, rows].
+        """Returns the `Cut` of each row, one field after the other: float64 [7, rows].
 
-        Rows that are equal but for a shift to the one that was cut before them are not cut again.
+        A row that differs from the previous one only by a shift is not cut again.
         """
         heads = self.tiles.heads(node)
         sides = zip(self._sizes, (node.q, node.kv), strict=True)
@@ -63,13 +64,13 @@ class Rectangles:
         if len(at):
             q, kv = self._positions.chunks(node.q[at], node.kv[at])
             numbers = np.column_stack([self._shapes.rows(q, kv), heads[at]])
-            fresh = np.append(True, (numbers[1:] != numbers[:-1]).any(axis=1))
-            cut = np.array([self._cut(numbers[n], q[n], kv[n]) for n in np.flatnonzero(fresh)])
-            cuts[:, at] = cut[np.cumsum(fresh) - 1].T
+            differs = np.append(True, (numbers[1:] != numbers[:-1]).any(axis=1))
+            cut = np.array([self._cut(numbers[n], q[n], kv[n]) for n in np.flatnonzero(differs)])
+            cuts[:, at] = cut[np.cumsum(differs) - 1].T
         return cuts
 
     def _full(self, node: Attend) -> NDArray[np.bool_]:
-        """Returns True for rows that are one full call: [rows]."""
+        """Returns True for each row that is one full call: [rows]."""
         full = self.tiles.full(node)
         for blocks, interleaved in zip((node.q, node.kv), self._interleaved, strict=True):
             if interleaved:
@@ -93,18 +94,18 @@ class Rectangles:
     def _summary(self, heads: int, q: Ints, kv: Ints) -> Cut:
         rectangle = self._positions.rectangle(q, kv)
         self._work += int(self._positions.tokens[0][q].sum()) * (len(rectangle.boxes) + 1)
-        if self._work > WORK:
+        if self._work > MOST_WORK:
             return self._uncut(heads, q, kv)
         calls = self._calls(rectangle)
         work = sum(self._kernels.pairs(call, heads) for call in calls)
-        again = (
+        merged = (
             count_repeated([call.rows for call in calls]),
             count_repeated([call.columns for call in calls]),
         )
         spans = np.array([(len(call.rows), len(call.columns)) for call in calls]).reshape(-1, 2).T
         queries, keys = (part.sum() for part in self._kernels.traffic(*spans))
         blocks = self._kernels.blocks(spans[0], spans[1], heads).sum()
-        return Cut(len(calls), work, blocks, queries, keys, *again)
+        return Cut(len(calls), work, blocks, queries, keys, *merged)
 
     def _uncut(self, heads: int, q: Ints, kv: Ints) -> Cut:
         pairs = float(self.tiles.areas[np.ix_(q, kv)].sum())
@@ -115,6 +116,6 @@ class Rectangles:
 
 def _interleave(first: Numbers, last: Numbers) -> bool:
     """Returns True if the positions of any two sets interleave."""
-    kept = np.flatnonzero(first <= last)
-    order = kept[np.argsort(first[kept])]
+    nonempty = np.flatnonzero(first <= last)
+    order = nonempty[np.argsort(first[nonempty])]
     return bool((last[order][:-1] >= first[order][1:]).any())

@@ -1,4 +1,4 @@
-"""Numbers of tile shapes: tiles that differ only by a shift have the same number."""
+"""Numbers the shapes of tiles, so that tiles that differ only by a shift share a number."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ Index = NDArray[np.integer]
 
 
 def _shapes(chunks: tuple[Ranges, ...], shift: int) -> tuple[Ints, Ints]:
-    """Returns (shape number, first position) of each chunk; equal shapes differ by a shift."""
+    """Returns the shape number and the first position of each chunk."""
     base = np.array([min((r.start for r in c), default=0) for c in chunks], np.int64)
     forms = [
         tuple((r.start - b, r.step, len(r)) for r in c)
@@ -25,27 +25,28 @@ def _shapes(chunks: tuple[Ranges, ...], shift: int) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, eq=False)
 class Shapes:
-    """The chunks of both sides by shape and first position; `alike` if only distances matter."""
+    """The shape numbers and first positions of the chunks of both sides."""
 
     q: tuple[Ints, Ints]
     kv: tuple[Ints, Ints]
-    alike: bool
+    only_distances: bool  # True if the mask depends only on distances
 
     @staticmethod
     def of(work: Workload, partition: Partition) -> "Shapes":
         """Finds the shapes of a partition under the mask of a workload."""
         i0, i1, j0, j1, _, _ = work.mask.region().pieces.T
         rows = (i0 <= work.offset) & (i1 >= work.kv_seq)
-        alike = bool((rows & (j0 <= 0) & (j1 >= work.kv_seq)).all())
+        only_distances = bool((rows & (j0 <= 0) & (j1 >= work.kv_seq)).all())
         sides = _shapes(partition.q.chunks, work.offset), _shapes(partition.kv.chunks, 0)
-        return Shapes(*sides, alike)
+        return Shapes(*sides, only_distances)
 
     def rows(self, q: Index, kv: Index) -> Ints:
-        """Returns numbers [n, w], equal for rectangles of equal chunks: q [n, a], kv [n, b], or -1.
+        """Returns numbers [n, w] that are equal for rectangles of the same shape.
 
-        The same for as many chunks a side: others may have the same numbers.
+        q: [n, a], kv: [n, b], chunks or -1. Rectangles with other numbers of chunks may have the
+        same numbers.
         """
-        if not self.alike:
+        if not self.only_distances:
             return np.concatenate([q, kv], axis=1).astype(np.int64)
         least, columns = np.iinfo(np.int64).min, list[Ints]()
         start = np.where(q < 0, least, self.q[1][q]).max(axis=1)[:, None]

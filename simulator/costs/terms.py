@@ -1,14 +1,14 @@
-"""Cost terms: each is one function, registered by `term` with the constant that it reads.
+"""Cost terms: functions registered by `term`, each with the constant that it reads.
 
-attend     term(costs, node)     seconds of each row of an attend beside its kernel calls: [rows]
-add        term(costs, tensor)   seconds per token and head of adding a kernel's result to an
+attend     term(costs, node)     seconds of each row of an attend besides its kernel calls: [rows]
+add        term(costs, tensor)   seconds per token and head to add a kernel's result to an
                                  accumulator
-merge      term(costs, tensor)   seconds per token and head of merging an accumulator that arrived
-exchange   term(costs)           seconds per byte of an all-to-all of heads, with those that stay
+merge      term(costs, tensor)   seconds per token and head to merge a received accumulator
+exchange   term(costs)           seconds per byte of an all-to-all of heads, including local heads
 prologue   term(costs)           seconds of each rank before step 0: [ranks]
 
-`costs` are the `ringloom.simulator.costs.prices.Costs` of one plan on one hardware. All terms of an
-event are added up.
+`costs` are the `ringloom.simulator.costs.prices.Costs` of one plan on one hardware. The terms of an
+event add up.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from ringloom.simulator.hardware.schema import OPTIONAL, RATIO, SECONDS, Unit
 
 Event = Literal["attend", "add", "merge", "exchange", "prologue"]
 Seconds = Callable[..., Any]
-TERMS = dict[str, tuple[Event, Seconds]]()  # the event that a term makes dearer, by its seconds
+TERMS = dict[str, tuple[Event, Seconds]]()  # by name: the event of a term, and its function
 
 
 def term(
@@ -31,7 +31,7 @@ def term(
 ) -> Callable[[Seconds], Seconds]:
     """Registers a function as a cost term, and the constant of hardware files that it reads.
 
-    A file may leave the constant out; `default` holds then.
+    A file may omit the constant; then `default` applies.
     """
 
     def register(seconds: Seconds) -> Seconds:
@@ -50,7 +50,7 @@ def terms(event: Event) -> list[Seconds]:
 
 @term("prologue")
 def row_sums(costs: Any) -> NDArray[np.float64]:
-    """Prices the row sums of dO * O before a backward pass: two reads, one number written."""
+    """Prices the row sums of dO * O before a backward pass by their memory traffic."""
     seconds = np.zeros(costs.plan.ranks)
     if costs.plan.pass_ == "backward":
         traffic = 2 * costs.plan.block_bytes("DOUT") + costs.plan.block_bytes("STATS") // 2
@@ -61,7 +61,7 @@ def row_sums(costs: Any) -> NDArray[np.float64]:
 
 @term("exchange")
 def pack(costs: Any) -> float:
-    """Prices packing and unpacking: all bytes are read and written before sending and after."""
+    """Prices packing and unpacking, which each read and write all bytes."""
     seconds: float = 4 / costs.hardware["memory.bandwidth"]
     return seconds
 
@@ -82,11 +82,11 @@ def merge_arrival(costs: Any, tensor: str) -> float:
 
 
 def _traffic(costs: Any, tensor: str, read: int) -> float:
-    """Returns the seconds to read a part and an accumulator, and to write the accumulator.
+    """Returns the seconds to read `read` bytes and an accumulator, and to write the accumulator.
 
-    Where nothing fuses them several kernels do that, and take `attention.merge` times as long.
+    Without a fused kernel, this takes `attention.merge` times as long.
     """
-    wide = TENSORS[tensor].bytes_per_token(costs.plan.workload)
-    again = costs.hardware.option("attention.merge")
-    seconds: float = again * (2 * wide + read) / costs.hardware["memory.bandwidth"]
+    size = TENSORS[tensor].bytes_per_token(costs.plan.workload)
+    factor = costs.hardware.option("attention.merge")
+    seconds: float = factor * (2 * size + read) / costs.hardware["memory.bandwidth"]
     return seconds

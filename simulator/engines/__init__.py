@@ -1,1 +1,1 @@
-"""Engines: when every row of a plan runs, by a recurrence or by events."""
+"""Engines that time every row of a plan, by a recurrence or by events."""

@@ -1,7 +1,7 @@
-"""Flow control: the blocks of a message take slots at its destination until they are last read.
+"""Flow control: the blocks of a message take slots at its destination until their last read.
 
 A message starts only if its destination has a free slot for each of its blocks. Accumulators need
-no slots, because they are merged on arrival; neither do initial copies.
+no slots, because they are merged on arrival, and initial copies need none.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,27 +13,27 @@ from ringloom.simulator.engines.tasks import Tasks
 
 
 class Buffers:
-    """Free slots per input and rank, and the number of reads left for each message."""
+    """The free slots of each input and rank, and the remaining reads of each message."""
 
     def __init__(self, ranks: int, rows: Tasks, room: Mapping[str, int]) -> None:
         self._free = {tensor: [n] * ranks for tensor, n in room.items()}
-        self._dst, self._wanted = rows.dst, list[dict[str, int]]()
+        self._dst, self._slots = rows.dst, list[dict[str, int]]()
         self._reads = [0] * len(rows.dst)
         for message in chain.from_iterable((*rows.needs, *rows.reads)):
             self._reads[message] += 1
         for sent in chain.from_iterable(messages for messages, _ in rows.rounds):
             blocks = np.count_nonzero(sent.node.blocks >= 0, axis=1).tolist()
-            self._wanted += [dict.fromkeys(room.keys() & sent.node.tensors, n) for n in blocks]
+            self._slots += [dict.fromkeys(room.keys() & sent.node.tensors, n) for n in blocks]
 
     def take(self, message: int) -> bool:
-        """Takes a slot for each block of a message that starts; returns False if one is missing."""
-        rank, wanted = self._dst[message], self._wanted[message]
-        if any(self._free[tensor][rank] < n for tensor, n in wanted.items()):
+        """Takes a slot for each block of a message; returns False if too few are free."""
+        rank, slots = self._dst[message], self._slots[message]
+        if any(self._free[tensor][rank] < n for tensor, n in slots.items()):
             return False
         self._change(message, -1)
         return True
 
-    def arrived(self, message: int) -> None:
+    def receive(self, message: int) -> None:
         """Frees the slots of a message that is never read."""
         if not self._reads[message]:
             self._change(message, 1)
@@ -46,5 +46,5 @@ class Buffers:
                 self._change(message, 1)
 
     def _change(self, message: int, sign: int) -> None:
-        for tensor, n in self._wanted[message].items():
+        for tensor, n in self._slots[message].items():
             self._free[tensor][self._dst[message]] += sign * n

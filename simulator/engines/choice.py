@@ -1,12 +1,12 @@
-"""Choice of the engine: the recurrence where no two messages can meet, events elsewhere.
+"""Chooses the engine: the recurrence if no two messages can share a link, events otherwise.
 
-Both engines apply, and agree to rounding, exactly when
+Both engines apply, and agree up to rounding, exactly when
 
-* no link is shared: on every link, all messages are of one sender's stream or all are of one
-  receiver's (`Traffic.contended` is False; on the default topology it always is),
-* buffers are not limited, and transfers are launched in time.
+* no link is shared: on every link, all messages belong to the stream of one sender or of one
+  receiver (`Traffic.contended` is False, as always on the default topology), and
+* buffers are not limited, and transfers are not launched late.
 
-Speeds, slowed links and any topology are within the reach of both.
+Both engines support speeds, slow links and any topology.
 """
 
 from typing import Literal
@@ -27,29 +27,30 @@ ENGINES: tuple[Engine, ...] = ("auto", "recurrence", "events")
 def timed(
     costs: Costs, scenario: Scenario, engine: Engine, *, record: bool
 ) -> tuple[Timeline, Sums, Engine, bool]:
-    """Times a plan; returns the engine, too, and True if messages may have met on a link.
+    """Times a plan; also returns the engine, and True if messages may have shared a link.
 
-    Raises RingloomError where the recurrence cannot follow the scenario.
+    Raises RingloomError if `engine` is "recurrence" and the scenario needs events.
     """
     if engine not in ENGINES:
         raise RingloomError(unknown("engine", engine, ENGINES))
     ranks, speed = costs.plan.ranks, scenario.speed(costs.plan.ranks)
-    ordinary = scenario.topology is None and scenario.placement is None and not scenario.links
-    ordinary &= costs.hardware.node == "switch" and engine != "events"
-    if ordinary and scenario.buffers is None and not scenario.late:
+    by_nodes = scenario.topology is None and scenario.placement is None and not scenario.links
+    by_nodes &= costs.hardware.node == "switch" and engine != "events"
+    if by_nodes and scenario.buffers is None and not scenario.late:
         ports = node_ports(costs.hardware, ranks, scenario.share)
     else:
         traffic = Traffic(costs.plan, scenario.routes(costs.hardware, ranks))
-        why = _beyond_the_recurrence(traffic, scenario)
-        if engine == "recurrence" and why:
-            raise RingloomError(f"{costs.plan.name}: {why}, which only the event engine knows")
-        if engine == "events" or why:
+        reason = _reason_for_events(traffic, scenario)
+        if engine == "recurrence" and reason:
+            raise RingloomError(f"{costs.plan.name}: {reason}, which needs engine='events'")
+        if engine == "events" or reason:
             return *run_events(costs, traffic, scenario, record=record), "events", traffic.contended
         ports = link_ports(traffic, scenario.share)
     return *run(costs, ports, speed, overlap=scenario.overlap, record=record), "recurrence", False
 
 
-def _beyond_the_recurrence(traffic: Traffic, scenario: Scenario) -> str:
+def _reason_for_events(traffic: Traffic, scenario: Scenario) -> str:
+    """Returns why the recurrence does not apply; "" if it applies."""
     if traffic.contended:
         return f"messages share link {traffic.example()}"
     if scenario.buffers is not None:

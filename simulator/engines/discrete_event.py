@@ -1,8 +1,8 @@
 """The discrete-event engine: the time of every row of a plan whose messages may share links.
 
-A rank is a generator. In each step it sends its messages, attends once its blocks have arrived, and
-merges arrivals, in the same order as in the recurrence. `transfers` moves its messages. If no link
-is shared and the scenario only changes speeds, all times equal those of the recurrence.
+A rank is a generator. In each step it sends its messages, attends after its blocks have arrived,
+and merges arrivals, in the same order as in the recurrence. `transfers` moves its messages. If no
+link is shared and the scenario only changes speeds, all times equal those of the recurrence.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from ringloom.simulator.scenario import Scenario
 from ringloom.simulator.timeline import Floats, Kind, Rows, Timeline, Wait, block_names, work
 
 Want = int | float  # a message by number, or a time
-Mark = tuple[int, float, float, float, float]  # a step: begin, first attend, end of attends, of all
+Mark = tuple[int, float, float, float, float]  # step, its start, start and end of attends, its end
 
 
 def run_events(
@@ -29,7 +29,7 @@ def run_events(
 ) -> tuple[Timeline, Sums]:
     """Times all rows; `record` keeps every row, for spans and traces.
 
-    Raises PlanError with the rank, step and block if full buffers wait for each other.
+    Raises PlanError with the rank, step and block if ranks with full buffers wait for each other.
     """
     engine = DiscreteEvent(costs, traffic, scenario, record)
     engine.run()
@@ -47,8 +47,8 @@ class DiscreteEvent:
         self._prologue: list[float] = (costs.prologue / speed).tolist()
         room = scenario.room(plan)
         self._buffers = Buffers(plan.ranks, rows, room) if room is not None else None
-        told = self._resume, self._buffers
-        self._transfers = Transfers(clock, rows, traffic, scenario, *told)
+        wake, buffers = self._resume, self._buffers
+        self._transfers = Transfers(clock, rows, traffic, scenario, wake, buffers)
         calls, messages = len(rows.seconds), len(rows.src)
         self._call_start, self._call_end = [0.0] * calls, [0.0] * calls
         self._offered, self._merge_start = [NEVER] * messages, [0.0] * messages
@@ -65,7 +65,7 @@ class DiscreteEvent:
             self._clock.at(begin, self._resume, rank)
         self._clock.run()
         if not all(self._done) or NEVER in self._transfers.arrived:
-            raise PlanError(self._stuck())
+            raise PlanError(self._deadlock())
 
     def _resume(self, rank: int) -> None:
         """Runs a rank until it has to wait."""
@@ -87,10 +87,10 @@ class DiscreteEvent:
                 self._launch(step)
             if not self._scenario.overlap:
                 yield from self._wait_for(rank, step, (*step.sends, *step.receives))
-            taken = self._transfers.taken(step) if self._scenario.overlap else 0.0
+            lost = self._transfers.lost_compute(step) if self._scenario.overlap else 0.0
             for call in step.calls:
-                yield from self._attend(rank, step, call, taken)
-                taken = 0.0
+                yield from self._attend(rank, step, call, lost)
+                lost = 0.0
             end = clock.now
             first = self._call_start[step.calls[0]] if step.calls else end
             for message in step.merges:
@@ -106,18 +106,18 @@ class DiscreteEvent:
             for message in step.receives:
                 self._transfers.count_down(message)
 
-    def _attend(self, rank: int, step: RankStep, call: int, taken: float) -> Iterator[Want]:
+    def _attend(self, rank: int, step: RankStep, call: int, lost: float) -> Iterator[Want]:
         rows, clock = self._rows, self._clock
         if needs := rows.reads[call]:
             yield from self._wait_for(rank, step, needs)
         start = self._call_start[call] = clock.now
-        end = start + rows.seconds[call] + taken
+        end = start + rows.seconds[call] + lost
         if self._buffers or self._scenario.late:
             yield end
         self._call_end[call] = end
         if self._buffers:
             self._buffers.read(needs)
-            self._transfers.room(rank)
+            self._transfers.try_waiting(rank)
         if self._scenario.late and call == step.calls[0]:
             self._launch(step)
         now = end + rows.adding[call]
@@ -126,7 +126,7 @@ class DiscreteEvent:
             yield now
 
     def _wait_for(self, rank: int, step: RankStep, needs: tuple[int, ...]) -> Iterator[Want]:
-        """Waits for messages, and adds the time for which they were already under way."""
+        """Waits for messages, and adds the part of the wait after they were sent to `exposed`."""
         arrived, offered, free, wait = self._transfers.arrived, self._offered, self._clock.now, 0.0
         for message in needs:
             if arrived[message] == NEVER:
@@ -147,18 +147,14 @@ class DiscreteEvent:
         if seconds:
             yield start + seconds
 
-    def _stuck(self) -> str:
-        """Names a message that has no free receive buffer.
-
-        All others wait for rows before them in plan order.
-        """
-        rows, message = self._rows, self._transfers.without_room()
+    def _deadlock(self) -> str:
+        """Describes the first message without a receive buffer; others wait for earlier rows."""
+        rows, message = self._rows, self._transfers.first_without_slot()
         sent = ((step, part) for step, (messages, _) in enumerate(rows.rounds) for part in messages)
         step, part = next((n, part) for n, part in sent if message < part.rows.stop)
-        what = block_names(part.node)[message - part.rows.start]
-        ends = f"rank {rows.src[message]} cannot send {what} to rank {rows.dst[message]}"
-        why = "which never frees a receive buffer"
-        return f"stuck in step {step}: {ends}, {why}"
+        block = block_names(part.node)[message - part.rows.start]
+        ends = f"rank {rows.src[message]} cannot send {block} to rank {rows.dst[message]}"
+        return f"stuck in step {step}: {ends}, which never frees a receive buffer"
 
     def timeline(self) -> Timeline:
         """Returns the times of all rows."""
@@ -168,12 +164,12 @@ class DiscreteEvent:
         return Timeline(self._plan, end, finish, steps, rows, tuple(self._waits))
 
     def _steps(self) -> Floats:
-        """Returns the times of each step; a step without tasks takes a rank no time."""
+        """Returns the times of each step; a step in which a rank has no tasks takes no time."""
         times = np.full((3, len(self._plan.steps), self._plan.ranks), np.nan)
         after = np.full(times.shape[1:], np.nan)
         for rank, marks in enumerate(self._marks):
-            for step, *begun, done in marks:
-                times[:, step, rank], after[step, rank] = begun, done
+            for step, *starts, end in marks:
+                times[:, step, rank], after[step, rank] = starts, end
         now = np.array(self._prologue)
         for step, idle in enumerate(np.isnan(after)):
             times[:, step, idle] = now[idle]
@@ -181,7 +177,7 @@ class DiscreteEvent:
         return times
 
     def _log(self) -> Iterator[Rows]:
-        """Yields every row in the order of the recurrence's log."""
+        """Yields every row in the same order as the recurrence."""
         transfers = self._transfers
         times = transfers.start, transfers.end, transfers.arrived
         for step, (messages, calls) in enumerate(self._rows.rounds):
@@ -189,9 +185,9 @@ class DiscreteEvent:
                 start, end, arrived = (np.array(column[sent.rows]) for column in times)
                 yield Rows("message", step, sent.node, start, end, arrived, sent.size)
             for part in calls:
-                begun = np.array(self._call_start[part.rows]), np.array(self._call_end[part.rows])
-                yield work("attend", step, part.node, *begun)
-                yield work("add", step, part.node, begun[1], begun[1] + part.adding)
+                start, end = (np.array(x[part.rows]) for x in (self._call_start, self._call_end))
+                yield work("attend", step, part.node, start, end)
+                yield work("add", step, part.node, end, end + part.adding)
             for sent in messages:
                 if sent.joins:
                     start = np.array(self._merge_start[sent.rows])
@@ -199,7 +195,7 @@ class DiscreteEvent:
                     yield work(kind, step, sent.node, start, start + sent.merging)
 
     def sums(self) -> Sums:
-        """Returns the totals of all ranks; ports are links."""
+        """Returns the totals of each rank; `ports` are links."""
         rows, sent = self._rows, np.zeros(self._plan.ranks, np.int64)
         np.add.at(sent, np.array(rows.src, np.intp), np.array(rows.size, np.int64))
         ports = self._traffic.seconds(rows.src, rows.dst, rows.wire)

@@ -1,7 +1,7 @@
 """A clock: a heap of actions by time, with a counter that breaks ties.
 
 Actions at the same time run in the order in which they were scheduled, so every run gives the same
-result bit for bit. A process is a generator for which time passes only in `yield`.
+result, bit for bit.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Clock:
         heappush(self._heap, (time, self._order, action, argument))
 
     def run(self) -> int:
-        """Runs all actions; returns how many were scheduled in all."""
+        """Runs all actions; returns the number of actions that were scheduled."""
         heap = self._heap
         while heap:
             self.now, _, action, argument = heappop(heap)

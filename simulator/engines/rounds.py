@@ -1,19 +1,19 @@
-"""The rows of a plan in rounds, for both engines: the cost of each, and the messages it needs.
+"""The rows of a plan in rounds, for both engines, with their costs and the messages they need.
 
-In a round each rank occurs at most once. Rows join the first round in which their ranks are free
-after all earlier rows of these ranks, so the rows of every rank keep their order. A partial
-permutation is a single round.
+In a round each rank occurs at most once. A row joins the first round in which its ranks are free
+after all their earlier rows, so the rows of every rank keep their order. A partial permutation is
+one round.
 
-A rank holds at most one accumulator per (tensor, block). A partial-sum transfer removes it. An
-attend or an arrival adds to it, or creates it if it is absent, so merging is charged only where two
-sums are added. Where accumulators are does not depend on the clock.
+A rank has at most one accumulator per (tensor, block). A partial-sum transfer removes the
+accumulator. An attend or an arrival adds to it, or creates it if it is absent, so merging is
+charged only if two sums are added. The places of accumulators do not depend on time.
 
-Heads of an all-to-all are copied once the last of them has arrived. Packing is charged at the same
-time, at the receiver, which receives as much as it sends.
+Heads of an all-to-all are copied when the last of them has arrived. Packing is charged at the same
+time, at the receiver, because every rank receives as many bytes as it sends.
 
 Messages and attends are numbered in plan order. In the needs of a row, 0 stands for blocks that the
-rank owns or had from the start, and 1 for the first message. Tensors that always travel together
-share one table of the messages that brought them.
+rank owns or had from the start, and 1 for the first message. Tensors that are always sent together
+share one table with the messages that delivered them.
 """
 
 from collections.abc import Iterator
@@ -36,19 +36,19 @@ AnyNode = TypeVar("AnyNode", bound=Node)
 
 
 class Messages(NamedTuple):
-    """A round of messages, numbered `rows` in the plan."""
+    """A round of messages, whose numbers in the plan are `rows`."""
 
     node: Move
     rows: slice
     size: NDArray[np.int64]  # bytes
-    wire: NDArray[Any]  # bytes that would take as long without incast
+    wire: NDArray[Any]  # bytes that take the same time without incast
     needs: list[Ints]  # messages that the source must have received, from 1: [rows, w] each
-    unpacked: bool  # True if they bring heads in an all-to-all
+    unpacked: bool  # True for heads of an all-to-all
     merging: Floats  # seconds of merging or unpacking at the destination
 
     @property
     def joins(self) -> bool:
-        """True if the destination merges or unpacks the message in the step in which it is sent."""
+        """True if the destination merges or unpacks the messages in the step that sends them."""
         return self.node.accumulates or self.unpacked
 
 
@@ -69,17 +69,17 @@ class Rounds:
         plan, self._costs, self._speed = costs.plan, costs, speed
         self._prices = {event: costs.per_block(event) for event in EVENTS}
         self._present = {tensor: Table(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
-        self._brought = input_tables(plan, np.int32)
+        self._delivered = input_tables(plan, np.int32)
         self._messages = self._calls = 0
 
     def __iter__(self) -> Iterator[tuple[list[Messages], list[Calls]]]:
-        """Yields each step: messages are sent before all attends and merged after them."""
+        """Yields messages and attends of each step; messages are merged after the attends."""
         for number, step in enumerate(self._costs.plan.steps):
             exchanges = Exchanges(self._costs.plan, step)
             sent = [
-                self._send(number, part, exchanges if is_one else None)
+                self._send(number, part, exchanges if is_exchange else None)
                 for move in _moves(step)
-                for part, is_one in exchanges.split(move)
+                for part, is_exchange in exchanges.split(move)
             ]
             calls = [self._attend(node) for node in _attends(step)]
             yield [self._arrive(messages) for messages in sent], calls
@@ -88,7 +88,7 @@ class Rounds:
         rows = slice(self._messages, self._messages + len(move))
         self._messages = rows.stop
         numbers = np.arange(1 + rows.start, 1 + rows.stop, dtype=np.int32)
-        tables = [table for tensor, table in self._brought.items() if tensor in move.tensors]
+        tables = [table for tensor, table in self._delivered.items() if tensor in move.tensors]
         needs = [table[move.src, move.blocks] for table in tables]
         for table in tables:
             table[move.dst, move.blocks] = numbers[:, None]
@@ -103,7 +103,7 @@ class Rounds:
     def _attend(self, node: Attend) -> Calls:
         rows = slice(self._calls, self._calls + len(node))
         self._calls = rows.stop
-        needs = [t[node.rank, attended_blocks(node, name)] for name, t in self._brought.items()]
+        needs = [t[node.rank, attended_blocks(node, name)] for name, t in self._delivered.items()]
         blocks = {name: attended_blocks(node, name) for name in self._present}
         seconds = self._costs.attend(node) / self._speed[node.rank]
         return Calls(node, rows, needs, seconds, self._join("add", node.rank, blocks))
@@ -116,7 +116,7 @@ class Rounds:
         return messages._replace(merging=messages.merging + joining)
 
     def _join(self, event: Event, rank: Ints, blocks: dict[str, Ints]) -> Floats:
-        """Adds to accumulators, or creates absent ones; returns the seconds of each row."""
+        """Adds to accumulators or creates absent ones; returns the seconds of each row."""
         seconds = np.zeros(len(rank))
         for tensor, of_rows in blocks.items():
             present, prices = self._present[tensor], self._prices[event][tensor]
@@ -137,18 +137,18 @@ def _moves(step: Step) -> Iterator[Move]:
 
 
 def _in_rounds(node: AnyNode, *columns: Ints) -> list[AnyNode]:
-    """Splits a node in which a rank occurs twice in a column."""
+    """Splits a node into rounds, in which each rank occurs at most once per column."""
     if all(np.bincount(column).max(initial=0) < 2 for column in columns):
         return [node]
     return [node.only(rows) for rows in rounds(*columns)]
 
 
 def rounds(*columns: Ints) -> list[Index]:
-    """Returns the row numbers of each round; `columns` [n] are the ports that a row occupies.
+    """Returns the row numbers of each round; `columns` [n] are the ports that each row occupies.
 
-    A row comes one round after the last earlier row that shares a port with it.
+    A row is one round after the last earlier row with which it shares a port.
     """
-    ports = [[0] * (int(column.max(initial=0)) + 1) for column in columns]  # next free round
+    ports = [[0] * (int(column.max(initial=0)) + 1) for column in columns]  # the next free round
     number = list[int]()
     for row in zip(*(column.tolist() for column in columns), strict=True):
         this = max(port[rank] for port, rank in zip(ports, row, strict=True))

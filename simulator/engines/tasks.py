@@ -1,7 +1,7 @@
-"""The tasks of each rank in each step, with their costs and the messages they wait for.
+"""The tasks of each rank in each step, with their costs and the messages for which they wait.
 
-Messages and calls are numbered separately, in plan order. Own inputs and initial copies need no
-wait.
+Messages and calls are numbered separately, in plan order. The rank's own inputs and initial copies
+need no wait.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class RankStep:
 
 
 class Tasks:
-    """All rows of a plan and, per rank, the steps in which it has tasks.
+    """All rows of a plan, and the steps in which each rank has tasks.
 
     `rounds` are the rows of each step; `speed` [ranks] are factors on the ranks' rates.
     """
@@ -39,7 +39,7 @@ class Tasks:
     def __init__(self, costs: Costs, speed: Floats) -> None:
         self.rounds = list(Rounds(costs, speed))
         sent = [part for messages, _ in self.rounds for part in messages]
-        called = [part for _, calls in self.rounds for part in calls]
+        attends = [part for _, calls in self.rounds for part in calls]
         # For each message: both ends, bytes, bytes on the wire, seconds of merging, and the
         # messages that its source must have received.
         self.src: list[int] = _column(part.node.src for part in sent)
@@ -49,9 +49,9 @@ class Tasks:
         self.merging: list[float] = _column(part.merging for part in sent)
         self.needs = [needs for part in sent for needs in _needs(part)]
         # For each call: seconds, seconds of adding the results, and the messages it needs.
-        self.seconds: list[float] = _column(part.seconds for part in called)
-        self.adding: list[float] = _column(part.adding for part in called)
-        self.reads = [needs for part in called for needs in _needs(part)]
+        self.seconds: list[float] = _column(part.seconds for part in attends)
+        self.adding: list[float] = _column(part.adding for part in attends)
+        self.reads = [needs for part in attends for needs in _needs(part)]
         self.steps = [list[RankStep]() for _ in range(costs.plan.ranks)]
         for step, (messages, calls) in enumerate(self.rounds):
             self._add(step, messages, calls)
@@ -80,6 +80,6 @@ def _column(parts: Iterable[NDArray[Any]]) -> list[Any]:
 
 
 def _needs(part: Messages | Calls) -> list[Needs]:
-    """Returns the messages that each row waits for, in plan order."""
+    """Returns the messages for which each row waits, in plan order."""
     table = np.concatenate([np.empty((len(part.node), 0), np.int32), *part.needs], axis=1)
     return [tuple(sorted({n - 1 for n in row if n})) for row in table.tolist()]

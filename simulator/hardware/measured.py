@@ -4,10 +4,10 @@
     curve         TF(S)   = Tmax S / (S + S_half)
     kernels       seconds = launch + pairs x seconds per pair + bytes x seconds per byte
 
-All constants are times, so none is negative: of all subsets of constants, the best whose values are
-all positive. Those of kernels are fitted to all timed calls of a pass together; the tiles that
-causal calls skip, and the head_dim at which scores cost as much as products, are those that fit
-best.
+All fitted constants are times, so none is negative: the fit tries all subsets of constants and uses
+the best one without negative values. Constants of kernels are fitted to all timed calls of a pass
+together, for each size of skipped tiles and each head_dim at which scores cost as much as products;
+the values with the least error are used.
 """
 
 import json
@@ -27,7 +27,7 @@ from ringloom.simulator.hardware.schema import LARGEST, REFERENCE_DIM, SMALLEST,
 
 Floats = NDArray[np.float64]
 ROUNDS = 20  # of reweighting
-FLOOR = 0.01  # relative error below which a row counts no more than others
+FLOOR = 0.01  # relative error below which the weight of a row does not grow
 Tile = tuple[int, int]
 SKIPS: tuple[Tile, ...] = tuple(product((64, 128, 256, 512), (64, 128, 256, 512)))
 HALVES = (0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -44,23 +44,23 @@ class Fit:
 
     @property
     def errors(self) -> Floats:
-        """Relative error of each row."""
+        """The relative error of each row."""
         errors: Floats = self.fitted / self.measured - 1
         return errors
 
     @property
     def mean_error(self) -> float:
-        """Mean absolute relative error."""
+        """The mean absolute relative error."""
         return float(np.abs(self.errors).mean())
 
     @property
     def worst_error(self) -> float:
-        """Largest absolute relative error."""
+        """The largest absolute relative error."""
         return float(np.abs(self.errors).max())
 
 
 def positive(columns: Floats, values: Floats, weights: Floats | None = None) -> Floats:
-    """Returns x >= 0 with least sum of weights x (columns x / values - 1)^2; columns: [rows, n]."""
+    """Returns x >= 0 with least sum(weights (columns @ x / values - 1)^2); columns: [rows, n]."""
     rows, count = columns.shape
     root = np.ones(rows) if weights is None else np.sqrt(weights)
     scaled, target = columns / values[:, None] * root[:, None], root
@@ -80,7 +80,7 @@ def positive(columns: Floats, values: Floats, weights: Floats | None = None) -> 
 
 
 def robust(columns: Floats, values: Floats) -> Floats:
-    """Returns x >= 0 with the least sum of absolute errors, which outliers change little."""
+    """Returns x >= 0 with the least sum of absolute relative errors, so outliers matter little."""
     x = positive(columns, values)
     for _ in range(ROUNDS):
         error = np.abs(columns @ x / values - 1)
@@ -103,7 +103,7 @@ def fit_curve(size: Sequence[float], rate: Sequence[float]) -> Fit:
     s, rates = _rows(size, rate)
     columns = np.stack([np.ones_like(s), 1 / s], axis=1)
     slow = 1 / rates
-    for _ in range(ROUNDS):  # 1 / rate is linear; the weights turn its errors into those of rates
+    for _ in range(ROUNDS):  # 1 / rate is linear; weights turn its errors into errors of rates
         least, half = positive(columns, 1 / rates, (1 / rates / slow) ** 2)
         slow = columns @ np.array([least, half])
     if not least:
@@ -127,7 +127,7 @@ def _rows(first: Sequence[float], second: Sequence[float]) -> tuple[Floats, Floa
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One kind of kernel call, and its measured seconds."""
+    """One kernel call, and its measured seconds."""
 
     pass_: Pass
     rows: int
@@ -141,15 +141,15 @@ class Timed:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Constants fitted to the calls of one pass; `errors` are relative, call by call."""
+    """Constants fitted to the calls of one pass, and the relative error of each call."""
 
     rate: float  # flop/s at head_dim 128 on long blocks
-    constants: dict[str, float]  # as hardware names them, but for traffic: seconds per byte
+    constants: dict[str, float]  # named as in hardware; traffic in seconds per byte
     errors: Floats
 
     @property
     def median_error(self) -> float:
-        """Median absolute relative error of the calls."""
+        """The median absolute relative error of the calls."""
         return float(np.median(np.abs(self.errors)))
 
 
@@ -162,7 +162,7 @@ def fit_kernel(
     """Fits the constants of one pass's kernels; raises RingloomError for too few calls."""
     calls = [call for call in calls if call.pass_ == pass_]
     if len(calls) < 4 or not any(call.kind == "full" for call in calls):
-        raise RingloomError(f"{len(calls)} timed calls do not tell what {pass_} kernels cost")
+        raise RingloomError(f"{len(calls)} timed calls are too few to fit {pass_} kernels")
     seconds = np.array([call.seconds for call in calls])
     halves = HALVES if len({call.head_dim for call in calls}) > 1 else (0,)
     best: tuple[float, int, Tile, Floats] | None = None
@@ -176,12 +176,12 @@ def fit_kernel(
                 best = float(error.mean()), half, skip, columns
     assert best is not None
     _, half, skip, columns = best
-    own = {"skip_q": skip[0], "skip_kv": skip[1]} if skip != tile else {}
-    return _kernel(pass_, {"head_half": half, **own}, columns, seconds)
+    skipped = {"skip_q": skip[0], "skip_kv": skip[1]} if skip != tile else {}
+    return _kernel(pass_, {"head_half": half, **skipped}, columns, seconds)
 
 
 def _flop(calls: Sequence[Timed], pass_: Pass, half: int) -> Floats:
-    """Returns for each call the flop of a pair of all heads, and the cost of its scores."""
+    """Returns the flop of a pair of all heads, including the cost of scores, for each call."""
     dims = [(call.heads, call.head_dim + half) for call in calls]
     return np.array([heads * flop_per_pair(pass_, dim, dim) for heads, dim in dims])
 
@@ -194,7 +194,7 @@ def _traffic(call: Timed) -> float:
 
 
 def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
-    """Returns for each call 1, its full and causal pairs, its bytes, and its masked pairs."""
+    """Returns 1, full pairs, causal pairs, bytes and masked pairs of each call: [calls, 5]."""
     columns = np.zeros((len(calls), 5))
     tq, tk = tile
     for row, call in zip(columns, calls, strict=True):
@@ -207,19 +207,19 @@ def _columns(calls: Sequence[Timed], tile: Tile, skip: Tile) -> Floats:
     return columns
 
 
-def _kernel(pass_: Pass, known: Mapping[str, int], columns: Floats, seconds: Floats) -> Kernel:
-    """Fits the linear constants, given the others."""
+def _kernel(pass_: Pass, others: Mapping[str, int], columns: Floats, seconds: Floats) -> Kernel:
+    """Fits the linear constants, given all others."""
     used = columns.any(axis=0)
     x = np.zeros(columns.shape[1])
     x[used] = robust(columns[:, used], seconds)
     launch, full, causal, traffic, mask = x.tolist()
     if not full:
         raise RingloomError(f"the times of {pass_} calls do not grow with their size")
-    if columns[:, 4].any():  # kernels that are given a mask do not know windows
+    if columns[:, 4].any():  # kernels that take a mask do not support windows
         mask = max(mask, SMALLEST)
-    constants = {"launch": launch, "traffic": traffic, "mask": mask, **known}
+    constants = {"launch": launch, "traffic": traffic, "mask": mask, **others}
     constants["causal"] = max(1.0, causal / full)
-    rate = REFERENCE_DIM / (REFERENCE_DIM + known["head_half"]) / full
+    rate = REFERENCE_DIM / (REFERENCE_DIM + others["head_half"]) / full
     return Kernel(rate, constants, columns @ x / seconds - 1)
 
 
@@ -233,18 +233,18 @@ def measured_hardware(
 ) -> Hardware:
     """Returns the hardware of fitted kernels and other measured constants.
 
-    `note` says where and when calls with inputs of `dtype` were timed; `tile` is what the fit
-    assumed.
+    `note` says where and when calls with inputs of `dtype` were timed; `tile` is the tile that the
+    fit assumed.
     """
     constants = dict(others)
     peak, bandwidth = others[f"peak.{dtype}"].value, others["memory.bandwidth"].value
     for pass_, kernel in kernels.items():
-        fitted = f"fitted to {len(kernel.errors)} calls, median error {kernel.median_error:.1%}"
-        own = "attention." if pass_ == "forward" else f"attention.{pass_}_"
+        prefix = "attention." if pass_ == "forward" else f"attention.{pass_}_"
         values = {f"attention.{pass_}": min(1.0, kernel.rate / peak)}
-        values |= {own + name: value for name, value in kernel.constants.items()}
-        values[own + "traffic"] *= bandwidth
-        source = f"{note}; {fitted}"
+        values |= {prefix + name: value for name, value in kernel.constants.items()}
+        values[prefix + "traffic"] *= bandwidth
+        error = f"median error {kernel.median_error:.1%}"
+        source = f"{note}; fitted to {len(kernel.errors)} calls, {error}"
         constants |= {key: Constant(value, source, True) for key, value in values.items()}
     for side, size in zip(("q", "kv"), tile, strict=True):
         constants[f"attention.tile_{side}"] = Constant(size, "tile that the fit assumed", True)
@@ -252,7 +252,7 @@ def measured_hardware(
 
 
 def as_toml(hardware: Hardware, head: str = "") -> str:
-    """Writes a hardware file, which `rl.hardware` reads back as the same hardware."""
+    """Returns the text of a hardware file that `rl.hardware` reads as the same hardware."""
     sections = dict[str, list[str]]()
     for key, constant in hardware.constants.items():
         section, name = key.split(".")

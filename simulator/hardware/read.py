@@ -1,14 +1,14 @@
 """Hardware from files: the presets that come with ringloom, and TOML or JSON files like them.
 
 h100        a chip with the kernel that emitted programs call
-h100:fa3    with another one of its kernels; mine.toml:fa3 likewise
+h100:fa3    the same chip with another kernel; also mine.toml:fa3
 """
 
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ringloom.simulator.costs.terms  # noqa: F401  registers the constants that cost terms bring along
+import ringloom.simulator.costs.terms  # noqa: F401  registers the constants of cost terms
 from ringloom.planner.disk import is_file, parse_table, read
 from ringloom.planner.errors import RingloomError, brief, unknown
 from ringloom.planner.given import require_name as name_of
@@ -28,19 +28,19 @@ def presets() -> tuple[str, ...]:
 def machines() -> tuple[str, ...]:
     """Returns the names of presets, and of their kernels if they have several."""
     chips = [hardware(name) for name in presets()]
+    variants = (chip.kernels if len(chip.kernels) > 1 else () for chip in chips)
     return tuple(
         name
-        for one in chips
-        for name in (one.name, *(f"{one.name}:{k}" for k in one.kernels if len(one.kernels) > 1))
+        for chip, kernels in zip(chips, variants, strict=True)
+        for name in (chip.name, *(f"{chip.name}:{kernel}" for kernel in kernels))
     )
 
 
 def hardware(name: Hardware | str | Path) -> Hardware:
-    """Returns the hardware of a preset, of a TOML or JSON file, or the given hardware.
+    """Returns the hardware of a preset or of a TOML or JSON file; returns hardware unchanged.
 
-    A name may end in the kernel that is meant, h100:fa3. Raises RingloomError, in one line, for an
-    unknown name and for a file that is unreadable or does not give every constant with value,
-    source and calibrated.
+    A name may end in a kernel, as in h100:fa3. Raises RingloomError, in one line, for an unknown
+    name, and for a file that is unreadable or lacks the value, source or calibrated of a constant.
     """
     if isinstance(name, Hardware):
         return name
@@ -57,40 +57,40 @@ def hardware(name: Hardware | str | Path) -> Hardware:
 
 
 def load(path: Path, kernel: str | None = None) -> Hardware:
-    """Reads and checks one hardware file; a name ending in .json is JSON, all else TOML.
+    """Reads and checks one hardware file: JSON if its name ends in .json, otherwise TOML.
 
-    Of several kernels the file's own choice counts where none is given.
+    The default of `kernel` is the file's own choice.
     """
-    what = f"hardware file {path}"
-    content = read(path, partial(parse_table, path), f"{what}: cannot be read")
+    title = f"hardware file {path}"
+    content = read(path, partial(parse_table, path), f"{title}: cannot be read")
     try:
         if not isinstance(content, dict):
-            raise RingloomError(f"sections are wanted, not {brief(content)}")
+            raise RingloomError(f"the file must have sections, not {brief(content)}")
         name = name_of("the name", content.pop("name", path.stem))
-        kernels, usual = content.pop("kernels", {}), content.pop("kernel", "")
+        kernels, default = content.pop("kernels", {}), content.pop("kernel", "")
         if not isinstance(kernels, dict):
             raise RingloomError(f"kernels = {brief(kernels)} has no sections [kernels.NAME]")
-        for one in kernels:
-            name_of("a kernel", one)
-        if not isinstance(usual, str) or ((kernels or usual) and usual not in kernels):
-            raise RingloomError(f"kernel = {brief(usual)} is none of [kernels.NAME]")
+        for key in kernels:
+            name_of("a kernel", key)
+        if not isinstance(default, str) or ((kernels or default) and default not in kernels):
+            raise RingloomError(f"kernel = {brief(default)} is none of [kernels.NAME]")
         if kernel is not None and kernel not in kernels:
             raise RingloomError(unknown(f"kernel of {name}", kernel, tuple(kernels)))
-        chosen = kernel or usual
+        chosen = kernel or default
         node = content.get("node", {})
         torus = isinstance(node, dict) and "axes" in node
         kind = node.pop("kind", "torus" if torus else "switch") if isinstance(node, dict) else ""
         constants = dict[str, Constant]()
         for section, table in content.items():
             constants |= _section(name_of("a section", section), table)
-        for one in kernels:  # those that are not meant are checked, too
-            own = _section("attention", kernels[one])
-            constants |= own if one == chosen else {}
-        full = name if kernel is None else f"{name}:{kernel}"
-        return Hardware(full, constants, kind, chosen, tuple(kernels))  # type: ignore[arg-type]
+        for key, table in kernels.items():  # other kernels are only checked
+            attention = _section("attention", table)
+            constants |= attention if key == chosen else {}
+        label = name if kernel is None else f"{name}:{kernel}"
+        return Hardware(label, constants, kind, chosen, tuple(kernels))  # type: ignore[arg-type]
     except RingloomError as error:
         form = f"the presets {', '.join(presets())} show the form"
-        raise RingloomError(f"{what}: {error}; {form}") from None
+        raise RingloomError(f"{title}: {error}; {form}") from None
 
 
 def _section(section: str, table: Any) -> dict[str, Constant]:
@@ -102,7 +102,7 @@ def _section(section: str, table: Any) -> dict[str, Constant]:
 
 
 def _constant(where: str, entry: Any) -> Constant:
-    """Reads one inline table: value, source and calibrated, and range where it is given."""
+    """Reads one inline table with value, source, calibrated and, optionally, range."""
     if not isinstance(entry, dict) or entry.keys() - {"range"} != {*KEYS[:-1]}:
         form = "{ value = ..., source = ..., calibrated = ... }"
         raise RingloomError(f"{where} must be {form}, not {brief(entry)}")
@@ -115,8 +115,5 @@ def _constant(where: str, entry: Any) -> Constant:
         raise RingloomError(f"{where}: the source is {brief(source)}, not a text")
     value = require_number(f"{where}: the value", value)
     low, high = ends or (value, value)
-    between = (
-        require_number(f"{where}: the range", low),
-        require_number(f"{where}: the range", high),
-    )
-    return Constant(value, source, calibrated, between if ends else None)
+    limits = require_number(f"{where}: the range", low), require_number(f"{where}: the range", high)
+    return Constant(value, source, calibrated, limits if ends else None)

@@ -1,39 +1,40 @@
 """hardware ::= name, kernel?, section*    a100-nvlink, or a TOML or JSON file of the same form
-section  ::= [section] constant*        [kernels.fa3]: of one of several kernels, as [attention]
+section  ::= [section] constant*        [kernels.fa3]: the [attention] constants of one kernel
 constant ::= key = { value = 312e12, source = "datasheet", calibrated = true, range = [low, high] }
 
-No constant without a source. `calibrated` is true where the value was measured on this very
-hardware or is its vendor's figure, false where it was carried over from a relative or assumed.
-`range`, which may be left out, is where it can lie physically; without, a calibrated constant may
-be off by 5% and another one by a factor of 1.5.
-A chip may have several kernels, `h100:fa3`; `kernel = "cudnn"` says which one is meant without.
-`kind = "mesh"` in [node] says how the chips of a node are joined: by a `switch`, as a `torus`, each
-with each in a `mesh`, or by a tree of `pcie` links whose host bridges are joined by one link.
-`OPTIONAL` constants may be left out: their defaults leave their effect out. They are those of cost
-terms (`ringloom.simulator.costs.terms`) and
+Every constant has a source. `calibrated` is true if the value was measured on this very hardware or
+is its vendor's figure, and false if it was assumed or taken from similar hardware. `range` has the
+physically possible limits; the default range is 5% around a calibrated constant, and a factor of
+1.5 around any other.
+A chip may have several kernels (`h100:fa3`); `kernel = "cudnn"` names the default one.
+`kind = "mesh"` in [node] says how the chips of a node are joined: by a `switch`, as a `torus`, by a
+link between every two chips (`mesh`), or by a tree of `pcie` links with one link between every two
+host bridges.
+A file may omit the `OPTIONAL` constants, whose defaults have no effect: those of cost terms
+(`ringloom.simulator.costs.terms`) and the following ones.
 
-attention.traffic             how much of its traffic to memory, inputs and results once each, a
-                              kernel does not hide behind products: 0 all, 1 nothing
+attention.traffic             the part of its memory traffic (inputs and results, once each) that a
+                              kernel does not hide behind matrix products: 0 to 1
 attention.head_half           head_dim at which scores cost as much as products with them; `forward`
                               and `backward` are shares of the peak at head_dim 128
-attention.blocks              kernel blocks that the chip runs at once, such as one per SM
-attention.host                seconds in which the host prepares a call, so that none takes less
-attention.launch              seconds of each call beside its work
-attention.narrow_tile_q       queries of a kernel tile for head_dim up to 64, where they differ
-attention.short_tile_q        queries of a kernel tile for calls of fewer than a tile, likewise
-attention.skip_q, skip_kv     kernel tiles that causal calls skip, where they differ from `tile`
+attention.blocks              kernel blocks that the chip runs concurrently, such as one per SM
+attention.host                seconds in which the host prepares a call, the least time of a call
+attention.launch              seconds of each call in addition to its work
+attention.narrow_tile_q       queries of a kernel tile for head_dim up to 64, if different
+attention.short_tile_q        queries of a kernel tile for calls with fewer queries, if different
+attention.skip_q, skip_kv     kernel tiles that causal calls skip, if different from `tile`
 attention.causal              seconds per pair of a causal call, relative to a full one
-attention.bottom_right        1 where programs make causal calls of 16 bit that count from the last
-                              row and column: late queries are one; 0 where from the first
-attention.mask                seconds per pair to make an explicit mask, once for all heads; 0 where
-                              kernels know windows
-attention.backward_launch ... what the backward pass has of its own
-node.axes                     axes of the torus that joins the chips of a node, as in pods of TPUs
-node.wrap                     length of which an axis has to be a multiple to be closed to a ring
+attention.bottom_right        1 if 16-bit causal calls of programs are aligned at the last row and
+                              column, so that late queries are one call; 0 if at the first
+attention.mask                seconds per pair to make an explicit mask, once for all heads; 0 if
+                              kernels support windows
+attention.backward_launch ... constants of the backward pass that differ
+node.axes                     axes of the torus that joins the chips of a node, as in TPU pods
+node.wrap                     an axis closes to a ring if its length is a multiple of this number
 node.bridges                  host bridges of a node, which share its ranks
 node.bridge_bandwidth         bytes/s one way between two host bridges, for all their ranks together
-inter.incast                  times as long as others that messages between nodes take in an
-                              all-to-all, where many send to one
+inter.incast                  factor on the time of messages between nodes in an all-to-all, where
+                              many ranks send to one
 intra.sm_share ...            share of the chip that a transfer takes from compute at both ends
 """
 
@@ -47,7 +48,7 @@ from ringloom.planner.errors import RingloomError, brief, unknown
 from ringloom.planner.given import require_number
 from ringloom.planner.ir import Pass
 
-SMALLEST, LARGEST = 1e-30, 1e30  # in any unit: what is beyond overflows in products
+SMALLEST, LARGEST = 1e-30, 1e30  # in any unit; products of other values may overflow
 MOST = 2**31  # tokens, ranks, blocks
 Node = Literal["switch", "torus", "mesh", "pcie"]
 NEEDED: dict[Node, tuple[str, ...]] = {
@@ -64,7 +65,7 @@ class Unit:
     least: float = 0.0
     most: float = math.inf
     whole: bool = False
-    zero: bool = False  # 0 is valid, too
+    zero: bool = False  # True if 0 is also valid
 
     def refuses(self, value: float) -> str:
         """Returns why a value is invalid; "" if it is valid."""
@@ -101,9 +102,9 @@ UNITS: dict[str, Unit] = {
 RATIO = Unit("ratio", least=1.0)
 PART = Unit("share of chip", most=0.95, zero=True)
 TIMES = Unit("times the traffic", zero=True)
-# Optional constants with their defaults; 0 tokens mean the size of the tile.
-# The backward pass may have its own values; the default is that of the forward pass.
-OWN: dict[str, tuple[Unit, float]] = {
+# Optional constants with their defaults; 0 tokens stand for the size of the tile. The backward pass
+# may have its own values; their defaults are the values of the forward pass.
+PER_PASS: dict[str, tuple[Unit, float]] = {
     "traffic": (TIMES, 0.0),
     "host": (SECONDS, 0.0),
     "launch": (SECONDS, 0.0),
@@ -114,8 +115,8 @@ OWN: dict[str, tuple[Unit, float]] = {
     "mask": (Unit("s per pair", zero=True), 0.0),
 }
 OPTIONAL = {
-    **{f"attention.{name}": kind for name, kind in OWN.items()},
-    **{f"attention.backward_{name}": kind for name, kind in OWN.items()},
+    **{f"attention.{name}": kind for name, kind in PER_PASS.items()},
+    **{f"attention.backward_{name}": kind for name, kind in PER_PASS.items()},
     "attention.bottom_right": (Unit("1 or 0", most=1, whole=True, zero=True), 0.0),
     "attention.blocks": (Unit("blocks", whole=True, zero=True), 0.0),
     "attention.narrow_tile_q": (TOKENS, 0.0),
@@ -128,7 +129,7 @@ OPTIONAL = {
     "intra.sm_share": (PART, 0.0),
     "inter.sm_share": (PART, 0.0),
 }
-NARROW = 64  # elements of a head up to which kernels may have a tile of their own
+NARROW = 64  # head_dim up to which attention.narrow_tile_q applies
 REFERENCE_DIM = 128  # the head_dim for which shares of the peak are stated
 
 
@@ -151,7 +152,7 @@ def unit_of(key: str) -> Unit:
 class Link:
     """The cost of a transfer: alpha [s] + bytes / bandwidth [bytes/s, one way per rank].
 
-    While it lasts it takes a `share` of the chip from compute at both ends.
+    A transfer takes a `share` of the chip from compute at both ends.
     """
 
     alpha: float
@@ -161,11 +162,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Chips, their memory and their links, ranks filling nodes in order; `constants` by name.
+    """Chips, their memory and their links, as `constants` by name; ranks fill nodes in order.
 
-    The names are those of `UNITS`, all of them, and of `OPTIONAL`. `node` says what joins the chips
-    of a node; the constants are those of one `kernel` of the chip's `kernels`, where it has any.
-    Raises RingloomError for missing, unknown or impossible constants.
+    The names are all of `UNITS` and some of `OPTIONAL`. `node` is the kind of connection between
+    the chips of a node. If the chip has several `kernels`, the constants are those of `kernel`.
+    Raises RingloomError for missing, unknown or invalid constants.
     """
 
     name: str
@@ -175,8 +176,8 @@ class Hardware:
     kernels: tuple[str, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
-        known = sum(constant.calibrated for constant in self.constants.values())
-        return f"<Hardware {self.name}: {len(self.constants)} constants, {known} calibrated>"
+        calibrated = sum(constant.calibrated for constant in self.constants.values())
+        return f"<Hardware {self.name}: {len(self.constants)} constants, {calibrated} calibrated>"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
@@ -192,8 +193,8 @@ class Hardware:
         for key, constant in self.constants.items():
             unit, (low, high) = unit_of(key), constant.range or (constant.value, constant.value)
             for value in (constant.value, low, high):
-                if why := unit.refuses(require_number(f"hardware {self.name}: {key} =", value)):
-                    raise RingloomError(f"hardware {self.name}: {key} = {value:g} {why}")
+                if reason := unit.refuses(require_number(f"hardware {self.name}: {key} =", value)):
+                    raise RingloomError(f"hardware {self.name}: {key} = {value:g} {reason}")
             if not low <= constant.value <= high:
                 outside = f"{constant.value:g} is not between {low:g} and {high:g}"
                 raise RingloomError(f"hardware {self.name}: {key} = {outside}")
@@ -209,14 +210,14 @@ class Hardware:
         constant, unit = self.constants[key], unit_of(key)
         if constant.range:
             return constant.range
-        off = 1.05 if constant.calibrated else 1.5
-        return unit.clip(constant.value / off), unit.clip(constant.value * off)
+        factor = 1.05 if constant.calibrated else 1.5
+        return unit.clip(constant.value / factor), unit.clip(constant.value * factor)
 
     def option(self, key: str, pass_: Pass = "forward") -> float:
-        """Returns a constant, of the backward pass if it has its own, or the default."""
-        own = key.replace("attention.", f"attention.{pass_}_")
-        given = [self[name] for name in (own, key) if name in self.constants]
-        return given[0] if given else OPTIONAL[key][1]
+        """Returns a constant: of this pass if given, otherwise of both passes, or the default."""
+        of_pass = key.replace("attention.", f"attention.{pass_}_")
+        values = [self[name] for name in (of_pass, key) if name in self.constants]
+        return values[0] if values else OPTIONAL[key][1]
 
     def peak(self, dtype: str) -> float:
         """Returns the matrix flop/s of one rank for inputs of a dtype."""
@@ -225,12 +226,12 @@ class Hardware:
     def efficiency(self, pass_: Pass, head_dim: float = REFERENCE_DIM) -> float:
         """Returns the share of the peak that attention kernels reach on long blocks."""
         half = self.option("attention.head_half", pass_)
-        other = (1 + half / REFERENCE_DIM) / (1 + half / head_dim)
-        return min(1.0, self[f"attention.{pass_}"] * other)
+        relative = (1 + half / REFERENCE_DIM) / (1 + half / head_dim)
+        return min(1.0, self[f"attention.{pass_}"] * relative)
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Queries and keys of one kernel tile."""
+        """The queries and keys of one kernel tile."""
         return int(self["attention.tile_q"]), int(self["attention.tile_kv"])
 
     def tile_for(self, head_dim: int) -> tuple[int, int]:
@@ -248,12 +249,12 @@ class Hardware:
 
     @property
     def ranks_per_node(self) -> int:
-        """Ranks that share the fast links; rank r is on node r // ranks_per_node."""
+        """The ranks that share fast links; rank r is on node r // ranks_per_node."""
         return int(self["node.ranks"])
 
     @property
     def links(self) -> tuple[Link, Link]:
-        """The link inside a node and the link between nodes."""
+        """The link inside a node, and the link between nodes."""
         intra, inter = (
             Link(self[f"{s}.alpha"], self[f"{s}.bandwidth"], self.option(f"{s}.sm_share"))
             for s in ("intra", "inter")
@@ -267,11 +268,11 @@ class Hardware:
                 k: Constant(require_number(k, value), source, False) for k, value in values.items()
             }
         except (AttributeError, TypeError, ValueError):
-            said = f"a change is numbers by constant, not {brief(values)}"
-            raise RingloomError(f"hardware {self.name}: {said}") from None
+            form = f"changes must be numbers by constant, not {brief(values)}"
+            raise RingloomError(f"hardware {self.name}: {form}") from None
         return replace(self, constants={**self.constants, **new})
 
 
 def chip_of(name: str) -> str:
-    """Returns the chip of a name such as h100:fa3."""
+    """Returns the chip in a name such as h100:fa3."""
     return name.partition(":")[0]

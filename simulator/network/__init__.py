@@ -1,3 +1,3 @@
-"""The network: topologies, the routes of messages over them, and the most they can carry."""
+"""The network: topologies, the routes of messages, and the ports of ranks."""
 
-import ringloom.simulator.network.boards  # noqa: F401  registers its kinds of topologies
+import ringloom.simulator.network.boards  # noqa: F401  registers two kinds of topologies

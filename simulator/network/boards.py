@@ -1,4 +1,4 @@
-"""Nodes whose chips are joined without a switch: by a mesh, or by a tree of PCIe links."""
+"""Nodes whose chips are joined without a switch: by a mesh or by a tree of PCIe links."""
 
 from itertools import combinations, product
 
@@ -10,7 +10,7 @@ from ringloom.simulator.network.topology import Place, Topology, half, join, kin
 
 @kind("mesh")
 def mesh(hardware: Hardware, ranks: int) -> Topology:
-    """Links each rank of a node with each other one, and with a network by a NIC of its own."""
+    """Links every two ranks of a node, and each rank with the network by its own NIC."""
     graph, (intra, inter), per_node = nx.DiGraph(), hardware.links, hardware.ranks_per_node
     graph.add_nodes_from(range(ranks))
     for first in range(0, ranks, per_node):
@@ -25,9 +25,9 @@ def mesh(hardware: Hardware, ranks: int) -> Topology:
 
 @kind("pcie")
 def pcie(hardware: Hardware, ranks: int) -> Topology:
-    """Puts ranks behind the host bridges of nodes, and these behind one link each, and a NIC.
+    """Links ranks with host bridges, the bridges of a node with each other and with the network.
 
-    0 - b0.0 ---- b0.1 - 4        what 0 to 3 send 4 to 7, and 4 to 7 send 0 to 3, share a link
+    0 - b0.0 ---- b0.1 - 4        all messages from 0..3 to 4..7 share one link, and the reverse
     """
     graph, (intra, inter), per_node = nx.DiGraph(), hardware.links, hardware.ranks_per_node
     bridges = max(1, min(per_node, int(hardware.option("node.bridges"))))
@@ -39,8 +39,8 @@ def pcie(hardware: Hardware, ranks: int) -> Topology:
         number = seat * bridges // per_node
         bridge = f"b{node}.{number}"
         join(graph, rank, bridge, half(intra))
-        for group, which in zip(groups, (node, node * bridges + number), strict=True):
-            group |= {rank: which, bridge: which}
+        for group, index in zip(groups, (node, node * bridges + number), strict=True):
+            group |= {rank: index, bridge: index}
     for node, number in product(range(-(-ranks // per_node)), range(bridges)):
         if (bridge := f"b{node}.{number}") in graph:
             for other in (f"b{node}.{n}" for n in range(number)):

@@ -1,12 +1,12 @@
 """Places of a plan's ranks on a machine that has more chips than the plan has ranks.
 
-places_of        the place of each rank, checked: 0, 8, 16, 24 of 32
-ranks_per_node   how many ranks of the plan share a node there
+places_of        the checked place of each rank, such as 0, 8, 16, 24 of 32
+ranks_per_node   the number of ranks of the plan on one node
 placed_topology  the topology of all chips, with the plan's ranks at their places
 
-With tensor parallelism of N, N neighbouring chips share the heads of a rank. Then N groups of chips
-run the same plan at the same time: rank r of group k is at the place of rank r, plus k. A link that
-messages of several groups may take gives each group its bandwidth over the number of these groups.
+With tensor parallelism of N, N adjacent chips share the heads of a rank. Then N groups of chips run
+the same plan at the same time: rank r of group k is at the place of rank r, plus k. Groups whose
+messages may take the same link share its bandwidth equally.
 """
 
 import math
@@ -34,16 +34,16 @@ from ringloom.simulator.network.topology import (
     topology,
 )
 
-MOST_PLACES = 1 << 16  # of a machine on which ranks have places
+MOST_PLACES = 1 << 16  # of a machine
 
 
 def places_of(
     placement: Sequence[int] | None, width: int, ranks: int, hardware: Hardware, *, by_nodes: bool
 ) -> list[int]:
-    """Returns the place of each rank, the first of `width` chips side by side.
+    """Returns the place of each rank, which is the first of `width` adjacent chips.
 
-    Raises RingloomError where places are too few, too many, taken twice, or, where the
-    topology is made of the hardware's nodes, where the chips of a rank are in two of them.
+    Raises RingloomError if places are too few, too many or used twice; with `by_nodes`, also if the
+    chips of a rank are in two nodes of the hardware.
     """
     places = list(range(0, ranks * width, width)) if placement is None else [*placement]
     if len(places) != ranks:
@@ -54,12 +54,12 @@ def places_of(
     for place in places:
         if not 0 <= place <= MOST_PLACES - width:
             raise RingloomError(f"a place is 0 to {MOST_PLACES - width}, not {place}")
-    for one, other in pairwise(sorted(places)):
-        if one == other:
-            raise RingloomError(f"a placement names each place once: {one} is named twice")
-        if other - one < width:
+    for place, after in pairwise(sorted(places)):
+        if place == after:
+            raise RingloomError(f"a placement names each place once: {place} is named twice")
+        if after - place < width:
             raise RingloomError(
-                f"places {one} and {other} overlap: with tensor parallelism of {width}, each rank"
+                f"places {place} and {after} overlap: with tensor parallelism of {width}, each rank"
                 f" takes {width} places"
             )
     per_node = hardware.ranks_per_node
@@ -75,7 +75,7 @@ def places_of(
 
 
 def ranks_per_node(places: Sequence[int], hardware: Hardware) -> int:
-    """Returns how many ranks share a node; 1 where ranks of a node do not have adjacent numbers."""
+    """Returns the number of ranks per node; 1 if ranks of a node do not have adjacent numbers."""
     node = np.array(places) // hardware.ranks_per_node
     size = int((node == node[0]).sum())
     first = node[::size]
@@ -86,37 +86,40 @@ def ranks_per_node(places: Sequence[int], hardware: Hardware) -> int:
 
 
 def placed_topology(
-    given: Topology | nx.Graph | str | None, hardware: Hardware, places: Sequence[int], width: int
+    network: Topology | nx.Graph | str | None,
+    hardware: Hardware,
+    places: Sequence[int],
+    width: int,
 ) -> Topology:
-    """Returns the topology of a plan whose ranks are at `places`; links are named by ranks.
+    """Returns the topology of a plan whose ranks are at `places`; links have the names of ranks.
 
-    Raises RingloomError if the topology lacks a place, and if its size is not known.
+    Raises RingloomError if the topology lacks a place, and if its size is unknown.
     """
     least = max(places) + width
-    chips = _chips_of(given, hardware, least, filled=least == len(places) * width)
-    whole = pod(hardware, chips) if given is None else topology(given, hardware, chips)
+    chips = _chips_of(network, hardware, least, filled=least == len(places) * width)
+    whole = pod(hardware, chips) if network is None else topology(network, hardware, chips)
     return (_shared(whole, places, width) if width > 1 else whole).placed(places)
 
 
 def _chips_of(
-    given: Topology | nx.Graph | str | None, hardware: Hardware, least: int, *, filled: bool
+    network: Topology | nx.Graph | str | None, hardware: Hardware, least: int, *, filled: bool
 ) -> int:
-    """Returns the number of chips of a topology in which the ranks have places below `least`.
+    """Returns the number of chips of a topology in which all places of ranks are below `least`.
 
-    Graphs, files and torus:4x4 have a size of their own. Others have `least` chips; rings and pods
-    only if the ranks have `filled` all places. Raises RingloomError otherwise.
+    Graphs, files and torus:4x4 state their size. Other topologies have `least` chips, but rings and
+    pods only if ranks have `filled` all places; otherwise, raises RingloomError.
     """
-    word, _, parameters = given.partition(":") if isinstance(given, str) else ("", "", "")
+    word, _, parameters = network.partition(":") if isinstance(network, str) else ("", "", "")
     if word == "torus" and parameters:
         with suppress(ValueError):
             return math.prod(axes_of(parameters))
-    if isinstance(given, Topology):
-        return given.ranks
-    if isinstance(given, str) and word not in KINDS and is_file(given):
-        given = graph_of(Path(given))
-    if isinstance(given, nx.Graph):
-        return 1 + max((place for place in given if isinstance(place, int)), default=-1)
-    shaped = word in ("ring", "pod") or (given is None and hardware.node == "torus")
+    if isinstance(network, Topology):
+        return network.ranks
+    if isinstance(network, str) and word not in KINDS and is_file(network):
+        network = graph_of(Path(network))
+    if isinstance(network, nx.Graph):
+        return 1 + max((place for place in network if isinstance(place, int)), default=-1)
+    shaped = word in ("ring", "pod") or (network is None and hardware.node == "torus")
     if shaped and not filled:
         raise RingloomError(
             f"with a placement on some chips of a {word or 'pod'}, state its size: --topology"
@@ -128,7 +131,7 @@ def _chips_of(
 def _shared(whole: Topology, places: Sequence[int], width: int) -> Topology:
     """Divides the bandwidth of each link by the number of groups whose messages may take it."""
     if max(places) + width > whole.ranks:
-        return whole  # `placed` says which place there is not
+        return whole  # `placed` names the missing place
     routes, groups = Routes(whole), defaultdict[tuple[Place, Place], set[int]](set)
     for group in range(width):
         for src in places:

@@ -1,11 +1,13 @@
-"""Routes of messages over a topology's links, of which some may be slowed or cut.
+"""Routes of messages over the links of a topology, some of which may be slow or cut.
 
-direct link      the link itself, or the two links of one switch
-otherwise        the topology's own route, while none of its links is cut
-otherwise        the fewest hops; past other ranks only where the topology's ranks relay
+The route between two ranks is the first of these that exists:
 
-A slowed or cut link may also be named by two ranks behind one switch: then what these two send
-each other is slowed by that much, as if by a narrow link between the two halves of their way.
+* a direct link, or two links over one switch
+* the topology's own route, if none of its links is cut
+* the route with the fewest hops, through other ranks only if the topology's ranks relay
+
+Two ranks behind one switch may also name a slow or cut link: then their messages to each other are
+slowed as if by a narrow link in the middle of their route.
 """
 
 import re
@@ -26,12 +28,12 @@ from ringloom.simulator.network.topology import Place, Topology
 Links = Mapping[tuple[Place, Place], float]  # factor on the bandwidth, both ways; 0 is a cut link
 Floats = NDArray[np.float64]
 Route = tuple[int, ...]  # numbers of links
-Tree = dict[Place, list[Place]]  # the places on the way to each place
+Tree = dict[Place, list[Place]]  # the places on the route to each place
 CUT = 0.0
 
 
 def name_of(ends: tuple[Place, Place]) -> str:
-    """Returns a link's name: 6-7, 3-s0."""
+    """Returns the name of a link, such as 6-7 or 3-s0."""
     return f"{ends[0]}-{ends[1]}"
 
 
@@ -45,12 +47,12 @@ def ends_of(name: str) -> tuple[Place, Place]:
 
 @dataclass(frozen=True)
 class Path:
-    """The route of a message: links by number, and their properties for a single message."""
+    """The route of a message: links by number, and their properties together."""
 
     links: Route
     bandwidth: float  # of the narrowest, bytes/s
     alpha: float  # of all links together, seconds
-    share: float  # of the chip that a transfer takes from compute at both ends, at the most
+    share: float  # the larger share of the chip that a transfer takes from compute at both ends
 
 
 class Routes:
@@ -64,7 +66,7 @@ class Routes:
         self.topology, self.links = topology, list[tuple[Place, Place]]()
         self.bandwidth, self._number = list[float](), dict[tuple[Place, Place], int]()
         self._pairs, self._cut = dict[tuple[Place, Place], float](), list[tuple[Place, Place]]()
-        self._trees = dict[int, Tree]()  # one per source: benchmarks/bench_engines.py, allgather
+        self._trees = dict[int, Tree]()  # by source, cached: benchmarks/bench_engines.py, allgather
         self.graph = topology.graph.copy() if faults else topology.graph
         for ends, factor in (faults or {}).items():
             self._fault(ends, factor)
@@ -75,27 +77,27 @@ class Routes:
                 f"link {name_of(ends)}: a factor is 0 (cut) or {SMALLEST:g} to {LARGEST:g},"
                 f" not {factor:g}"
             )
-        both = [e for e in (ends, ends[::-1]) if self.graph.has_edge(*e)]
-        for e in both:
+        edges = [e for e in (ends, ends[::-1]) if self.graph.has_edge(*e)]
+        for e in edges:
             if factor == CUT:
                 self.graph.remove_edge(*e)
             else:
                 self.graph.edges[e]["bandwidth"] *= factor
         switched = not self.topology.relays and ends[0] != ends[1]
-        if not both and not (switched and {*ends} <= {*range(self.topology.ranks)}):
-            raise RingloomError(self._unknown(ends))
-        if not both:
+        if not edges and not (switched and {*ends} <= {*range(self.topology.ranks)}):
+            raise RingloomError(self._unknown_link(ends))
+        if not edges:
             self._pairs.update({ends: factor, ends[::-1]: factor})
         if factor == CUT:
             self._cut += [ends, ends[::-1]]
 
-    def _unknown(self, ends: tuple[Place, Place]) -> str:
-        here = f"topology {self.topology.name} has no link {name_of(ends)}"
+    def _unknown_link(self, ends: tuple[Place, Place]) -> str:
+        problem = f"topology {self.topology.name} has no link {name_of(ends)}"
         for place in ends:
             if place not in self.topology.graph:
-                return f"{here}: there is no {place}"
+                return f"{problem}: there is no {place}"
         near = ", ".join(map(str, list(self.topology.graph.successors(ends[0]))[:8]))
-        return f"{here}: {ends[0]} is linked with {near}"
+        return f"{problem}: {ends[0]} is linked with {near}"
 
     def path(self, src: int, dst: int) -> Path:
         """Returns the route from one rank to another."""
@@ -120,7 +122,7 @@ class Routes:
 
     def _places(self, src: int, dst: int) -> list[Place]:
         if self._pairs.get((src, dst)) == CUT:
-            raise PlanError(self._no_way(src, dst))
+            raise PlanError(self._no_route(src, dst))
         if self.graph.has_edge(src, dst):
             return [src, dst]
         for middle in self.graph.successors(src):
@@ -134,7 +136,7 @@ class Routes:
         return self._shortest(src, dst)
 
     def _shortest(self, src: int, dst: int) -> list[Place]:
-        """Returns the route with the fewest hops; among equals, that of the links added first."""
+        """Returns the route with the fewest hops; of several, that with the links added first."""
         if src not in self._trees:
             graph = self.graph
             if not self.topology.relays:
@@ -143,22 +145,22 @@ class Routes:
                 )
             self._trees[src] = nx.single_source_dijkstra_path(graph, src, weight="hops")
         if dst not in self._trees[src]:
-            raise PlanError(self._no_way(src, dst))
+            raise PlanError(self._no_route(src, dst))
         return self._trees[src][dst]
 
-    def _no_way(self, src: int, dst: int) -> str:
+    def _no_route(self, src: int, dst: int) -> str:
         cut = [ends for ends in self._cut if src in ends or dst in ends] or self._cut
         if not cut:
-            return f"topology {self.topology.name}: no way leads from rank {src} to rank {dst}"
-        named = name_of(cut[0])
-        return f"link {named} is cut, and no other way leads from rank {src} to rank {dst}"
+            return f"topology {self.topology.name}: there is no route from rank {src} to rank {dst}"
+        link = name_of(cut[0])
+        return f"link {link} is cut, and there is no other route from rank {src} to rank {dst}"
 
 
 class Traffic:
-    """The messages of one plan on the links of a topology; rows are pairs of sender and receiver.
+    """The messages of one plan on the links of a topology, by pair of sender and receiver.
 
-    A rank has one stream per link that leaves it towards its peers and one per link over which
-    its peers reach it; each handles one message at a time.
+    A rank has one stream for each link over which it sends, and one for each link over which it
+    receives. A stream handles one message at a time.
     """
 
     def __init__(self, plan: Plan, routes: Routes) -> None:
@@ -175,13 +177,13 @@ class Traffic:
         self.shared = self._shared()
 
     def pair(self, src: NDArray[np.int32], dst: NDArray[np.int32]) -> NDArray[np.intp]:
-        """Returns the row of each message's pair: [rows]."""
+        """Returns the number of the pair of each message: [rows]."""
         return np.searchsorted(self.keys, src.astype(np.int64) * self._ranks + dst)
 
     def _shared(self) -> frozenset[int]:
-        """Returns the links that carry several senders' and several receivers' streams.
+        """Returns the links that streams of several senders and of several receivers use.
 
-        On all others no two messages can ever meet, as a stream handles one at a time.
+        Other links never carry two messages together, because a stream handles one at a time.
         """
         outs = [set[int]() for _ in self.routes.links]
         ins = [set[int]() for _ in self.routes.links]
@@ -189,11 +191,11 @@ class Traffic:
             for link in path.links:
                 outs[link].add(out)
                 ins[link].add(into)
-        both = enumerate(zip(outs, ins, strict=True))
-        return frozenset(link for link, (a, b) in both if len(a) > 1 and len(b) > 1)
+        streams = enumerate(zip(outs, ins, strict=True))
+        return frozenset(link for link, (a, b) in streams if len(a) > 1 and len(b) > 1)
 
     def seconds(self, src: Sequence[int], dst: Sequence[int], size: Sequence[float]) -> Floats:
-        """Returns the seconds for which messages occupy each link, then each stream: float64."""
+        """Returns the seconds for which messages occupy each link, then each stream."""
         of_pair = np.zeros(len(self.paths))
         pair = self.pair(np.array(src, np.int32), np.array(dst, np.int32))
         np.add.at(of_pair, pair, np.array(size))
@@ -207,7 +209,7 @@ class Traffic:
 
     @property
     def contended(self) -> bool:
-        """True if messages of this plan may have to share a link."""
+        """True if messages of the plan may share a link."""
         return bool(self.shared)
 
     def example(self) -> str:

@@ -1,15 +1,15 @@
-"""topology ::= ranks, switches and NICs joined by links, one way each
+"""topology ::= ranks, switches and NICs, joined by one-way links
 
 switch      0 1 2 3 -- s0                        every rank has one port, the switch never blocks
 nodes       0 1 -- s0   2 3 -- s1   0 1 2 3 -- fabric           one NIC per GPU
 nodes:nics  0 1 -- s0   0 1 -- n0.0 -- fabric -- n1.0 -- 2 3    NICs shared by the ranks of a node
 ring        0 -- 1 -- 2 -- 3 -- 0
 torus:2x2   rank = x * 2 + y, a link to both neighbours on every axis
-pod         the most even torus of the hardware's axes, ranks along a walk that closes where it can
+pod         the most even torus with the hardware's axes, ranks along a walk, closed if possible
 
 A place is a rank's number or the name of a switch or NIC. A link has a bandwidth [bytes/s], a
-latency alpha [s] and the share of the chip that a transfer over it takes from compute. A kind of
-topology is one function from hardware, ranks and parameters, registered by `kind`.
+latency alpha [s] and the share of the chip that a transfer over the link takes from compute. A kind
+of topology is one function of hardware, ranks and parameters, registered by `kind`.
 """
 
 import math
@@ -31,22 +31,21 @@ from ringloom.simulator.hardware import hardware as hardware_named
 
 Place = int | str
 Build = Callable[..., "Topology"]
-Links = Iterable[tuple[Place, Place, float, float]]  # two ways: bytes/s, alpha in s
-LARGEST_FILE = 2**22  # bytes: of some 60,000 links
+Links = Iterable[tuple[Place, Place, float, float]]  # two-way links: bytes/s, alpha in s
+LARGEST_FILE = 2**22  # bytes, of about 60,000 links
 MOST_NICS = 256  # of a node
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A networkx graph of places; its edges carry `bandwidth` and may carry `alpha` and `share`.
+    """A networkx graph of places; its edges have a `bandwidth` and may have `alpha` and `share`.
 
-    An undirected graph has every link both ways. `relays`: ranks pass on what is not theirs, as
-    TPUs and rings do and GPUs behind a switch do not. `route(src, dst, among)` gives the places
-    that a message passes while no link on its way is cut, or one `among` many of its source, which
-    go along a tree (see `relays`); without, messages take the fewest hops.
-    `divisions` give groups of ranks with few links between them: a word for a group, and the group
-    of each place that is in one. Raises RingloomError for missing ranks and for links that make no
-    sense.
+    In an undirected graph every link is two-way. `relays`: True if ranks forward messages of other
+    ranks, as in TPU pods and rings, but not behind a switch. `route(src, dst, among)` returns the
+    places that a message passes if no link is cut; `among`: of many messages from one source, which
+    use a tree (see `relays`). Without `route`, messages take the fewest hops.
+    `divisions` are groups of ranks with few links between groups: a name for the groups, and the
+    group of each place that has one. Raises RingloomError for missing ranks and invalid links.
     """
 
     name: str
@@ -55,20 +54,20 @@ class Topology:
     relays: bool = True
     route: Callable[[int, int, bool], list[Place]] | None = None
     divisions: tuple[tuple[str, Mapping[Place, int]], ...] = ()
-    spare: frozenset[Place] = frozenset()  # chips on which the plan has no rank
+    spare: frozenset[Place] = frozenset()  # chips without a rank of the plan
 
     def __repr__(self) -> str:
         return f"<Topology {self.name}: {self.ranks} ranks, {self.graph.number_of_edges()} links>"
 
     def placed(self, places: Sequence[int]) -> "Topology":
-        """Returns the topology of the ranks at these places; links are named by ranks then.
+        """Returns the topology of the ranks at these places, with links named by ranks.
 
-        Where there are more places, messages may pass the others only where ranks relay: these are
-        named p4, by their place. Raises RingloomError for places that do not exist or occur twice.
+        Messages may pass other places, named p4 after their number, only if ranks relay. Raises
+        RingloomError for places that do not exist or occur twice.
         """
         if missing := [place for place in places if not 0 <= place < self.ranks]:
-            has = f"topology {self.name} has places 0 to {self.ranks - 1}"
-            raise RingloomError(f"{has}: {missing[0]} is none of them")
+            limits = f"topology {self.name} has places 0 to {self.ranks - 1}"
+            raise RingloomError(f"{limits}, not {missing[0]}")
         if len({*places}) < len(places):
             raise RingloomError("a placement names each place once")
         names: dict[Place, Place] = {place: f"p{place}" for place in range(self.ranks)}
@@ -100,16 +99,17 @@ class Topology:
         places = set(self.graph.nodes)
         if missing := [r for r in range(self.ranks) if r not in places]:
             raise RingloomError(f"topology {self.name}: rank {missing[0]} has no link")
-        if more := [p for p in places if isinstance(p, int) and not 0 <= p < self.ranks]:
-            raise RingloomError(f"topology {self.name}: rank {more[0]} of {self.ranks} ranks")
+        if invalid := [p for p in places if isinstance(p, int) and not 0 <= p < self.ranks]:
+            raise RingloomError(f"topology {self.name}: rank {invalid[0]} of {self.ranks} ranks")
         for a, b, link in self.graph.edges(data=True):
             _check(f"topology {self.name}: link {a}-{b}", link)
 
 
 def _check(where: str, link: dict[str, Any]) -> None:
     for key in ("bandwidth", "alpha", "share"):
-        given = link.get(key, None if key == "bandwidth" else 0.0)
-        value = require_number(f"{where}: {key}", given)
+        value = require_number(
+            f"{where}: {key}", link.get(key, None if key == "bandwidth" else 0.0)
+        )
         if value < 0 or (key == "bandwidth" and not value) or (key == "share" and value >= 1):
             raise RingloomError(f"{where}: {key} = {value:g} is invalid")
 
@@ -119,7 +119,7 @@ def _check(where: str, link: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of topology and examples of how it is written; a form with a colon has parameters."""
+    """A kind of topology, and examples of its names; a form with a colon has parameters."""
 
     build: Build
     forms: tuple[str, ...]
@@ -131,7 +131,7 @@ KINDS = dict[str, Kind]()
 def kind(*forms: str) -> Callable[[Build], Build]:
     """Registers `build(hardware, ranks[, parameters])` under the first word of its forms.
 
-    The parameters are the text behind the colon; a ValueError for them is reported with the forms.
+    The parameters are the text after the colon; after a ValueError, the error lists the forms.
     """
 
     def register(build: Build) -> Build:
@@ -154,13 +154,13 @@ def join(graph: nx.DiGraph, a: Place, b: Place, link: Link, hops: int = 1) -> No
 
 
 def half(link: Link) -> Link:
-    """Returns one of the two hops over a switch, with half of the link's latency."""
+    """Returns one of the two hops over a switch, with half the link's latency."""
     return Link(link.alpha / 2, link.bandwidth, link.share)
 
 
 @kind("nodes", "nodes:nics=2")
 def nodes(hardware: Hardware, ranks: int, parameters: str = "") -> Topology:
-    """Joins nodes behind switches by one NIC per rank, or by as many as `nics=` says per node."""
+    """Joins nodes with a switch each, by one NIC per rank or by `nics=` NICs per node."""
     nics, per_node = 0, hardware.ranks_per_node
     if parameters:
         key, _, count = parameters.partition("=")
@@ -191,10 +191,10 @@ def _of_nodes(
             continue
         if not nics:
             join(graph, rank, "fabric", half(inter))
-        for turn in range(nics):  # its own NIC first; the others, further off, for detours
-            nic = f"n{node}.{(seat * nics // per_node + turn) % nics}"
+        for offset in range(nics):  # the rank's NIC first; farther ones only for detours
+            nic = f"n{node}.{(seat * nics // per_node + offset) % nics}"
             group[nic] = node
-            join(graph, rank, nic, Link(0.0, inter.bandwidth, inter.share), hops=2 if turn else 1)
+            join(graph, rank, nic, Link(0.0, inter.bandwidth, inter.share), hops=2 if offset else 1)
             join(graph, nic, "fabric", half(inter))
     divisions = (("node", group),) if ranks > per_node else ()
     return Topology(name, ranks, graph, relays=False, divisions=divisions)
@@ -202,7 +202,7 @@ def _of_nodes(
 
 @kind("ring")
 def ring(hardware: Hardware, ranks: int) -> Topology:
-    """Links each rank with the next, the last with the first."""
+    """Links each rank with the next one, and the last with the first."""
     return replace(torus(hardware, ranks, str(ranks)), name="ring")
 
 
@@ -210,9 +210,9 @@ def ring(hardware: Hardware, ranks: int) -> Topology:
 def torus(hardware: Hardware, ranks: int, axes: str) -> Topology:
     """Builds a torus of any number of axes; rank numbers run along the last axis first.
 
-    Messages go axis by axis, the shorter way round, upwards where both are as long.
+    Messages go axis by axis in the shorter direction, upwards if both are equally long.
     """
-    if (places := math.prod(shape := axes_of(axes))) > ranks:  # however many they are: none is made
+    if (places := math.prod(shape := axes_of(axes))) > ranks:  # before it is built
         raise RingloomError(f"topology torus:{axes} has {places} ranks, the plan has {ranks}")
     return grid(hardware, shape)
 
@@ -225,7 +225,7 @@ def axes_of(axes: str) -> tuple[int, ...]:
 
 
 def grid(hardware: Hardware, shape: tuple[int, ...], wrap: int = 1) -> Topology:
-    """Builds a torus whose axes close where their length is a multiple of `wrap`, or is 2."""
+    """Builds a torus whose axes are closed if their length is a multiple of `wrap` or is 2."""
     if min(shape) < 1:
         raise RingloomError("a torus has axes of 1 rank or more, not " + "x".join(map(str, shape)))
     graph, link = nx.DiGraph(), hardware.links[0]
@@ -246,26 +246,28 @@ def grid(hardware: Hardware, shape: tuple[int, ...], wrap: int = 1) -> Topology:
 
 @kind("pod")
 def pod(hardware: Hardware, ranks: int) -> Topology:
-    """Joins ranks as the hardware does; a torus has its number of axes, as even as possible."""
+    """Joins ranks like the hardware; a torus has the hardware's axes, as even as possible."""
     if hardware.node in ("mesh", "pcie"):
         return KINDS[hardware.node].build(hardware, ranks)
     if hardware.node != "torus" or ranks > hardware.ranks_per_node:
         return nodes(hardware, ranks)
     axes = int(hardware.option("node.axes"))
-    shape, left = list[int](), ranks
+    shape, remaining = list[int](), ranks
     for axis in range(axes, 0, -1):
-        most = round(left ** (1 / axis))
-        shape.append(next(n for n in range(most, 0, -1) if left % n == 0) if axis > 1 else left)
-        left //= shape[-1]
-    shape.sort(key=lambda length: (length % 2, -length))  # the first one even, for the walk
+        most = round(remaining ** (1 / axis))
+        shape.append(
+            next(n for n in range(most, 0, -1) if remaining % n == 0) if axis > 1 else remaining
+        )
+        remaining //= shape[-1]
+    shape.sort(key=lambda length: (length % 2, -length))  # an even axis first, for the walk
     torus = grid(hardware, tuple(shape), int(hardware.option("node.wrap")))
     return torus.placed([_rank(place, shape) for place in _walk(tuple(shape))])
 
 
 def _walk(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Returns all places so that neighbours follow each other, the first one the last if it can be.
+    """Returns all places in an order of neighbours; if possible, the last is next to the first.
 
-    Rows of the first axis go to and fro but for their first place: these lead back.
+    Rows of the first axis alternate in direction without their first places, which lead back.
     """
     first, across = shape[0], _to_and_fro(shape[1:])
     if first % 2 or len(across) == 1:
@@ -279,8 +281,8 @@ def _walk(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
 def _to_and_fro(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     if not shape:
         return [()]
-    rest = _to_and_fro(shape[1:])
-    rows = (rest if row % 2 == 0 else rest[::-1] for row in range(shape[0]))
+    inner = _to_and_fro(shape[1:])
+    rows = (inner if row % 2 == 0 else inner[::-1] for row in range(shape[0]))
     return [(row, *place) for row, places in enumerate(rows) for place in places]
 
 
@@ -291,9 +293,9 @@ def _rank(place: Iterable[int], shape: Sequence[int]) -> int:
 def _along_axes(
     shape: tuple[int, ...], closed: tuple[bool, ...], src: int, dst: int, among: bool
 ) -> list[Place]:
-    """Returns the places from one to another, axis by axis.
+    """Returns the places from one rank to another, axis by axis.
 
-    Of messages `among` many, sources begin with different axes, so that all links are used alike.
+    For messages `among` many, sources start with different axes, so that all links are used evenly.
     """
     at, end = (list(map(int, np.unravel_index(rank, shape))) for rank in (src, dst))
     places: list[Place] = [src]
@@ -315,11 +317,11 @@ def _along_axes(
 def topology(
     given: Topology | nx.Graph | str, hardware: Hardware | str | Path, ranks: int
 ) -> Topology:
-    """Returns the topology of a word, a JSON file, a graph or a topology.
+    """Returns the topology of a word, a JSON file or a graph; returns a topology unchanged.
 
-    Words: nodes, nodes:nics=2, switch, ring, torus:4x4. A file holds {"links": [[0, 1, bandwidth,
+    Words: nodes, nodes:nics=2, switch, ring, torus:4x4. A file has {"links": [[0, 1, bandwidth,
     alpha], ...]}, two-way links between ranks and named places. In a networkx graph the nodes 0 to
-    ranks - 1 are the ranks. Raises RingloomError for anything else, and where ranks do not fit.
+    ranks - 1 are the ranks. Raises RingloomError for anything else, and if ranks do not fit.
     """
     if isinstance(given, str):
         given = _parsed(given, hardware_named(hardware), require_integer("ranks", ranks, 1))
@@ -330,16 +332,16 @@ def topology(
             f"a topology is one of {forms()}, a file or a graph, not {brief(given)}"
         )
     if given.ranks != ranks:
-        has = f"topology {given.name} has {given.ranks} ranks, the plan has {ranks}"
-        more = "; a placement says on which of its places" * (given.ranks > ranks)
-        raise RingloomError(f"{has}{more}")
+        numbers = f"topology {given.name} has {given.ranks} ranks, the plan has {ranks}"
+        hint = "; choose places with a placement" * (given.ranks > ranks)
+        raise RingloomError(f"{numbers}{hint}")
     return given
 
 
 def _parsed(word: str, hardware: Hardware, ranks: int) -> Topology:
     name, *parameters = word.split(":", 1)
-    known = KINDS[name].forms if name in KINDS else ()
-    if any((":" in form) == (":" in word) for form in known):
+    valid_forms = KINDS[name].forms if name in KINDS else ()
+    if any((":" in form) == (":" in word) for form in valid_forms):
         try:
             return KINDS[name].build(hardware, ranks, *parameters)
         except RingloomError:
@@ -348,17 +350,18 @@ def _parsed(word: str, hardware: Hardware, ranks: int) -> Topology:
             pass  # parameters that the kind cannot read
     if not is_file(word):
         near = nearest(name, KINDS)
-        like = f"; did you mean {near}?" if near and near != name else ""
-        said = f"neither a file nor one of {forms()}"
-        raise RingloomError(f"unknown topology {brief(word)}: {said}{like}")
+        hint = f"; did you mean {near}?" if near and near != name else ""
+        raise RingloomError(
+            f"unknown topology {brief(word)}: neither a file nor one of {forms()}{hint}"
+        )
     return topology(graph_of(Path(word)), hardware, ranks)
 
 
 def graph_of(path: Path) -> nx.DiGraph:
     """Reads the graph of a JSON file of links; raises RingloomError for any other file."""
     form = '{"links": [[0, 1, bandwidth, alpha], ...]}'
-    what = f"topology file {path}: not of the form {form}"
-    graph = graph_of_links(read(path, _links, what, LARGEST_FILE))
+    error = f"topology file {path}: not of the form {form}"
+    graph = graph_of_links(read(path, _links, error, LARGEST_FILE))
     graph.name = path.stem
     return graph
 
@@ -366,11 +369,11 @@ def graph_of(path: Path) -> nx.DiGraph:
 def _links(content: bytes) -> Links:
     rows = from_json(content, LARGEST_FILE)["links"]
     links = [tuple(row) if len(row) == 4 else (*row, 0.0) for row in rows]
-    named = set[frozenset[Place]]()
+    seen = set[frozenset[Place]]()
     for a, b, _, _ in links:
-        if (ends := frozenset((a, b))) in named:
+        if (ends := frozenset((a, b))) in seen:
             raise ValueError(f"the link {brief(a)}-{brief(b)} is named twice")
-        named.add(ends)
+        seen.add(ends)
         for place in (a, b):
             if isinstance(place, bool) or not isinstance(place, int | str):
                 raise ValueError(f"a place is a rank or a name, not {brief(place)}")

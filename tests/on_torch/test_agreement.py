@@ -176,7 +176,7 @@ def asked_on_gpus(group: Any) -> list[str]:
     def ask(dtype: str, batch: int = 1) -> str:
         """The outcome; dtypes are but names in what ranks compare."""
         q = SimpleNamespace(dtype=dtype, device=device, shape=(batch, 2, 8, 4), is_cpu=False)
-        return outcome(lambda: program.agree(group, q, q, "", "", -1))
+        return outcome(lambda: program.check_agreement(group, q, q, "", "", -1))
 
     store = torch.distributed.distributed_c10d._get_process_group_store(group)
     odd, said = group.rank() == 1, list[str]()
@@ -271,6 +271,6 @@ def test_ranks_of_gpus_compare_their_first_call_and_those_that_change(
     assert later[:2] == [("",) * RANKS] * 2
     assert later[2][0] == later[2][2] == ""
     changed = later[2][1]
-    assert changed.startswith("RuntimeError: rank 1 waited for all ranks to call attention")
+    assert changed.startswith("RuntimeError: rank 1 waited for all ranks to make the same")
     assert "batch 2" in changed
     assert ", after float32 on cuda, batch 1" in changed

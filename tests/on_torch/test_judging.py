@@ -151,7 +151,7 @@ STALLING = {
     ("right", "wrong", "said"),
     [
         ("merge_attention(output, [q], [k, v], True)", "pass", "block lost"),
-        ("attend_backward(*part)", "[x * 2 for x in attend_backward(*part)]", "gradient scaled"),
+        ("cols)], gradients)", "cols)], [x * 2 for x in gradients])", "gradient scaled"),
     ],
     ids=["forward", "backward"],
 )

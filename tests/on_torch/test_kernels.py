@@ -173,7 +173,7 @@ def test_bands_on_cuda_are_bounds_that_flash_keeps_or_masks(
     ahead = torch.arange(cols) - torch.arange(rows)[:, None]
     wanted = (ahead >= lo) & (ahead <= hi)
     q, k = (torch.zeros(1, 2, n, 4, dtype=torch.bfloat16) for n in (rows, cols))
-    causal, mask, how = windows.rules(q, k, (lo, hi))
+    causal, mask, how = windows.band_arguments(q, k, (lo, hi))
     assert not causal
     if mask is None:
         seen = flash_sees(rows, cols, how["window_size_left"], how["window_size_right"])

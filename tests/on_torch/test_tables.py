@@ -271,8 +271,8 @@ BAD = {
     "these tables lack scale, mask": lambda: {
         name: array for name, array in good().items() if name not in ("mask", "scale")
     },
-    "do not put every q token on": lambda: with_entry("q_order", 3, 4),
-    "do not put every kv token on": lambda: with_entry("kv_order", 3, 24),
+    "do not assign each q token to": lambda: with_entry("q_order", 3, 4),
+    "do not assign each kv token to": lambda: with_entry("kv_order", 3, 24),
 }
 
 

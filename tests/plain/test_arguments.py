@@ -83,7 +83,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: R.by_tokens(WORK, 3, "striped", "4"), "grain '4' is not a whole number"),
     (lambda: R.Scenario(chunk=None), "a chunk has 1 byte or more, not None"),
     (lambda: R.save_trace(RUN, "t.json"), "a trace must be of type dict, not <Prediction"),
-    (lambda: R.hardware("h100").changed(3), "a change is numbers by constant, not 3"),
+    (lambda: R.hardware("h100").changed(3), "changes must be numbers by constant, not 3"),
     (lambda: R.sweep(GRID, "folder", backend="x"), "unknown backend 'x': choose one of loky, dask"),
     (lambda: R.sweep(GRID, "folder", jobs=-3), "jobs -3 is less than 1"),
     (lambda: R.sweep(3, "folder"), "grid 3: expected str, bytes or os.PathLike object, not int"),

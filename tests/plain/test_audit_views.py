@@ -23,7 +23,7 @@ from ringloom.planner.planning import plan
 from ringloom.planner.workload import Workload
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.audit.report import Computed, Fault, Measured, Report, pooled
-from ringloom.simulator.bounds import least_bytes, outside
+from ringloom.simulator.bounds import least_bytes, reason_outside_class
 from ringloom.simulator.facts import traffic_of
 
 RANKS, QUERY, KEY = 4, 40, 9
@@ -152,7 +152,7 @@ def test_no_plan_sends_fewer_bytes_than_the_lower_bound(name: str, pass_: Pass) 
     for mask in ("causal", "full", "causal & window:20"):
         work = Workload(128, heads=8, kv_heads=4, head_dim=16, mask=mask)
         made = plan(name, work, 4, pass_=pass_)
-        if outside(made) is None:
+        if reason_outside_class(made) is None:
             assert traffic_of([made]).sum() >= least_bytes(work, 4, pass_)
     assert least_bytes(work, 1, pass_) == 0
     assert least_bytes(replace(work, mask=Full()), 4, pass_) > 0

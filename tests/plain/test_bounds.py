@@ -22,7 +22,7 @@ from ringloom.planner.planning import plan
 from ringloom.planner.schedules import comparable_schedules
 from ringloom.planner.verify import verify
 from ringloom.planner.workload import Workload
-from ringloom.simulator.bounds import Bounds, lower_bound, outside
+from ringloom.simulator.bounds import Bounds, lower_bound, reason_outside_class
 from ringloom.simulator.costs.prices import Costs
 from ringloom.simulator.engines.recurrence import run
 from ringloom.simulator.hardware import Hardware, hardware
@@ -56,7 +56,7 @@ def test_no_plan_of_the_class_is_below_the_bound_in_any_scenario(
     result = simulate(one, machine, scenario)
     assert result.bound == bound_of(one, machine, scenario)
     assert result.makespan * ROUNDING >= result.plan_lower_bound >= result.busiest_link
-    assert result.bound_inapplicable_reason == outside(one)
+    assert result.bound_inapplicable_reason == reason_outside_class(one)
     if result.bound_ratio is None:
         assert result.bound_reason
     else:
@@ -328,19 +328,25 @@ def owned(*owners: Sequence[int], heads: int = 1) -> Plan:
 
 
 def test_plans_outside_the_class_say_why_and_leave_the_bound_as_it_is() -> None:
-    assert outside(owned([0, 1, 1, 0])) is None
-    assert outside(owned([0, 0, 1, 0])) == "a rank owns 3 tokens of the query side, more than 2"
-    assert outside(owned([0, 0, 1, 1], [0, 0, 1, 1])) is None
-    assert outside(owned([0, 0, 1, 1], [1, 1, 0, 0])) == "the heads of a query have several owners"
+    assert reason_outside_class(owned([0, 1, 1, 0])) is None
+    assert (
+        reason_outside_class(owned([0, 0, 1, 0]))
+        == "a rank owns 3 tokens of the query side, more than 2"
+    )
+    assert reason_outside_class(owned([0, 0, 1, 1], [0, 0, 1, 1])) is None
+    assert (
+        reason_outside_class(owned([0, 0, 1, 1], [1, 1, 0, 0]))
+        == "the heads of a query have several owners"
+    )
     one, other = owned([0, 1, 1, 0]), owned([0, 0, 1, 1])
     apart = replace(one, partition=Partition(one.partition.q, other.partition.kv))
-    assert outside(apart) == "the query and the key of a token have different owners"
+    assert reason_outside_class(apart) == "the query and the key of a token have different owners"
     full = replace(apart, workload=replace(apart.workload, mask=Full()))
-    assert outside(full) is None
+    assert reason_outside_class(full) is None
     copied = replace(full, start=(InitialCopy(("KV",), [0], [1]),))
     early = "copies of KV are away from their owners at the start"
-    assert outside(copied) == early
-    assert outside(replace(copied, pass_="backward")) is None
+    assert reason_outside_class(copied) == early
+    assert reason_outside_class(replace(copied, pass_="backward")) is None
     result = simulate(plan("groups", Workload(seq=2**12, mask="documents:96,4000"), 8), A100)
     assert result.bound_inapplicable_reason
     assert result.compute_bound_ratio == result.makespan / result.compute_bound.seconds > 1

@@ -209,7 +209,7 @@ def test_a_measured_machine_reads_back_from_its_file(machine: Hardware, tmp_path
 
 
 def test_too_few_calls_are_refused(machine: Hardware) -> None:
-    with pytest.raises(RingloomError, match="3 timed calls do not tell what forward kernels cost"):
+    with pytest.raises(RingloomError, match="3 timed calls are too few to fit forward kernels"):
         fit_kernel(timed(machine, "forward")[:3], "forward")
     with pytest.raises(RingloomError, match="backward"):
         fit_kernel(timed(machine, "forward"), "backward")

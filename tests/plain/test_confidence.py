@@ -19,7 +19,7 @@ from ringloom.planner.plans import Plans
 from ringloom.planner.workload import Workload
 from ringloom.recommendation import recommend
 from ringloom.simulator.confidence import (
-    STUDENT,
+    STUDENT_90,
     Residual,
     basis,
     effects,
@@ -70,7 +70,7 @@ def test_the_rows_of_a_source_are_judged_by_the_errors_of_all_others() -> None:
     """Two sources are near and one is far: only where it is left out are its rows outside."""
     near = [*errors("a", 0.01, -0.01, 0.01), *errors("b", 0.01, 0.01)]
     far = errors("far", 0.5, 0.01, -0.5)
-    one = math.expm1(STUDENT[0] * 0.01)
+    one = math.expm1(STUDENT_90[0] * 0.01)
     parts = leave_out_sources([*near, *far])
     assert [(part.source, part.rows, part.inside) for part in parts] == [
         ("a", 3, 3),
@@ -92,7 +92,7 @@ def test_a_pass_that_three_sources_timed_on_a_chip_is_judged_by_these_rows_alone
     rows = [row for source in "abc" for row in errors(source, 0.01, -0.01)]
     rows += errors("d", 0.5, on="h800")
     own = basis("h100:fa3", "forward", rows)
-    assert own.error == pytest.approx(STUDENT[1] * 0.01)
+    assert own.error == pytest.approx(STUDENT_90[1] * 0.01)
     assert own.as_dict() == {
         "chip": "h100",
         "rows": 6,

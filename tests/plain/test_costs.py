@@ -345,7 +345,7 @@ def test_rectangles_too_many_to_cut_cost_the_pairs_that_their_mask_allows(
     mask = Documents((10_000, 2800, 30_000, 8400)) & Window(5000)
     one = plan(name, Workload(seq=51_200, heads=heads, mask=mask), 4)
     exact = simulate(one, H100).makespan
-    monkeypatch.setattr("ringloom.simulator.costs.rectangles.WORK", -1)
+    monkeypatch.setattr("ringloom.simulator.costs.rectangles.MOST_WORK", -1)
     rough = simulate(one, H100).makespan
     assert 0.15 < rough / exact < 1.5
 
@@ -368,7 +368,7 @@ def test_a_rectangle_is_cut_the_same_whatever_was_cut_before(mask: Mask, layout:
 def test_a_rectangle_too_large_to_cut_is_one_call_of_the_pairs_that_its_mask_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ringloom.simulator.costs.rectangles.WORK", -1)
+    monkeypatch.setattr("ringloom.simulator.costs.rectangles.MOST_WORK", -1)
     work = Workload(seq=4096, heads=2, mask=Window(1500))
     costs = Costs(plan("allgather:layout=zigzag", work, 4), H100)
     (attend,) = (node for _, node in costs.plan.attends() if node.kv.shape[1] > 2)

@@ -283,8 +283,8 @@ def test_a_keyword_replaces_a_field_of_the_scenario() -> None:
         ({"speeds": {1: 5e-324}}, "rank 1: a speed is 1e-30 to 1e.30, not 4.94"),
         ({"speeds": [1.0] * 7}, "7 speeds for 8 ranks"),
         ({"engine": "magic"}, "unknown engine 'magic'"),
-        ({"engine": "recurrence", "buffers": 2}, "wait for buffers, which only the event engine"),
-        ({"engine": "recurrence", "late": True}, "launched late, which only the event engine"),
+        ({"engine": "recurrence", "buffers": 2}, "wait for buffers, which needs engine"),
+        ({"engine": "recurrence", "late": True}, "launched late, which needs engine"),
         ({"topology": "torus:3x3"}, "torus:3x3 has 9 ranks, the plan has 8"),
     ],
 )
@@ -321,7 +321,7 @@ def test_the_critical_path_of_a_pair_goes_on_in_the_backward_pass(ringloom: Comm
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--slow-link", "2-3=cut"], "link 2-3 is cut, and no other way leads from rank 2"),
+        (["--slow-link", "2-3=cut"], "link 2-3 is cut, and there is no other route from rank 2"),
         (
             ["--slow-link", "2=cut"],
             "--slow-link: links must be like 6-7=0.1, 0-1=cut, not '2=cut'",

@@ -29,7 +29,7 @@ from ringloom.report.pictures.stepper import columns, ink_on
 from ringloom.report.pictures.timeline import TimelinePicture
 from ringloom.simulator.chrome_trace import save_trace, trace
 from ringloom.simulator.engines.choice import Engine
-from ringloom.simulator.facts import bars_of, by_nodes, traffic_of, usage, waits, whole, work_of
+from ringloom.simulator.facts import bars_of, by_nodes, has_rows, traffic_of, usage, waits, work_of
 from ringloom.simulator.hardware import hardware
 from ringloom.simulator.timeline import spans
 from ringloom.trials import Case
@@ -125,7 +125,7 @@ def test_bars_are_the_spans_of_the_simulator(four: Comparison) -> None:
             ]
             offset += one.makespan
         assert [(s.rank, s.step, s.name, s.start, s.end) for s in bars] == slow
-        assert whole(case.prediction)
+        assert has_rows(case.prediction)
         assert max(s.end for s in bars) <= case.row.makespan_s * (1 + 1e-12)
 
 
@@ -134,7 +134,7 @@ def test_too_many_rows_become_the_attends_of_steps() -> None:
     timeline = case.prediction.timeline
     object.__setattr__(timeline, "rows", None)
     bars = bars_of(case.prediction)
-    assert not whole(case.prediction)
+    assert not has_rows(case.prediction)
     attends = sum(s.stream == "compute" for s in bars)
     assert attends == sum(len(set(a.rank.tolist())) for _, a in timeline.plan.attends())
     waited = timeline.steps[1] - timeline.begin

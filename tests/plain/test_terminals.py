@@ -113,7 +113,7 @@ def test_numbers_of_400_digits_are_refused_by_topologies_and_hardware(
     (tmp_path / "links.json").write_text(json.dumps({"links": [row, [0, 2, 1e9]]}))
     with pytest.raises(RingloomError):
         rl.topology(str(tmp_path / "links.json"), "h100", 3)
-    with pytest.raises(RingloomError, match="a change is numbers by constant"):
+    with pytest.raises(RingloomError, match="changes must be numbers by constant"):
         rl.hardware("h100").changed({"intra.alpha": 10**400})
 
 

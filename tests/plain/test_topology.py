@@ -116,13 +116,13 @@ def test_a_cut_link_of_a_torus_is_passed_by() -> None:
 @pytest.mark.parametrize(
     ("place", "links", "said"),
     [
-        (switch(PLAIN, 4), {(0, 1): 0}, "link 0-1 is cut, and no other way leads from rank 0"),
+        (switch(PLAIN, 4), {(0, 1): 0}, "link 0-1 is cut, and there is no other route from rank 0"),
         (
             switch(PLAIN, 4),
             {(2, "s0"): 0},
-            "link 2-s0 is cut, and no other way leads from rank 0 to rank 2",
+            "link 2-s0 is cut, and there is no other route from rank 0 to rank 2",
         ),
-        (ring(PLAIN, 4), {(0, 1): 0, (2, 3): 0}, "is cut, and no other way leads from rank"),
+        (ring(PLAIN, 4), {(0, 1): 0, (2, 3): 0}, "is cut, and there is no other route from rank"),
         (ring(PLAIN, 4), {(0, 2): 0.5}, "ring has no link 0-2: 0 is linked with 1, 3"),
         (ring(PLAIN, 4), {(0, 9): 0.5}, "ring has no link 0-9: there is no 9"),
         (switch(PLAIN, 4), {(0, 0): 0.5}, "switch has no link 0-0"),

@@ -71,7 +71,7 @@ def torch_names(case: Case, _: str) -> Scope:
         "attend_backward": backward,
         "counts_from_end": lambda *_: True,
         "takes_windows": lambda _: True,  # as on GPUs
-        "agree": alike,
+        "check_agreement": alike,
         "operator": lambda _: lambda function: function,
     }
     return {**torch_in_numpy.NAMES, **widths(case), **own}

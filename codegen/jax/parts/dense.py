@@ -1,4 +1,4 @@
-"""Dense attention by definition, the reference of self-checks."""
+"""Dense attention by its definition, the reference of the self-check."""
 
 from typing import Any
 
@@ -15,17 +15,17 @@ PLAN: dict[str, Any] = {}
 # ---- Self-check
 
 
-spacing = max(1, CHECKED**2 >> 28)  # check every spacing-th query: a sample above 16k tokens
+spacing = max(1, CHECKED**2 >> 28)  # only every spacing-th query is checked, above 16k tokens
 
 
 def dense(q, *kv):
-    """Compute attention by definition for every `spacing`-th query, 64 at a time."""
+    """Compute attention by its definition for every `spacing`-th query, 64 at a time."""
     if SINKS:
         kv, sinks = kv[:2], kv[2]
     k, v = (jnp.repeat(x, HEADS // KV_HEADS, 1) for x in kv)
 
     @jax.checkpoint
-    def attend_one(i):
+    def attend_query(i):
         seen = allowed(i + (KV_SEQ - SEQ), jnp.arange(k.shape[2]))
         scores = jnp.einsum("bhd,bhjd->bhj", q[:, :, i], k) * PLAN["scale"]
         if SINKS:
@@ -37,5 +37,5 @@ def dense(q, *kv):
         return jnp.einsum("bhj,bhjd->bhd", weights, v)
 
     with jax.default_matmul_precision("highest"):
-        out = lax.map(attend_one, jnp.arange(0, q.shape[2], spacing), batch_size=64)
+        out = lax.map(attend_query, jnp.arange(0, q.shape[2], spacing), batch_size=64)
     return jnp.moveaxis(out, 0, 2)

@@ -1,4 +1,4 @@
-"""Attention of one tile by a kernel; `on_platform` chooses the kernel in portable programs."""
+"""Attention by the kernel of the platform, which `on_platform` chooses."""
 
 import warnings
 from functools import partial
@@ -29,19 +29,19 @@ UNEQUAL = STATS = ALL_PLATFORMS = True
 def attend(q, kv, causal=False):
     """Return output and log-sum-exp in the accumulator dtype; causal: query n sees keys 0..n."""
     if UNEQUAL:
-        out, lse = on_platform(0, causal, *of_one_width(q, *kv))
+        out, lse = on_platform(0, causal, *pad_dims(q, *kv))
         return out[..., :V_HEAD_DIM], lse
     else:
         return on_platform(0, causal, q, *kv)
 
 
 def attend_backward(queries, kv, causal=False):
-    """Return partial dq and dkv of these pairs; out and lse are final."""
+    """Return partial dq and (dk, dv) of these queries and keys; out and lse are final."""
     if STATS:
         queries = with_output(queries)
     if UNEQUAL:
         q, dout, out, lse = queries
-        q, dout, out, k, v = of_one_width(q, dout, out, *kv)
+        q, dout, out, k, v = pad_dims(q, dout, out, *kv)
         dq, dk, dv = on_platform(1, causal, q, dout, out, lse, k, v)
         return dq[..., :HEAD_DIM], (dk[..., :HEAD_DIM], dv[..., :V_HEAD_DIM])
     else:
@@ -49,16 +49,16 @@ def attend_backward(queries, kv, causal=False):
         return dq, tuple(dkv)
 
 
-def of_one_width(*arrays):
-    """Pad arrays to the larger head dimension: kernels need equal ones for keys and values."""
+def pad_dims(*arrays):
+    """Pad arrays to the larger head dimension: kernels need q, k and v of the same width."""
     size = max(HEAD_DIM, V_HEAD_DIM)
     return [jnp.pad(x, [(0, 0)] * 3 + [(0, size - x.shape[3])]) for x in arrays]
 
 
 if ALL_PLATFORMS:
 
-    def on_platform(way, causal, q, *arrays):
-        """Run the forward or backward kernel of the platform that the program is lowered for."""
+    def on_platform(direction, causal, q, *arrays):
+        """Run the forward kernel (direction 0) or backward kernel (1) of the target platform."""
         kernels = {"default": (attend_cpu, attend_backward_cpu)}
         if q.dtype.itemsize < 8 and importable(splash):
             kernels["tpu"] = attend_tpu, attend_backward_tpu
@@ -67,13 +67,13 @@ if ALL_PLATFORMS:
                 kernels["cuda"] = attend_cudnn, attend_backward_cudnn
         elif q.dtype.itemsize < 8 and triton_blocks(q, arrays[-2]) and importable(triton):
             kernels["cuda"] = attend_triton, attend_backward_triton
-        branches = {name: partial(pair[way], causal) for name, pair in kernels.items()}
+        branches = {name: partial(pair[direction], causal) for name, pair in kernels.items()}
         with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
             return lax.platform_dependent(q, *arrays, **branches)
 
 
 def importable(kernel):
-    """Return True if this JAX has the kernel; otherwise the CPU kernel is used."""
+    """Return True if the installed JAX has the kernel; without it, the CPU kernel runs."""
     try:
         kernel()
     except ImportError as error:

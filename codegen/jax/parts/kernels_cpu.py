@@ -11,13 +11,13 @@ ALL_PLATFORMS = True
 
 if not ALL_PLATFORMS:
 
-    def on_platform(way, causal, *arrays):
-        """Run the forward or backward kernel."""
-        return (attend_cpu, attend_backward_cpu)[way](causal, *arrays)
+    def on_platform(direction, causal, *arrays):
+        """Run the forward kernel (direction 0) or the backward kernel (1)."""
+        return (attend_cpu, attend_backward_cpu)[direction](causal, *arrays)
 
 
 def attend_cpu(causal, q, k, v):
-    """Attend blocks of rows, in turn, to their blocks of keys."""
+    """Attend each block of rows to blocks of keys, with a running softmax."""
 
     def head(q, k, v):
         parts = []
@@ -38,7 +38,10 @@ def attend_cpu(causal, q, k, v):
 
 
 def attend_backward_cpu(causal, q, dout, out, lse, k, v):
-    """Compute scores with keys as rows; copies of transposed factors multiply faster in XLA."""
+    """Return partial dq, dk and dv.
+
+    Scores have keys as rows: XLA multiplies copies of the transposed factors faster.
+    """
 
     def head(q, dout, lse, delta, k, v):
         dq, dk, dv = ([0] * len(spans(x, causal)) for x in (q, k, v))
@@ -61,13 +64,13 @@ def attend_backward_cpu(causal, q, dout, out, lse, k, v):
 
 
 def spans(x, causal):
-    """Return at most 8 slices of at least 512 tokens, or 256 if causal, to skip masked blocks."""
+    """Return at most 8 slices of at least 512 tokens; 256 if causal, to skip masked blocks."""
     size = max(256 if causal else 512, -(-len(x) // 8))
     return [slice(at, min(at + size, len(x))) for at in range(0, len(x), size)]
 
 
 def each_head(function, queries, keys):
-    """Map function(*queries, *keys) over query heads; arrays are [tokens, width]."""
+    """Map function(*queries, *keys) over query heads; its arguments are [tokens, width]."""
     keys = [jnp.repeat(x, queries[0].shape[1] // x.shape[1], 1) for x in keys]
     flat = [x.reshape(-1, *x.shape[2:]).astype(accum_dtype(x)) for x in [*queries, *keys]]
     return lax.map(lambda arrays: function(*arrays), flat)

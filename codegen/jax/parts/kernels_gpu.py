@@ -14,19 +14,19 @@ ALL_PLATFORMS = True
 
 if not ALL_PLATFORMS:
 
-    def on_platform(way, causal, q, *arrays):
-        """Run the forward or backward kernel: cuDNN's in 16 bit, Triton's in 32 bit."""
+    def on_platform(direction, causal, q, *arrays):
+        """Run the forward (direction 0) or backward (1) kernel of cuDNN (16 bit) or Triton."""
         k, kernels = arrays[-2], (attend_triton, attend_backward_triton)
         if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:
             kernels = attend_cudnn, attend_backward_cudnn
         elif q.dtype.itemsize > 4 or triton_blocks(q, k) is None:
             raise ValueError(f"no GPU kernel supports {q.dtype}{[*q.shape]} and {[*k.shape]}")
         with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
-            return kernels[way](causal, q, *arrays)
+            return kernels[direction](causal, q, *arrays)
 
 
 def cudnn():
-    """Return the module behind jax.nn.dot_product_attention, which returns no log-sum-exp."""
+    """Return the module of cuDNN: jax.nn.dot_product_attention returns no log-sum-exp."""
     from jax._src.cudnn import fused_attention_stablehlo
 
     return fused_attention_stablehlo
@@ -54,9 +54,9 @@ def attend_backward_cudnn(causal, q, dout, out, lse, k, v):
 
 
 def call_cudnn(primitive, causal, *arrays, **options):
-    """Call a primitive on [batch, heads, tokens, dim], without bias, lengths and pages."""
-    kinds, layout = cudnn().MaskType, cudnn().AttentionLayout.BNTH.value
-    mask = kinds.CAUSAL if causal else kinds.NO_MASK
+    """Call a cuDNN primitive on [batch, heads, tokens, dim], without bias, lengths and pages."""
+    mask_types, layout = cudnn().MaskType, cudnn().AttentionLayout.BNTH.value
+    mask = mask_types.CAUSAL if causal else mask_types.NO_MASK
     options |= {"scale": SCALE, "seed": 42, "dropout_rate": 0.0, "sliding_window_length": None}
     options |= {"layout": layout, "mask_type": mask}
     arrays = *arrays[:3], *[jnp.zeros(0, arrays[0].dtype)] * 7, *arrays[3:]
@@ -66,8 +66,8 @@ def call_cudnn(primitive, causal, *arrays, **options):
 def attend_triton(causal, q, k, v):
     """Run the Triton kernel; its log-sum-exp is in base 2."""
     sizes = triton().BlockSizes(*triton_blocks(q, k))
-    how = {"causal": causal, "block_sizes": sizes, "return_residuals": True}
-    run = partial(triton().mha, segment_ids=None, sm_scale=SCALE, **how)
+    options = {"causal": causal, "block_sizes": sizes, "return_residuals": True}
+    run = partial(triton().mha, segment_ids=None, sm_scale=SCALE, **options)
     out, lse = by_group(run, [q], [k, v])
     return out.reshape(q.shape).astype(accum_dtype(q)), lse.reshape(*q.shape[:3], 1) * math.log(2)
 
@@ -75,11 +75,11 @@ def attend_triton(causal, q, k, v):
 def attend_backward_triton(causal, q, dout, out, lse, k, v):
     """Run the Triton backward kernel."""
     sizes = triton().BlockSizes(*triton_blocks(q, k))
-    how = SCALE, causal, sizes, "triton", None, 2, None, False, False, False
+    options = SCALE, causal, sizes, "triton", None, 2, None, False, False, False
 
     def run(q, out, dout, lse, k, v):
-        known = q, k, v, None, out, lse.reshape(len(lse), 1, -1)
-        return triton()._mha_backward(*how, known, dout)[:3]
+        residuals = q, k, v, None, out, lse.reshape(len(lse), 1, -1)
+        return triton()._mha_backward(*options, residuals, dout)[:3]
 
     queries = [q, out.astype(accum_dtype(q)), dout, lse / math.log(2)]
     dq, *dkv = (x.astype(accum_dtype(x)) for x in by_group(run, queries, [k, v]))
@@ -87,14 +87,14 @@ def attend_backward_triton(causal, q, dout, out, lse, k, v):
 
 
 def by_group(function, queries, keys):
-    """Map a function of [batch * KV heads, tokens, 1, width] over the query heads of KV heads."""
+    """Map a function of [batch * KV heads, tokens, 1, width] over the query heads per KV head."""
     keys = [x.reshape(-1, x.shape[2], 1, x.shape[3]) for x in keys]
     queries = [x.reshape(len(keys[0]), -1, x.shape[2], 1, x.shape[3]) for x in queries]
     return jax.vmap(function, [1] * len(queries) + [None] * len(keys), 1)(*queries, *keys)
 
 
 def triton_blocks(q, k):
-    """Return block sizes that divide both lengths into equally many blocks, or None."""
+    """Return block sizes that divide both lengths into the same number of blocks, or None."""
     rows, cols = q.shape[2], k.shape[2]
     for a, b in ((32, 32), (64, 32), (32, 64), (16, 16)):
         if rows % a == cols % b == 0 and rows * b == cols * a:

@@ -1,4 +1,4 @@
-"""Attention by the splash kernel for TPUs; its backward kernels take the final output."""
+"""Attention on TPUs: the splash kernel of JAX, whose backward kernels need the final output."""
 
 import math
 
@@ -13,12 +13,12 @@ ALL_PLATFORMS = True
 
 if not ALL_PLATFORMS:
 
-    def on_platform(way, causal, q, *arrays):
-        """Run the forward or backward kernel."""
+    def on_platform(direction, causal, q, *arrays):
+        """Run the forward kernel (direction 0) or the backward kernel (1)."""
         if q.dtype.itemsize > 4:
             raise ValueError(f"no TPU kernel supports {q.dtype}")
         with jax.default_matmul_precision("highest" if q.dtype.itemsize > 2 else None):
-            return (attend_tpu, attend_backward_tpu)[way](causal, q, *arrays)
+            return (attend_tpu, attend_backward_tpu)[direction](causal, q, *arrays)
 
 
 def splash():
@@ -43,8 +43,8 @@ def attend_backward_tpu(causal, q, dout, out, lse, k, v):
     """Run both backward kernels of splash attention."""
 
     def run(q, k, v, out, lse, dout):
-        known = q, k, v, hidden, None, out, lse, kernel.dq_mask_info, kernel.dkv_mask_info
-        return splash()[0]._splash_attention_bwd(**kernel.kwargs, res=known, do=dout)[3:6]
+        residuals = q, k, v, hidden, None, out, lse, kernel.dq_mask_info, kernel.dkv_mask_info
+        return splash()[0]._splash_attention_bwd(**kernel.kwargs, res=residuals, do=dout)[3:6]
 
     with jax.enable_x64(False):
         kernel, hidden = splash_kernel(causal, q, k)
@@ -54,12 +54,12 @@ def attend_backward_tpu(causal, q, dout, out, lse, k, v):
 
 
 def pad_to_128(x):
-    """Pad tokens to a multiple of 128, as the kernel needs."""
+    """Pad tokens to a multiple of 128, which the kernel needs."""
     return jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % 128)) + ((0, 0),) * (x.ndim - 3))
 
 
 def splash_kernel(causal, q, k):
-    """Return the kernel for one batch entry, and segments that hide padded keys if not causal."""
+    """Return the kernel for one batch entry, and the segments that hide padded keys, if any."""
     (kernels, masks), (rows, cols) = splash(), (x.shape[2] + -x.shape[2] % 128 for x in (q, k))
     size, kv_size = math.gcd(rows, 1024), math.gcd(cols, 1024)
     sizes = kernels.BlockSizes(*(size, kv_size, min(kv_size, 512)) * 2, size, kv_size)

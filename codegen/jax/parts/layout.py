@@ -1,4 +1,4 @@
-"""Cuts whole arrays into the shards of ranks, and joins them again."""
+"""Cuts whole arrays into shards, one for each rank, and joins shards again."""
 
 from collections.abc import Iterable
 
@@ -12,28 +12,28 @@ RANKS = 1
 APART = PADDED = True
 
 
-def pad_positions(own: np.ndarray, length: int) -> np.ndarray:
+def pad_positions(local: np.ndarray, length: int) -> np.ndarray:
     """Pad positions with -1 up to a length."""
-    return np.pad(own, (0, length - len(own)), constant_values=-1)
+    return np.pad(local, (0, length - len(local)), constant_values=-1)
 
 
 def shard(x: jax.Array, rank: int, axis: int = 2, side: str = "q") -> jax.Array:
-    """Return a rank's shard of a whole array, zero-padded; side: "q", or "kv" for keys, values."""
+    """Return a rank's shard of a whole array, zero-padded; side: "kv" for keys and values."""
     seq = x.shape[axis]
-    own = kv_positions(rank, seq) if APART and side == "kv" else positions(rank, seq)
+    local = kv_positions(rank, seq) if APART and side == "kv" else positions(rank, seq)
     if PADDED:
-        # Position -1 selects a zero that is appended after the last token.
+        # Position -1 selects the zero that is appended after the last token.
         x = jnp.pad(x, [(0, int(a == axis % x.ndim)) for a in range(x.ndim)])
-    return x.take(own, axis)
+    return x.take(local, axis)
 
 
 def unshard(parts: Iterable[jax.Array], axis: int = 2, side: str = "q") -> jax.Array:
     """Return the whole array in sequence order, from the shards of all ranks."""
     whole, ranks = jnp.concatenate(list(parts), axis), range(RANKS)
     if PADDED:
-        each = [kv_positions(r) if APART and side == "kv" else positions(r) for r in ranks]
+        pieces = [kv_positions(r) if APART and side == "kv" else positions(r) for r in ranks]
     else:
         n = whole.shape[axis]
-        each = [kv_positions(r, n) if APART and side == "kv" else positions(r, n) for r in ranks]
-    order = np.concatenate(each)
+        pieces = [kv_positions(r, n) if APART and side == "kv" else positions(r, n) for r in ranks]
+    order = np.concatenate(pieces)
     return whole.take(np.argsort(order)[(order < 0).sum() :], axis)

@@ -9,7 +9,7 @@ ANY_HEADS = ANY_LENGTH = APART = True
 
 
 def shapes(q, k, shards):
-    """Return the valid shapes of q and k nearest to these, for heads over `shards` devices."""
+    """Return the valid shapes of q and k nearest to theirs, with heads over `shards` devices."""
     if ANY_HEADS:
         kv_heads = max(1, k.shape[1] // shards) * shards
         heads = max(1, q.shape[1] // kv_heads) * kv_heads

@@ -1,4 +1,4 @@
-"""Attention with sinks: an additional logit per query head in each softmax.
+"""Attention with sinks: one more logit per query head in each softmax.
 
 Replaces `attention` and `local_attention` of programs without sinks.
 """
@@ -32,14 +32,14 @@ def attention(
     """Compute exact attention over a sequence that is sharded over `axis` of a mesh.
 
     q and the result: [batch, heads, tokens, head_dim], k and v: [batch, KV heads, ...]; tokens in
-    layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that shard those too.
-    sinks: [heads], an additional logit per head.
+    layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that also shard these.
+    sinks: [heads], one more logit per head.
     Shapes are global and equal on all hosts. Raises ValueError for a length that does not fit the
     layout, wrong head counts, mixed or non-float dtypes, and meshes of the wrong size.
     """
     if sinks is None or sinks.shape != (q.shape[1],):
-        given = sinks if sinks is None else [*sinks.shape]
-        raise ValueError(f"sinks must have shape [heads], not {given}")
+        actual = sinks if sinks is None else [*sinks.shape]
+        raise ValueError(f"sinks must have shape [heads], not {actual}")
     run, spec = sharded_call(q, k, v, mesh, axis, batch_axis, head_axis)
     return run(in_specs=(spec, spec, spec, PartitionSpec(head_axis)))(q, k, v, sinks)
 
@@ -50,17 +50,17 @@ def local_attention(q, k, v, sinks, axis):
 
 
 def forward_with_sinks(q, k, v, sinks, axis):
-    """Return output and residuals; a sink is one more key, whose value is 0."""
+    """Return output and residuals; a sink counts as one more key with value 0."""
     _, (q, k, v, out, lse, *kept) = forward(q, k, v, axis)
     if HELD:
-        ours = local_sinks(sinks, axis)[:, None, None].astype(lse.dtype)
-        kept[1:3] = merge(kept[1], kept[2], 0, ours)
+        logits = local_sinks(sinks, axis)[:, None, None].astype(lse.dtype)
+        kept[1:3] = merge(kept[1], kept[2], 0, logits)
     out, lse = merge(out, lse, 0, sinks[:, None, None].astype(lse.dtype))
     return out.astype(q.dtype), (q, k, v, out, lse, *kept, sinks)
 
 
 def backward_with_sinks(axis, saved, dout):
-    """Return gradients of a device's queries, keys and values, and its partial sink gradients."""
+    """Return gradients of a device's queries, keys and values, and its part of that of sinks."""
     *saved, sinks = saved
     out, lse = saved[3:5]
     delta = (dout.astype(lse.dtype) * out).sum(-1, keepdims=True)

@@ -1,10 +1,10 @@
-"""Names that parts use and that other texts of a program define: for type checkers only."""
+"""Names that parts use and other parts of a program define, declared for type checkers."""
 
 from typing import Any
 
 
 def missing(*_: Any, **_named: Any) -> Any:
-    """Replaces all of them if a part is imported alone."""
+    """Replaces each of these names if a part is imported alone."""
     raise NotImplementedError
 
 

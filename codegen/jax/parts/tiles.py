@@ -1,4 +1,4 @@
-"""Attention of two registers under the mask, by kernels if the pieces allow it."""
+"""Attention of two registers under the mask, by kernels if the pieces allow this."""
 
 from functools import partial
 
@@ -34,43 +34,43 @@ def attend_tile(q, kv, at, kv_at, piece):
 
 
 def attend_tile_backward(queries, kv, at, kv_at, piece):
-    """Return partial dq and dkv of these pairs."""
+    """Return partial dq and (dk, dv) of these queries and keys."""
     if ON_CPU:
         return attend_masked_backward(queries, kv, at, kv_at, allowed)
     else:
-        tile_branches = attend_masked_backward, attend_pieces_backward
-        return by_pieces(*tile_branches, piece, queries, kv, at, kv_at)
+        functions = attend_masked_backward, attend_pieces_backward
+        return by_pieces(*functions, piece, queries, kv, at, kv_at)
 
 
 def by_pieces(masked, pieces, piece, *arrays):
-    """Attend equal pieces by kernels, except on CPUs, where no kernel is faster."""
+    """Attend equal pieces by kernels, except on CPUs, where kernels are not faster."""
     if not piece or any(len(at) % piece for at in arrays[2:]):
         return masked(*arrays, allowed)
     elif ALL_PLATFORMS:
-        by_kernels, by_positions = partial(pieces, piece), lambda *given: masked(*given, allowed)
-        kinds = {"default": by_positions, "cuda": by_kernels, "tpu": by_kernels}
-        return lax.platform_dependent(*arrays, **kinds)
+        by_kernels, by_positions = partial(pieces, piece), lambda *x: masked(*x, allowed)
+        platforms = {"default": by_positions, "cuda": by_kernels, "tpu": by_kernels}
+        return lax.platform_dependent(*arrays, **platforms)
     else:
         return pieces(piece, *arrays)
 
 
 def attend_pieces(piece, q, kv, at, kv_at):
-    """Attend piece by piece, with a kernel if all pairs count, or those below the diagonal."""
+    """Attend piece by piece, with a kernel where a pair of pieces is full or causal."""
     blocks = merge_blocks(partial(tile_branches, attend_masked, attend), q, kv, at, kv_at, piece)
     return tuple(join_blocks(x, q) for x in blocks)
 
 
 def attend_pieces_backward(piece, queries, kv, at, kv_at):
     """Return the gradients of `attend_pieces`."""
-    given = partial(tile_branches, attend_masked_backward, attend_backward), queries, kv, at, kv_at
-    dq, dkv = sum_gradients(*given, piece)
+    branches = partial(tile_branches, attend_masked_backward, attend_backward)
+    dq, dkv = sum_gradients(branches, queries, kv, at, kv_at, piece)
     return join_blocks(dq, queries[0]), tuple(
         join_blocks(x, y) for x, y in zip(dkv, kv, strict=True)
     )
 
 
 def tile_branches(masked, kernel, queries, kv, i, j):
-    """Return the kind of two pieces, and the functions for the kinds 1 to 3."""
+    """Return the kind of two pieces (see `tile_kind`), and the functions for kinds 1 to 3."""
     i, j = i[:, 0], j[:, 0]
     return tile_kind(i, j), (
         lambda: masked(queries, kv, i, j, allowed),
@@ -80,16 +80,16 @@ def tile_branches(masked, kernel, queries, kv, i, j):
 
 
 def tile_kind(i, j):
-    """Return 0 if queries see no key, 2 if all keys, 3 if query n sees the keys 0..n.
+    """Return 0 if queries see no key, 2 if all keys, 3 if query n sees keys 0..n, 1 otherwise.
 
-    Return 1 otherwise: some pairs, or positions that are not contiguous.
+    Pieces whose positions are not contiguous are of kind 1.
     """
-    follow = [(x[0] >= 0) & (jnp.diff(x) == 1).all() for x in (i, j)]
+    contiguous = [(x[0] >= 0) & (jnp.diff(x) == 1).all() for x in (i, j)]
     i, (i0, i1, j0, j1, low, high) = i + (KV_SEQ - SEQ), jnp.array(BOXES, int).reshape(-1, 6).T
     least, most, diagonal = j[0] - i[-1], j[-1] - i[0], j[0] - i[0]
-    met = (i0 <= i[-1]) & (i[0] < i1) & (j0 <= j[-1]) & (j[0] < j1)
-    met &= (low <= most) & (least <= high)
+    overlaps = (i0 <= i[-1]) & (i[0] < i1) & (j0 <= j[-1]) & (j[0] < j1)
+    overlaps &= (low <= most) & (least <= high)
     within = (i0 <= i[0]) & (i[-1] < i1) & (j0 <= j[0]) & (j[-1] < j1) & (low <= least)
     full, causal = (within & (high >= most)).any(), (within & (high == diagonal)).any()
-    kind = jnp.where(full, 2, jnp.where(causal & (met.sum() == 1), 3, met.any()))
-    return jnp.where(follow[0] & follow[1], kind, 1)
+    kind = jnp.where(full, 2, jnp.where(causal & (overlaps.sum() == 1), 3, overlaps.any()))
+    return jnp.where(contiguous[0] & contiguous[1], kind, 1)

@@ -1,4 +1,4 @@
-"""Registers shapes of results and gradients of the two passes for compilers and autograd."""
+"""Registers the shapes of results for compilers, and the backward pass for autograd."""
 
 from typing import Any
 

@@ -11,32 +11,32 @@ WINDOWS = True
 
 @cache
 def tiles(
-    q: tuple[range, ...], kv: tuple[range, ...], late: bool = False, whole: bool = False
+    q: tuple[range, ...], kv: tuple[range, ...], from_end: bool = False, keep_windows: bool = False
 ) -> list[Any]:
-    """Return the kernel calls (rows, cols, band); band True: causal, the last row sees all.
+    """Return the kernel calls (rows, cols, band); band True: causal, the last row sees all columns.
 
-    late: causal calls may have more columns than rows; otherwise they are square.
-    whole: the kernel takes a window as an argument; otherwise windows are cut into strips.
+    from_end: causal calls may have more columns than rows; otherwise they are square.
+    keep_windows: the kernel takes a window as an argument; otherwise windows are cut into strips.
     """
     calls = list[Any]()
     rows, cols = (zip(accumulate(map(len, x), initial=0), x, strict=False) for x in (q, kv))
-    for (i0, i1, j0, j1, *ends), (row, own), (col, others) in product(BOXES, rows, cols):
-        a, b = (len(range(own.start, min(i, own.stop), own.step)) for i in (i0, i1))
-        c, d = (len(range(others.start, min(j, others.stop), others.step)) for j in (j0, j1))
-        last = (own.start + ends[1] - others.start) // own.step  # last column that row 0 sees
+    for (i0, i1, j0, j1, *ends), (row, queries), (col, keys) in product(BOXES, rows, cols):
+        a, b = (len(range(queries.start, min(i, queries.stop), queries.step)) for i in (i0, i1))
+        c, d = (len(range(keys.start, min(j, keys.stop), keys.step)) for j in (j0, j1))
+        last = (queries.start + ends[1] - keys.start) // queries.step  # last column that row 0 sees
         if WINDOWS:
-            first = -((others.start - own.start - ends[0]) // own.step)
+            first = -((keys.start - queries.start - ends[0]) // queries.step)
             b, c = min(b, d - first), max(c, a + first)
         a, d = max(a, c - last), min(d, b + last)
-        edge = a + last if a + last < d - 1 else d  # all rows see the columns before this one
+        edge = a + last if a + last < d - 1 else d  # all rows see all columns before this one
         end = a + d - edge  # rows from this one on see all columns
-        if late:
+        if from_end:
             edge = c
         parts: Any = [(a, b, c, edge, False), (a, end, edge, d, True), (end, b, edge, d, False)]
         if WINDOWS:
-            low, high = b - 1 + first > c, a + last < d - 1  # whether each bound applies
-            if low or (whole and high and ends[0] > -max(SEQ, KV_SEQ)):
-                parts = window((a, b, c, d), (first, last), whole) if first <= last else []
+            low, high = b - 1 + first > c, a + last < d - 1  # True if the bound hides a pair
+            if low or (keep_windows and high and ends[0] > -max(SEQ, KV_SEQ)):
+                parts = window((a, b, c, d), (first, last), keep_windows) if first <= last else []
         for i, j, m, n, band in parts:
             if i < j and m < n:
                 calls.append((slice(row + i, row + j), slice(col + m, col + n), band))
@@ -52,19 +52,19 @@ def tiles(
 
 if WINDOWS:
 
-    def window(box: tuple[int, ...], ends: tuple[int, int], whole: bool) -> list[Any]:
+    def window(box: tuple[int, ...], ends: tuple[int, int], keep_windows: bool) -> list[Any]:
         """Return the calls of a box in which row r sees the columns r + first..r + last."""
         (a, b, c, d), (first, last), calls = box, ends, list[Any]()
-        if whole:
-            # One call; but with more rows than columns, kernels accept no larger upper bound.
+        if keep_windows:
+            # One call, but with more rows than columns kernels do not accept a larger upper bound.
             far = b - a > d - c and a + last >= min(d - 1, 2 * d - c - (b - a))
-            every = {max(d - 1 - last, a), min(c - first + 1, b)} if far else {a, b}
-            cuts = sorted({a, b} | every)
+            inner = {max(d - 1 - last, a), min(c - first + 1, b)} if far else {a, b}
+            cuts = sorted({a, b} | inner)
         else:
-            # Strips of as many rows as the window is wide.
+            # Strips with as many rows as the width of the window.
             cuts = [*range(a, b, max(1024, last - first + 1)), b]
         for i, j in pairwise(cuts):
             m, n = max(i + first, c), min(j + last, d)
-            full = whole and j - 1 + first <= m and i + last >= n - 1
+            full = keep_windows and j - 1 + first <= m and i + last >= n - 1
             calls.append((i, j, m, n, not full and (i + first - m, i + last - m)))
         return calls

@@ -18,7 +18,7 @@ DYNAMIC = ANY_LENGTH = True
 
 
 def main(seq: Any = CHECKED) -> None:
-    """Compare with dense attention on every rank, by torchrun or `python FILE [--seq N]`."""
+    """Compare with dense attention on every rank; run by torchrun or `python FILE [--seq N]`."""
     if "RANK" not in os.environ:
         sys.exit(torchrun(["--standalone", f"--nproc-per-node={RANKS}", *sys.argv]))
     if gpu := torch.cuda.is_available():
@@ -30,8 +30,8 @@ def main(seq: Any = CHECKED) -> None:
     pairs = compare_with_dense(seq, ("cuda", torch.bfloat16) if gpu else ("cpu", torch.float64))
     errors = torch.stack([torch.dist(a.double(), b, torch.inf) for a, b in pairs]).detach()
     limits = limits_of(pairs)
-    for largest in (errors.nan_to_num_(torch.inf), limits):
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
+    for values in (errors.nan_to_num_(torch.inf), limits):
+        dist.all_reduce(values, dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
         if DYNAMIC:
             seq = seq.seq
@@ -54,13 +54,13 @@ def limits_of(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 if __name__ == "__main__" and "__file__" in globals():  # not in a notebook
-    words = ArgumentParser(description=main.__doc__)
+    parser = ArgumentParser(description=main.__doc__)
     if DYNAMIC:
-        either = words.add_mutually_exclusive_group()
-        either.add_argument("--seq", type=int, default=CHECKED)
-        either.add_argument("--tables", dest="seq")
+        options = parser.add_mutually_exclusive_group()
+        options.add_argument("--seq", type=int, default=CHECKED)
+        options.add_argument("--tables", dest="seq")
     elif ANY_LENGTH:
-        words.add_argument("--seq", type=int, default=CHECKED)
+        parser.add_argument("--seq", type=int, default=CHECKED)
     else:
-        words.add_argument("--seq", type=int, default=CHECKED, choices=[CHECKED])
-    main(words.parse_args().seq)
+        parser.add_argument("--seq", type=int, default=CHECKED, choices=[CHECKED])
+    main(parser.parse_args().seq)

@@ -1,7 +1,7 @@
-"""Fused attention of a rectangle of queries and keys that is full, causal or, in windows, a band.
+"""Fused attention of a rectangle of queries and keys: full, causal or, with windows, a band.
 
-A band is False if every row sees every column, True if the last row sees all and each earlier row
-one column fewer, and (lo, hi) if row r sees the columns r + lo..r + hi.
+A band is False if every row sees every column, True if the last row sees all columns and each
+earlier row one column fewer, and (lo, hi) if row r sees the columns r + lo..r + hi.
 """
 
 from typing import Any
@@ -33,18 +33,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, band: Any) -> tuple[Tensor, Tensor]:
         q = q * SIGN
     if UNEQUAL:
         q, k, v = pad_dims(q, k, v)
-    q, k, v = (x.to(accum_dtype(x)) if x.is_cpu else x for x in (q, k, v))  # so is the output
-    causal, mask, how = rules(q, k, band)
+    q, k, v = (x.to(accum_dtype(x)) if x.is_cpu else x for x in (q, k, v))  # and the output
+    causal, mask, options = band_arguments(q, k, band)
     if q.is_cpu:
-        out, lse = on_cpu(q, k, v, 0.0, causal, **how)
+        out, lse = on_cpu(q, k, v, 0.0, causal, **options)
     elif ANY_LENGTH and by_cudnn(q, k, v, band):
         out, lse, *_ = cudnn(q, k, v, None, True, 0.0, band, scale=SCALE)
     elif not WINDOWS and q.element_size() == 2:
-        out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, **how)
+        out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, **options)
     elif WINDOWS and q.element_size() == 2 and mask is None:
-        rest = None, None, q.shape[2], k.shape[2], 0.0, causal, False
+        settings = None, None, q.shape[2], k.shape[2], 0.0, causal, False
         qkv = (x.transpose(1, 2) for x in (q, k, v))
-        out, lse, *_ = aten._flash_attention_forward(*qkv, *rest, **how)
+        out, lse, *_ = aten._flash_attention_forward(*qkv, *settings, **options)
         out = out.transpose(1, 2)
     else:
         if GROUPED:
@@ -65,20 +65,20 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
     dout, q, k, v, out = (
         x.to(accum_dtype(x) if x.is_cpu else q.dtype) for x in (dout, q, k, v, out)
     )
-    causal, mask, how = rules(q, k, band)
+    causal, mask, options = band_arguments(q, k, band)
     seed = torch.zeros((), dtype=torch.int64, device=q.device)  # for dropout, which is off
     if q.is_cpu:
-        dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, **how)
+        dq, dk, dv = on_cpu_backward(dout, q, k, v, out, lse, 0.0, causal, **options)
     elif ANY_LENGTH and by_cudnn(q, k, v, band):
-        tail: Any = out, lse[..., None], seed, seed, None, None, None, rows, cols, 0.0, band
-        dq, dk, dv = cudnn_backward(dout, q, k, v, *tail, scale=SCALE)
+        arguments: Any = out, lse[..., None], seed, seed, None, None, None, rows, cols, 0.0, band
+        dq, dk, dv = cudnn_backward(dout, q, k, v, *arguments, scale=SCALE)
     elif not WINDOWS and q.element_size() == 2:
-        tail = dout, q, k, v, out, lse, None, None, rows, cols, 0.0, causal, seed, seed
-        dq, dk, dv = aten._scaled_dot_product_flash_attention_backward(*tail, **how)
+        arguments = dout, q, k, v, out, lse, None, None, rows, cols, 0.0, causal, seed, seed
+        dq, dk, dv = aten._scaled_dot_product_flash_attention_backward(*arguments, **options)
     elif WINDOWS and q.element_size() == 2 and mask is None:
         dout, q, k, v, out = (x.transpose(1, 2) for x in (dout, q, k, v, out))
-        rest = None, None, rows, cols, 0.0, causal, seed, seed
-        grads = aten._flash_attention_backward(dout, q, k, v, out, lse, *rest, **how)
+        settings = None, None, rows, cols, 0.0, causal, seed, seed
+        grads = aten._flash_attention_backward(dout, q, k, v, out, lse, *settings, **options)
         dq, dk, dv = (x.transpose(1, 2) for x in grads)
     else:
         if WINDOWS:
@@ -87,8 +87,8 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
         if GROUPED:
             heads = k.shape[1]
             k, v = (x.repeat_interleave(q.shape[1] // heads, 1) for x in (k, v))
-        last = out, lse, seed, seed, 0.0, [True, True, True, False], causal
-        dq, dk, dv, _ = efficient_backward(dout, q, k, v, mask, *last, scale=SCALE)
+        saved = out, lse, seed, seed, 0.0, [True, True, True, False], causal
+        dq, dk, dv, _ = efficient_backward(dout, q, k, v, mask, *saved, scale=SCALE)
         if GROUPED:
             dk, dv = (x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))
     if SIGNED:
@@ -102,7 +102,7 @@ def attend_backward(dout: Any, q: Any, out: Any, lse: Any, k: Any, v: Any, band:
 def by_cudnn(q: Tensor, k: Tensor, v: Tensor, band: bool) -> bool:
     """Return True if PyTorch chooses cuDNN, as on Hopper GPUs in 16 bit.
 
-    Its causal mask is aligned with the first row and column.
+    The causal mask of cuDNN starts at the first row and column.
     """
     if band and q.shape[2] != k.shape[2]:
         return False
@@ -111,7 +111,7 @@ def by_cudnn(q: Tensor, k: Tensor, v: Tensor, band: bool) -> bool:
 
 
 def counts_from_end(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Return True if causal masks are aligned with the last row and column, as in CUDA flash."""
+    """Return True if the kernel aligns causal masks at the last row and column, as on CUDA."""
     by_flash = not q.is_cpu and q.element_size() == 2 and not torch.version.hip
     if ANY_LENGTH:
         return by_flash and not by_cudnn(q, k, v, False)
@@ -124,11 +124,11 @@ def takes_windows(x: Tensor) -> bool:
     return not x.is_cpu and x.element_size() == 2
 
 
-def rules(q: Tensor, k: Tensor, band: Any) -> tuple[bool, Any, dict[str, Any]]:
+def band_arguments(q: Tensor, k: Tensor, band: Any) -> tuple[bool, Any, dict[str, Any]]:
     """Return a band as kernel arguments: causal or not, a mask of scores, and other arguments.
 
-    Flash takes the bounds of a window relative to the last row and column. It treats a bound as
-    large as the number of columns as unbounded, and the reverse; with more rows than columns only
+    Flash takes the bounds of a window relative to the last row and column. A bound that reaches the
+    number of columns counts as no bound, and the reverse, so with more rows than columns only
     smaller bounds are possible.
     """
     if WINDOWS and not isinstance(band, bool):
@@ -136,8 +136,8 @@ def rules(q: Tensor, k: Tensor, band: Any) -> tuple[bool, Any, dict[str, Any]]:
         left, right = cols - rows - lo if lo > 1 - rows else -1, hi + rows - cols
         right = right if hi < cols - 1 else -1
         if q.element_size() == 2 and (rows <= cols or 0 <= right < cols):
-            ends = {"window_size_left": left, "window_size_right": right}
-            return False, None, {"scale": SCALE, **ends}
+            bounds = {"window_size_left": left, "window_size_right": right}
+            return False, None, {"scale": SCALE, **bounds}
         seen = q.new_ones(rows, cols + -cols % 16, dtype=torch.bool).tril_(hi).triu_(lo)
         mask = torch.where(seen, q.new_zeros(()), -torch.inf)[:, :cols].expand(*q.shape[:2], -1, -1)
         return False, mask, {"scale": SCALE, "attn_mask": mask}

@@ -18,7 +18,7 @@ def accum_dtype(x: Tensor) -> torch.dtype:
 
 
 def merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
-    """Merge partial attention into `out` and `lse`, in place; lse is -inf for rows without keys."""
+    """Merge partial attention into `out` and `lse` in place; lse is -inf for rows without keys."""
     if out.is_cuda and triton:
         return merge_fused(out, lse, part, part_lse)
     out.lerp_(part.to(out.dtype), torch.sigmoid(part_lse - lse).nan_to_num(0.0))
@@ -30,7 +30,7 @@ tl: Any = import_module("triton.language") if triton else SimpleNamespace(conste
 
 
 def merge_fused(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
-    """Merge in one kernel, which reads and writes everything once."""
+    """Merge in one kernel, which reads each input once and writes each result once."""
     part = part if part.stride(3) == 1 else part.contiguous()
     part_lse = part_lse.expand_as(lse)  # sinks have one per head
     batch, heads, tokens, dim = out.shape
@@ -52,14 +52,14 @@ def merge_kernel() -> Any:
 def merge_rows(out, lse, part, part_lse, heads, tokens, dim, out_b, out_h, out_t, lse_b, lse_h,
                lse_t, part_b, part_h, part_t, new_b, new_h, new_t, ROWS: tl.constexpr,
                WIDTH: tl.constexpr):  # fmt: skip
-    """Merge some rows of one head of one batch entry."""
+    """Merge ROWS rows of one head of one batch entry."""
     batch, head = (tl.program_id(1) // heads).to(tl.int64), (tl.program_id(1) % heads).to(tl.int64)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     col = tl.arange(0, WIDTH)[None, :]
-    here, both = row < tokens, (row < tokens)[:, None] & (col < dim)
+    valid_rows, valid = row < tokens, (row < tokens)[:, None] & (col < dim)
     lse_at = lse + batch * lse_b + head * lse_h + row * lse_t
-    old = tl.load(lse_at, mask=here, other=0.0)
-    new = tl.load(part_lse + batch * new_b + head * new_h + row * new_t, mask=here, other=0.0)
+    old = tl.load(lse_at, mask=valid_rows, other=0.0)
+    new = tl.load(part_lse + batch * new_b + head * new_h + row * new_t, mask=valid_rows, other=0.0)
     top = tl.maximum(old, new.to(old.dtype))
     top = tl.where(top == float("-inf"), 0.0, top)
     share = tl.exp(new.to(old.dtype) - top)
@@ -67,14 +67,14 @@ def merge_rows(out, lse, part, part_lse, heads, tokens, dim, out_b, out_h, out_t
     divisor = tl.where(total > 0, total, 1.0)
     share = (share / divisor)[:, None]
     out_at = out + batch * out_b + head * out_h + row[:, None] * out_t + col
-    sums = tl.load(out_at, mask=both, other=0.0)
+    old_out = tl.load(out_at, mask=valid, other=0.0)
     part_at = part + batch * part_b + head * part_h + row[:, None] * part_t + col
-    added = tl.load(part_at, mask=both, other=0.0).to(sums.dtype)
-    tl.store(out_at, sums + share * (added - sums), mask=both)
-    tl.store(lse_at, tl.where(total > 0, top + tl.log(divisor), float("-inf")), mask=here)
+    part_out = tl.load(part_at, mask=valid, other=0.0).to(old_out.dtype)
+    tl.store(out_at, old_out + share * (part_out - old_out), mask=valid)
+    tl.store(lse_at, tl.where(total > 0, top + tl.log(divisor), float("-inf")), mask=valid_rows)
 
 
 def pad_dims(*tensors: Tensor) -> list[Tensor]:
-    """Pad tensors to the larger of both head dimensions: kernels need equal ones."""
+    """Pad tensors to the larger head dimension: kernels need q, k and v of the same width."""
     size = max(HEAD_DIM, V_HEAD_DIM)
     return [torch.nn.functional.pad(x, (0, max(0, size - x.shape[3]))) for x in tensors]

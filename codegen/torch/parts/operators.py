@@ -1,4 +1,4 @@
-"""Registers the passes as operators, under a name that depends only on plan and version."""
+"""Registers the passes as PyTorch operators, named after the plan and the version of ringloom."""
 
 import hashlib
 import inspect
@@ -20,7 +20,7 @@ if LOOPS:
 
 
 def bytecode(code: CodeType, docstring: Any = None) -> list[Any]:
-    """Return instructions, names and constants of code, without line numbers and docstring."""
+    """Return the instructions, names and constants of code, without line numbers and docstring."""
     nested = list[Any]()
     for x in code.co_consts:
         if isinstance(x, CodeType):
@@ -35,12 +35,12 @@ program = hashlib.sha256(repr(bytecode(frame.f_code, __doc__)).encode()).hexdige
 
 
 def operator(kind: str) -> Callable[[Any], Any]:
-    """Register a function as ringloom::KIND_OPERATOR, named after plan and version.
+    """Return a decorator that registers a pass as the operator ringloom::KIND_OPERATOR.
 
-    A second import of the same code reuses the operator; edited code gets its own, with a number.
+    A second import of the same code reuses the operator; edited code gets a new, numbered one.
     """
     if DYNAMIC:
-        code = f"{program} {id(globals())}"  # tables live in this module
+        code = f"{program} {id(globals())}"  # operators find tables in this module
     else:
         code = program
 
@@ -49,9 +49,9 @@ def operator(kind: str) -> Callable[[Any], Any]:
             name = f"{kind}_{OPERATOR}" + f"_{number}" * (number > 0)
             packet = getattr(torch.ops.ringloom, name, None)
             if packet is None:
-                made = torch.library.custom_op(f"ringloom::{name}", function, mutates_args=())
-                getattr(torch.ops.ringloom, name).registered = code, made
-                return made
+                definition = torch.library.custom_op(f"ringloom::{name}", function, mutates_args=())
+                getattr(torch.ops.ringloom, name).registered = code, definition
+                return definition
             if packet.registered[0] == code:
                 return packet.registered[1]
 

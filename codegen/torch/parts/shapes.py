@@ -11,7 +11,7 @@ ANY_HEADS = ANY_LENGTH = APART = True
 
 
 def shapes(q: Tensor, k: Tensor, rank: int) -> list[tuple[int, ...]]:
-    """Return the valid shapes of q, k and v on a rank that are nearest to the given ones."""
+    """Return the valid shapes of q, k and v on a rank that are nearest to the shapes of these."""
     heads, kv_heads = (q.shape[1], k.shape[1]) if ANY_HEADS else (HEADS, KV_HEADS)
     if ANY_LENGTH:
         tokens = max(LEAST, RANKS * q.shape[2]) // MULTIPLE * MULTIPLE // RANKS

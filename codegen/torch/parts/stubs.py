@@ -1,4 +1,4 @@
-"""Names that parts use and that other texts of a program define: for type checkers only."""
+"""Names that parts use and other parts of a program define, declared for type checkers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def missing(*_: Any, **_named: Any) -> Any:
-    """Replaces all of them if a part is imported alone."""
+    """Replaces each of these names if a part is imported alone."""
     raise NotImplementedError
 
 

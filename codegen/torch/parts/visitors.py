@@ -1,4 +1,4 @@
-"""Adapts visiting queries, which bring STATS = (lse, delta), to kernels that take an output."""
+"""Adapts visiting queries, which arrive with (lse, delta), to kernels that need an output."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ def with_output(queries: Iterable[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tens
     """Return (dout, q, out, lse) for visiting queries (dout, q, lse, delta).
 
     Kernels use `out` only to compute delta, the sum of dout * out along a row, so any `out` with
-    the same sum gives the same gradients. This one is parallel to dout.
+    the same sum gives the same gradients. The returned `out` is parallel to dout.
     """
     dout, q, lse, delta = queries
     largest = torch.linalg.vector_norm(dout, torch.inf, -1, True, dtype=delta.dtype)

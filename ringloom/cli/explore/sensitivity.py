@@ -20,7 +20,7 @@ from ringloom.cli.output import show, working
 from ringloom.planner.optional import import_optional
 from ringloom.simulator.confidence import Sensitivity, sensitivity
 from ringloom.simulator.hardware import hardware as find_hardware
-from ringloom.simulator.what_if import OWN, Curves, curves
+from ringloom.simulator.what_if import SCENARIO_KEYS, Curves, curves
 from ringloom.views.tables import plain_table
 from ringloom.views.units import seconds
 
@@ -62,7 +62,7 @@ def _draw(crossings: Curves, file: Path) -> None:
 @click.option(
     "--vary",
     type=ParsedText("KEY=LOW:HIGH", "intra.bandwidth=1e10:4e11", _range),
-    help=f"Vary a constant or {', '.join(OWN)}, and show where schedules cross over.",
+    help=f"Vary a constant or {', '.join(SCENARIO_KEYS)}, and show where schedules cross over.",
 )
 @click.option(
     "--picture", type=click.Path(), help="Draw the curves of --vary to this SVG or PNG file."

@@ -1,1 +1,1 @@
-"""Parts of table programs: the interpreter, blocks of all heads or of some, tables as arguments."""
+"""Parts of table programs: the interpreter, its arrays, and tables as an argument."""

@@ -1,11 +1,11 @@
-"""Tables as numpy arrays: blocks, steps, and tiles cut by a mask; the planner uses them too."""
+"""Tables as numpy arrays: blocks, steps, and tiles cut by a mask; `by_tables` also uses them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-nowhere = 2**30  # index of no slot, token or tile
+nowhere = 2**30  # an index that stands for no slot, token or tile
 
 
 class Side(NamedTuple):
@@ -14,30 +14,32 @@ class Side(NamedTuple):
     at: np.ndarray  # positions [blocks, tokens]
     tokens: np.ndarray  # indices of these tokens in their owner's shard [blocks, tokens]
     heads: np.ndarray  # first head and number of heads of each block [blocks, 2]
-    own: np.ndarray  # the blocks of each rank [ranks, most]
+    owned: np.ndarray  # the blocks that each rank owns [ranks, most]
 
 
 def side_of(blocks: Any, shards: Sequence[np.ndarray], heads: int) -> Side:
-    """Return the side of blocks [owner, [first row, end], [first head, end] if not all heads]."""
-    real = [np.flatnonzero(shard >= 0) for shard in shards]
-    tokens = [real[owner][slice(*rows)] for owner, rows, *_ in blocks]
+    """Return the Side of blocks [owner, [first row, end], [first head, end] unless all heads]."""
+    valid = [np.flatnonzero(shard >= 0) for shard in shards]
+    tokens = [valid[owner][slice(*rows)] for owner, rows, *_ in blocks]
     at = [shards[owner][x] for (owner, *_), x in zip(blocks, tokens, strict=True)]
     ends = [[*part, [0, heads]][0] for _, _, *part in blocks]
-    own = [[n for n, (x, *_) in enumerate(blocks) if x == rank] for rank in range(len(shards))]
-    return Side(in_rows(at), in_rows(tokens), np.array([[a, b - a] for a, b in ends]), in_rows(own))
+    owned = [[n for n, (x, *_) in enumerate(blocks) if x == rank] for rank in range(len(shards))]
+    return Side(
+        in_rows(at), in_rows(tokens), np.array([[a, b - a] for a, b in ends]), in_rows(owned)
+    )
 
 
 class Steps(NamedTuple):
-    """The steps of a pass: slots per tensor, sections of steps with equal messages, tables."""
+    """The steps of a pass: slots per tensor, sections of steps with the same hops, and tables."""
 
     slots: dict[str, int]
     sections: list[Any]
-    moves: np.ndarray  # slots to send and to fill, hop by hop [steps, ranks, slots]
+    moves: np.ndarray  # slots to send, then slots to fill, of each hop [steps, ranks, slots]
     tiles: np.ndarray  # tiles that a rank attends [steps, ranks, most, numbers]
 
 
 def steps_of(table: dict[str, Any]) -> Steps:
-    """Return the steps of a pass in a table."""
+    """Return the steps of a pass from its table."""
     width = 2 + len(table["SLOTS"])  # numbers of a tile
     shape = len(table["MOVES"]), len(table["MOVES"][0])
     rows = ([np.ravel(row) for step in table[name] for row in step] for name in ("MOVES", "TILES"))
@@ -48,7 +50,7 @@ def steps_of(table: dict[str, Any]) -> Steps:
 
 
 def in_rows(rows: Sequence[Any], least: int = 1) -> np.ndarray:
-    """Return rows of different lengths as one array, padded with -1."""
+    """Return rows of different lengths as one array [rows, width], padded with -1."""
     width = max([least, *map(len, rows)])
     return np.array([np.pad(x, (0, width - len(x)), constant_values=-1) for x in rows], np.int32)
 
@@ -56,7 +58,7 @@ def in_rows(rows: Sequence[Any], least: int = 1) -> np.ndarray:
 def calls_of(
     tiles: np.ndarray, queries: Side, keys: Side, offset: int, boxes: Any, most: int
 ) -> np.ndarray:
-    """Cut tiles [steps, ranks, n, numbers] by boxes: [steps, ranks, most, numbers + 6].
+    """Cut tiles [steps, ranks, n, numbers] by boxes into calls [steps, ranks, most, numbers + 6].
 
     Query i is at the aligned position i + offset. Raises ValueError if a rank has more than `most`
     calls in a step.

@@ -1,4 +1,4 @@
-"""A program that takes tables as an argument: tables of a mask, and the function to call."""
+"""Programs that take tables as an argument: the tables of a mask, and the function to call."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -40,8 +40,8 @@ def attention(
     """Compute exact attention over a sequence that is sharded over `axis` of a mesh.
 
     q and the result: [batch, heads, tokens, head_dim], k and v: [batch, KV heads, ...]; tokens in
-    layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that shard those too.
-    tables: those of a mask; the result is NaN if JAX traces the tables of another program.
+    layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that also shard these.
+    tables: by `make_tables` or `load`; the result is NaN if traced tables are of another program.
     Shapes are global and equal on all hosts. Raises ValueError for a length that does not fit the
     layout, wrong head counts, mixed or non-float dtypes, and meshes of the wrong size.
     """
@@ -74,11 +74,11 @@ backward_rule.defjvp(refuse_second_derivatives)
 local_attention.defvjp(forward, backward_rule)
 
 
-# ---- Tables: the mask as calls, each one band in one box of a tile.
+# ---- Tables: the mask as a list of calls, each of one band in one box of a tile.
 
 
-def meeting(i, j, i0, i1, j0, j1, low, high):
-    """Return positions of a query block and a key block in a box, and the mask of their pairs."""
+def tile_mask(i, j, i0, i1, j0, j1, low, high):
+    """Return positions of a query block and a key block in a box, and the mask of the box."""
     rows, cols = jnp.asarray(query_blocks.at)[i], jnp.asarray(key_blocks.at)[j]
     aligned = rows + (KV_SEQ - SEQ)
     rows = jnp.where((i0 <= aligned) & (aligned < i1), rows, -1)
@@ -87,7 +87,7 @@ def meeting(i, j, i0, i1, j0, j1, low, high):
 
 
 def make_tables(boxes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Return the tables of a mask, given as disjoint boxes (i0, i1, j0, j1, low, high).
+    """Return the tables of a mask that is given as disjoint boxes (i0, i1, j0, j1, low, high).
 
     Query i, aligned so that the last query has the position of the last key, sees key j if
     i0 <= i < i1, j0 <= j < j1 and low <= j - i <= high in one box. Raises ValueError for boxes that
@@ -95,8 +95,8 @@ def make_tables(boxes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
     """
     refuse_overlaps(np.array(boxes, np.int64).reshape(-1, 6))
     most: Any = PLAN["max_calls"]
-    given = query_blocks, key_blocks, KV_SEQ - SEQ, boxes, most
-    calls = {name: calls_of(steps.tiles, *given) for name, steps in passes.items()}
+    rules = query_blocks, key_blocks, KV_SEQ - SEQ, boxes, most
+    calls = {name: calls_of(steps.tiles, *rules) for name, steps in passes.items()}
     return {"plan": np.array(IDENTITY, np.int32), **calls}
 
 
@@ -117,7 +117,7 @@ def load(path: str) -> dict[str, np.ndarray]:
 
 
 def check_tables(tables):
-    """Raise ValueError for tables of another program; return whether they fit, perhaps traced."""
+    """Raise ValueError for tables of another program; return True if they fit, perhaps traced."""
     for name, steps in passes.items():
         shape = *steps.tiles.shape[:2], PLAN["max_calls"], steps.tiles.shape[3] + 6
         if tables[name].shape != shape:
@@ -134,10 +134,10 @@ def check_tables(tables):
 
 
 def allowed(i, j):
-    """Return the mask of the self-check: causal within two documents, the second from CUT on."""
+    """Return the mask of the self-check: causal within two documents, divided at CUT."""
     return ((i < CUT) == (j < CUT)) & (j <= i)
 
 
 def example():
-    """Return the tables of this mask."""
+    """Return the tables of the mask of the self-check."""
     return make_tables([(a, b, a, b, -KV_SEQ, 0) for a, b in ((0, CUT), (CUT, KV_SEQ))])

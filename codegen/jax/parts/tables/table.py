@@ -1,4 +1,4 @@
-"""The interpreter of a table program: one scan per section of steps with equal messages."""
+"""The interpreter of a table program: one scan per section of steps with the same hops."""
 
 from functools import partial
 from typing import Any
@@ -23,14 +23,14 @@ ANY_HEADS = APART = BACKWARD = DYNAMIC = False
 TABLES: dict[str, Any] = {"QUERIES": [], "KEYS": [], "KEPT": {}, "PASSES": {}}
 
 
-# ---- Schedule: all ranks run the same steps; tables say which blocks they send and attend.
+# ---- Schedule: all ranks run the same steps; the tables list the blocks of each rank.
 
 
-places_of_keys = kv_positions if APART else positions
+key_positions = kv_positions if APART else positions
 query_blocks = side_of(TABLES["QUERIES"], [positions(n) for n in range(RANKS)], HEADS)
-key_blocks = side_of(TABLES["KEYS"], [places_of_keys(n) for n in range(RANKS)], KV_HEADS)
+key_blocks = side_of(TABLES["KEYS"], [key_positions(n) for n in range(RANKS)], KV_HEADS)
 passes = {name: steps_of(table) for name, table in TABLES["PASSES"].items()}
-absent = {"OUT": (0, -jnp.inf), "DQ": (0,), "DKV": (0, 0)}  # values of absent sums
+empty = {"OUT": (0, -jnp.inf), "DQ": (0,), "DKV": (0, 0)}  # values of empty sums
 
 
 def run_forward(q, k, v, axis, tiles):
@@ -61,7 +61,7 @@ if BACKWARD:
         delta = (dout.astype(accum_dtype(q)) * out).sum(-1, keepdims=True)
         arrays = {"Q": [q], "DOUT": [dout], "STATS": [lse, delta], "KV": [k, v]}
         arrays |= {"DQ": [q], "DKV": [k, v]}
-        held = dict(zip(TABLES["KEPT"], kept, strict=False))  # none if no forward pass ran
+        held = dict(zip(TABLES["KEPT"], kept, strict=False))  # empty if no forward pass ran
         state = begin(arrays, steps.slots, rank, held)
         state = run(steps, tiles, state, attend_tile_backward, axis)
         dq = into_shard(state["DQ"][0], q, query_blocks, rank)
@@ -86,20 +86,20 @@ def run(steps, tiles, state, attend, axis):
 
 
 def run_step(hops, attend, axis, state, row):
-    """Run one step: messages leave, tiles are attended, then messages arrive."""
-    (slots, tiles), arriving = row, []
+    """Run one step: send messages, attend tiles, then receive messages."""
+    (slots, tiles), received = row, []
     for name, by, finished, width, senders in hops:
-        leave, arrive, slots = slots[:width], slots[width : 2 * width], slots[2 * width :]
-        blocks = get_slots(state, name, leave)
-        if name in absent:
-            state = state | {name: set_slots(state[name], leave, absent[name])}
+        sources, targets, slots = slots[:width], slots[width : 2 * width], slots[2 * width :]
+        blocks = get_slots(state, name, sources)
+        if name in empty:
+            state = state | {name: set_slots(state[name], sources, empty[name])}
         if finished:  # complete sums are sent in the dtype of the inputs
             blocks = [x.astype(state["Q"][0].dtype) if x.shape[-1] > 1 else x for x in blocks]
         pairs = [(rank, (rank + by) % RANKS) for rank in senders]
-        arriving.append((name, arrive, lax.ppermute(blocks, axis, pairs)))
+        received.append((name, targets, lax.ppermute(blocks, axis, pairs)))
     state = lax.fori_loop(0, (tiles[:, 0] < nowhere).sum(), lambda n, x: attend(x, tiles[n]), state)
-    for name, arrive, blocks in arriving:
-        state = add_to_slots(state, name, arrive, blocks)
+    for name, targets, blocks in received:
+        state = add_to_slots(state, name, targets, blocks)
     return state, None
 
 
@@ -107,15 +107,15 @@ def run_step(hops, attend, axis, state, row):
 
 
 def begin(arrays, sizes, rank, held):
-    """Return the slots of each tensor: own blocks, kept copies and free slots; empty sums."""
+    """Return the slots of each tensor: the rank's blocks, kept copies, free slots; empty sums."""
     state = {}
     for name, shards in arrays.items():
         blocks = [from_shard(x, key_blocks if "KV" in name else query_blocks, rank) for x in shards]
         if name in held:
             blocks = [jnp.concatenate(x) for x in zip(blocks, held[name], strict=True)]
         shapes = [(sizes[name], *x.shape[1:]) for x in blocks]
-        if name in absent:
-            sums = zip(shapes, absent[name], strict=True)
+        if name in empty:
+            sums = zip(shapes, empty[name], strict=True)
             state[name] = [
                 jnp.full(shape, identity, accum_dtype(shards[0])) for shape, identity in sums
             ]
@@ -126,8 +126,8 @@ def begin(arrays, sizes, rank, held):
 
 
 def get_slots(state, name, slots):
-    """Return the blocks in some slots of a tensor, empty values for `nowhere`."""
-    pairs = zip(state[name], absent.get(name, (0, 0)), strict=False)
+    """Return the blocks in some slots of a tensor, and empty values for `nowhere`."""
+    pairs = zip(state[name], empty.get(name, (0, 0)), strict=False)
     return [x.at[slots].get(mode="fill", fill_value=fill) for x, fill in pairs]
 
 
@@ -138,17 +138,17 @@ def set_slots(arrays, slots, blocks):
 
 
 def add_to_slots(state, name, slots, blocks):
-    """Put blocks into some slots: store copies, add sums."""
+    """Put blocks into some slots: copies replace blocks, sums are added."""
     if name == "OUT":
         blocks = merge(*get_slots(state, name, slots), *blocks)
-    elif name in absent:
+    elif name in empty:
         blocks = [x + y for x, y in zip(get_slots(state, name, slots), blocks, strict=True)]
     return state | {name: set_slots(state[name], slots, blocks)}
 
 
 def shard_index(side, rank):
-    """Return the indices of a rank's own blocks in its shard: heads, tokens; `nowhere` for none."""
-    own = jnp.asarray(side.own)[rank]
+    """Return the heads and tokens of a rank's blocks in its shard; `nowhere` for no block."""
+    own = jnp.asarray(side.owned)[rank]
     tokens = jnp.asarray(side.tokens)[own]
     tokens = jnp.where((own[:, None] >= 0) & (tokens >= 0), tokens, nowhere)
     if ANY_HEADS:
@@ -170,8 +170,8 @@ def from_shard(x, side, rank):
 
 
 def into_shard(blocks, like, side, rank):
-    """Return the shard of a rank from the first slots, which hold the blocks that it owns."""
-    blocks = jnp.moveaxis(blocks[: side.own.shape[1]], 0, blocks_axis)
+    """Return the shard of a rank from its first slots, which contain the blocks that it owns."""
+    blocks = jnp.moveaxis(blocks[: side.owned.shape[1]], 0, blocks_axis)
     shard = jnp.zeros((*like.shape[:3], blocks.shape[-1]), blocks.dtype)
     return shard.at[:, *shard_index(side, rank)].set(blocks, mode="drop")
 
@@ -180,8 +180,8 @@ def into_shard(blocks, like, side, rank):
 
 if not DYNAMIC:
 
-    def meeting(i, j):
-        """Return positions of a query block and a key block, and the mask of their pairs."""
+    def tile_mask(i, j):
+        """Return the positions of a query block and a key block, and the mask."""
         return jnp.asarray(query_blocks.at)[i], jnp.asarray(key_blocks.at)[j], allowed
 
 
@@ -190,25 +190,25 @@ def attend_tile(state, tile):
     i, j, q, kv, out, *box = tile
     q, kv = state["Q"][0][q], [x[kv] for x in state["KV"]]
     if ANY_HEADS:
-        part = attend_masked(q, kv, *meeting(i, j, *box))
+        part = attend_masked(q, kv, *tile_mask(i, j, *box))
     else:
         head, meets = kv_heads_of(i, j)
-        part, lse = attend_masked(q, [x[:, head] for x in kv], *meeting(i, j, *box))
+        part, lse = attend_masked(q, [x[:, head] for x in kv], *tile_mask(i, j, *box))
         part = jnp.where(meets, part, 0), jnp.where(meets, lse, -jnp.inf)
     return add_to_slots(state, "OUT", out[None], [x[None] for x in part])
 
 
 def attend_tile_backward(state, tile):
-    """Add the gradients of the attention of a block of queries to a block of keys."""
+    """Add the gradients from attending a block of queries to a block of keys."""
     i, j, q, dout, stats, kv, dq, dkv, *box = tile
     slots = {"Q": q, "DOUT": dout, "STATS": stats, "KV": kv}
     *queries, k, v = (x[n] for name, n in slots.items() for x in state[name])
     if ANY_HEADS:
-        dq_part, parts = attend_masked_backward(queries, (k, v), *meeting(i, j, *box))
+        dq_part, parts = attend_masked_backward(queries, (k, v), *tile_mask(i, j, *box))
     else:
         head, meets = kv_heads_of(i, j)
         keys = k[:, head], v[:, head]
-        grads = attend_masked_backward(queries, keys, *meeting(i, j, *box))
+        grads = attend_masked_backward(queries, keys, *tile_mask(i, j, *box))
         dq_part, parts = jax.tree.map(lambda x: jnp.where(meets, x, 0), grads)
         pairs = zip((k, v), parts, strict=True)
         parts = [jnp.zeros(x.shape, accum_dtype(x)).at[:, head].add(y) for x, y in pairs]
@@ -217,7 +217,7 @@ def attend_tile_backward(state, tile):
 
 
 def kv_heads_of(i, j):
-    """Return the head of a key block that each head of a query block uses, and if there is one."""
+    """Return the key head that each head of a query block uses, and True where there is one."""
     (first, count), (kv_first, kv_count) = (
         jnp.asarray(query_blocks.heads)[i],
         jnp.asarray(key_blocks.heads)[j],

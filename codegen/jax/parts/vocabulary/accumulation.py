@@ -24,7 +24,7 @@ def merge_attention(output, queries, kv, causal=False, rows=all_tokens, cols=all
 
 
 def add_gradients(dq, dkv, queries, kv, causal=False, rows=all_tokens, cols=all_tokens):
-    """Add the gradients of the attention of queries to keys."""
+    """Add the gradients from attending queries to keys."""
     dq_part, dkv_part = attend_backward(tokens(queries, rows), tokens(kv, cols), causal)
     return add(dq, [dq_part], rows), add(dkv, dkv_part, cols)
 
@@ -37,7 +37,7 @@ def merge_tiles(output, queries, kv, at, kv_at, rows=all_tokens, cols=all_tokens
 
 
 def add_tile_gradients(dq, dkv, queries, kv, at, kv_at, rows=all_tokens, cols=all_tokens, piece=0):
-    """Add the gradients of the attention of tokens at these positions under the mask."""
+    """Add the gradients from attending tokens at these positions under the mask."""
     queries, kv = tokens(queries, rows), tokens(kv, cols)
     dq_part, dkv_part = attend_tile_backward(queries, kv, at[rows], kv_at[cols], piece)
     return add(dq, [dq_part], rows), add(dkv, dkv_part, cols)
@@ -55,58 +55,58 @@ def merge_all(output, parts, count):
     return output
 
 
-def add(sums, part, where=all_tokens):
+def add(sums, part, index=all_tokens):
     """Add partial gradients to those of some tokens."""
-    total = [x + y for x, y in zip(tokens(sums, where), part, strict=True)]
-    return with_tokens(sums, where, total)
+    total = [x + y for x, y in zip(tokens(sums, index), part, strict=True)]
+    return with_tokens(sums, index, total)
 
 
-def tokens(arrays, where):
+def tokens(arrays, index):
     """Select tokens of each array."""
-    return [x[:, :, where] for x in arrays]
+    return [x[:, :, index] for x in arrays]
 
 
-def with_tokens(arrays, where, new):
+def with_tokens(arrays, index, new):
     """Replace some tokens of each array."""
-    # Not a scatter: XLA cannot partition its empty indices in a scan.
-    start = where.start or 0
-    both = zip(arrays, new, strict=True)
-    return [lax.dynamic_update_slice_in_dim(x, y, start, 2) for x, y in both]
+    # Not by a scatter: XLA cannot partition its empty indices in a scan.
+    start = index.start or 0
+    pairs = zip(arrays, new, strict=True)
+    return [lax.dynamic_update_slice_in_dim(x, y, start, 2) for x, y in pairs]
 
 
 def heads(arrays, slices, number):
-    """Select one of `slices` slices of the heads of each array."""
+    """Select one slice of the heads of each array, out of `slices`."""
     sizes = [x.shape[1] // slices for x in arrays]
-    both = zip(arrays, sizes, strict=True)
-    return [lax.dynamic_slice_in_dim(x, number * size, size, 1) for x, size in both]
+    pairs = zip(arrays, sizes, strict=True)
+    return [lax.dynamic_slice_in_dim(x, number * size, size, 1) for x, size in pairs]
 
 
 def with_heads(arrays, new, slices, number):
-    """Replace one of `slices` slices of the heads of each array."""
+    """Replace one slice of the heads of each array, out of `slices`."""
     starts = [number * (x.shape[1] // slices) for x in arrays]
-    both = zip(arrays, new, starts, strict=True)
-    return [lax.dynamic_update_slice_in_dim(x, y, start, 1) for x, y, start in both]
+    updates = zip(arrays, new, starts, strict=True)
+    return [lax.dynamic_update_slice_in_dim(x, y, start, 1) for x, y, start in updates]
 
 
-def some_heads(arrays, slices, where):
-    """Select several of `slices` slices of the heads of each array."""
-    parts = [x.reshape(len(x), slices, -1, *x.shape[2:])[:, where] for x in arrays]
+def some_heads(arrays, slices, selected):
+    """Select several slices of the heads of each array, out of `slices`."""
+    parts = [x.reshape(len(x), slices, -1, *x.shape[2:])[:, selected] for x in arrays]
     return [x.reshape(len(x), -1, *x.shape[3:]) for x in parts]
 
 
-def with_some_heads(arrays, new, slices, where):
-    """Replace several of `slices` slices of the heads of each array."""
+def with_some_heads(arrays, new, slices, selected):
+    """Replace several slices of the heads of each array, out of `slices`."""
 
-    def placed(x, y):
+    def replace_slices(x, y):
         parts = x.reshape(len(x), slices, -1, *x.shape[2:])
         y = y.reshape(len(x), -1, *parts.shape[2:])
-        return parts.at[:, where].set(y).reshape(x.shape)
+        return parts.at[:, selected].set(y).reshape(x.shape)
 
-    return [placed(x, y.astype(x.dtype)) for x, y in zip(arrays, new, strict=True)]
+    return [replace_slices(x, y.astype(x.dtype)) for x, y in zip(arrays, new, strict=True)]
 
 
 def repeat_heads(arrays, copies):
-    """Repeat each head `copies` times in a row, for fewer heads than ranks."""
+    """Repeat each head `copies` times in a row, where there are fewer heads than ranks."""
     return [jnp.repeat(x, copies, 1) for x in arrays]
 
 
@@ -115,34 +115,34 @@ def add_repeated(gradients, copies):
     return [x.reshape(len(x), -1, copies, *x.shape[2:]).sum(2) for x in gradients]
 
 
-def merge_one_slice(attend, slices, number, output, queries, *given, **how):
-    """Attend one of `slices` slices of the query heads, and merge the result."""
-    own, queries = (heads(x, slices, number) for x in (output, queries))
-    return with_heads(output, attend(own, queries, *given, **how), slices, number)
+def merge_one_slice(attend, slices, number, output, queries, *keys, **options):
+    """Attend one slice of the query heads, out of `slices`, and merge the result."""
+    part, queries = (heads(x, slices, number) for x in (output, queries))
+    return with_heads(output, attend(part, queries, *keys, **options), slices, number)
 
 
-def add_one_slice(attend, slices, number, dq, dkv, queries, *given, **how):
-    """Add the gradients of one of `slices` slices of the query heads."""
-    own, queries = (heads(x, slices, number) for x in (dq, queries))
-    part, dkv = attend(own, dkv, queries, *given, **how)
+def add_one_slice(attend, slices, number, dq, dkv, queries, *keys, **options):
+    """Add the gradients of one slice of the query heads, out of `slices`."""
+    part, queries = (heads(x, slices, number) for x in (dq, queries))
+    part, dkv = attend(part, dkv, queries, *keys, **options)
     return with_heads(dq, part, slices, number), dkv
 
 
 def zero_output(queries, v):
-    """Return partial attention to no keys: output, log-sum-exp [batch, heads, tokens, 1]."""
+    """Return the attention to no keys: output and log-sum-exp [batch, heads, tokens, 1]."""
     (q,) = queries
     out = jnp.zeros((*q.shape[:3], v.shape[3]), accum_dtype(q))
     return [out, jnp.full_like(out[..., :1], -jnp.inf)]
 
 
 def zeros(arrays):
-    """Return zero gradients of some arrays."""
+    """Return zero gradients for some arrays."""
     return [jnp.zeros(x.shape, accum_dtype(x)) for x in arrays]
 
 
-def clear(sums, where):
+def clear(sums, index):
     """Zero partial gradients of some tokens."""
-    return with_tokens(sums, where, [jnp.zeros_like(x) for x in tokens(sums, where)])
+    return with_tokens(sums, index, [jnp.zeros_like(x) for x in tokens(sums, index)])
 
 
 def narrow(sums, like):

@@ -7,22 +7,22 @@ from jax import lax
 
 
 def exchange(x, axis, pairs, other=None):
-    """Send arrays by pairs of sender and receiver.
+    """Send arrays between pairs of sender and receiver.
 
-    A rank that receives nothing returns `other`, or zeros.
+    A rank that receives nothing returns `other`; by default, zeros.
     """
-    came = lax.ppermute(x, axis, pairs)
-    return came if other is None else receive(came, other, axis, pairs)
+    arrays = lax.ppermute(x, axis, pairs)
+    return arrays if other is None else receive(arrays, other, axis, pairs)
 
 
-def receive(came, other, axis, pairs):
-    """Return the arrays that came by pairs of sender and receiver, or `other` if nothing came."""
+def receive(arrays, other, axis, pairs):
+    """Return the received arrays, or `other` on ranks that receive nothing."""
     arrived = receives(axis, pairs)
-    return [jnp.where(arrived, new, old) for new, old in zip(came, other, strict=True)]
+    return [jnp.where(arrived, new, old) for new, old in zip(arrays, other, strict=True)]
 
 
 def exchange_output(x, axis, pairs):
-    """Send partial attention to one rank; without arrival, return attention to no keys."""
+    """Send partial attention; a rank that receives nothing returns attention to no keys."""
     out, lse = lax.ppermute(x, axis, pairs)
     return [out, jnp.where(receives(axis, pairs), lse, -jnp.inf)]
 
@@ -33,29 +33,29 @@ def receives(axis, pairs):
 
 
 def gather(x, axis, groups=None):
-    """All-gather tokens within a group, in the order of ranks."""
+    """All-gather tokens within a group, in rank order."""
     return [lax.all_gather(y, axis, axis=2, tiled=True, axis_index_groups=groups) for y in x]
 
 
 def reduce(x, axis, groups=None):
-    """Reduce-scatter sums for gathered tokens to the ranks that own them."""
-    rules = {"scatter_dimension": 2, "tiled": True, "axis_index_groups": groups}
-    return [lax.psum_scatter(y, axis, **rules) for y in x]
+    """Reduce-scatter the sums of gathered tokens to their owners."""
+    options = {"scatter_dimension": 2, "tiled": True, "axis_index_groups": groups}
+    return [lax.psum_scatter(y, axis, **options) for y in x]
 
 
 def swap(x, split, join, axis, groups=None):
-    """All-to-all: split along one axis, join the received parts along another."""
-    rules = {"tiled": True, "axis_index_groups": groups}
-    return [lax.all_to_all(y, axis, split, join, **rules) for y in x]
+    """Run an all-to-all: split arrays along one axis, join received parts along another."""
+    options = {"tiled": True, "axis_index_groups": groups}
+    return [lax.all_to_all(y, axis, split, join, **options) for y in x]
 
 
 def broadcast(x, root, axis):
     """Broadcast the arrays of one rank, the root."""
-    own = lax.axis_index(axis) == root
-    return lax.psum([jnp.where(own, y, 0) for y in x], axis)
+    is_root = lax.axis_index(axis) == root
+    return lax.psum([jnp.where(is_root, y, 0) for y in x], axis)
 
 
 def reduce_to(x, root, axis):
     """Reduce arrays over all ranks to the root; other ranks get zeros."""
-    own = lax.axis_index(axis) == root
-    return [jnp.where(own, y, 0) for y in lax.psum(x, axis)]
+    is_root = lax.axis_index(axis) == root
+    return [jnp.where(is_root, y, 0) for y in lax.psum(x, axis)]

@@ -1,4 +1,4 @@
-"""Tables as an argument: a plan with its mask and its layout, and attention with them."""
+"""Tables as an argument: a plan with its mask and layout, and attention by these tables."""
 
 import hashlib
 import json
@@ -19,11 +19,11 @@ from ringloom.codegen.torch.parts.tables.table import group_of
 RANKS, HEADS, KV_HEADS, HEAD_DIM, FORMAT = 1, 1, 1, 1, 3
 PLAN: dict[str, Any] = {}
 
-# ---- Tables: a plan with its mask and its layout.
+# ---- Tables: a plan with its mask and layout.
 
 
 class Tables(dict[str, Any]):
-    """A plan as written by `ringloom tables torch` or made by `example`; equal on all ranks.
+    """A plan from `ringloom tables torch` or `example`; all ranks must use equal tables.
 
     Make tables once per batch and use them for all layers. Raises ValueError for arrays that are
     not a plan for this program.
@@ -32,18 +32,18 @@ class Tables(dict[str, Any]):
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         super().__init__()
         names = ("sizes", "scale", "mask", "q_order", "q_sizes", "kv_order", "kv_sizes", "steps")
-        if missing := [name for name in names if name not in arrays]:
-            raise ValueError(f"these tables lack {', '.join(missing)}")
+        if absent := [name for name in names if name not in arrays]:
+            raise ValueError(f"these tables lack {', '.join(absent)}")
         values = [np.asarray(arrays[name]) for name in names]
         self.digest = hashlib.sha256(b"".join(x.tobytes() for x in values)).hexdigest()[:15]
-        form, passes, ranks, self.seq, self.kv_seq, *heads = values[0].tolist()
-        own = (FORMAT, RANKS, HEADS, KV_HEADS, HEAD_DIM, PLAN["scale"])
-        if (theirs := (form, ranks, *heads, float(values[1]))) != own:
+        version, passes, ranks, self.seq, self.kv_seq, *heads = values[0].tolist()
+        expected = (FORMAT, RANKS, HEADS, KV_HEADS, HEAD_DIM, PLAN["scale"])
+        if (actual := (version, ranks, *heads, float(values[1]))) != expected:
             raise ValueError(
-                f"these tables were built for {theirs}, but this program needs {own}"
+                f"these tables were built for {actual}, but this program needs {expected}"
                 " (format, ranks, heads, KV heads, dim, scale)"
             )
-        self.both, self.boxes = passes == 2, [tuple(row) for row in values[2].tolist()]
+        self.has_backward, self.boxes = passes == 2, [tuple(row) for row in values[2].tolist()]
         q, q_sizes, kv, kv_sizes, steps = values[3:]
         self.shards = {
             "q": torch.from_numpy(q.astype(np.int64)).split(q_sizes.tolist()),
@@ -52,7 +52,7 @@ class Tables(dict[str, Any]):
         self.update(json.loads(steps.tobytes()))
         self.check()
         self.name = str(id(self))
-        known[self.name] = self
+        tables_by_name[self.name] = self
 
     def check(self) -> None:
         """Raise ValueError for invalid positions, blocks or messages."""
@@ -62,11 +62,11 @@ class Tables(dict[str, Any]):
         ):
             order = torch.cat(self.shards[side])
             if len(self.shards[side]) != RANKS or order.sort()[0].tolist() != [*range(tokens)]:
-                raise ValueError(f"these tables do not put every {side} token on exactly one rank")
-            for home, (first, end), *_ in blocks:
-                if not 0 <= first <= end <= len(self.shards[side][home]):
+                raise ValueError(f"these tables do not assign each {side} token to one rank")
+            for owner, (first, end), *_ in blocks:
+                if not 0 <= first <= end <= len(self.shards[side][owner]):
                     raise ValueError(
-                        f"these tables have invalid rows {first} to {end} on rank {home}"
+                        f"these tables have invalid rows {first} to {end} on rank {owner}"
                     )
         for steps in (*self["FORWARD"], *self["BACKWARD"]):
             for peer, tensor, number, _ in (x for step in steps for x in step[0] + step[1]):
@@ -77,7 +77,7 @@ class Tables(dict[str, Any]):
                     )
 
 
-known = WeakValueDictionary[str, Tables]()  # operators receive tables by name
+tables_by_name = WeakValueDictionary[str, Tables]()  # operators find tables by name
 
 
 def load(path: str) -> Tables:
@@ -87,17 +87,17 @@ def load(path: str) -> Tables:
 
 
 def example(seq: int) -> Tables:
-    """Return tables for causal attention by an all-gather of keys and values."""
+    """Return tables of causal attention with an all-gather of keys and values."""
     cuts = [seq * rank // RANKS for rank in range(RANKS + 1)]
     blocks = [[rank, [0, b - a]] for rank, (a, b) in enumerate(pairwise(cuts))]
     forward, backward = list[Any](), list[Any]()
     for r in range(RANKS):
         after, before = range(r + 1, RANKS), range(r)
-        first: Any = [[s, "KV", r, 0] for s in after], [[s, "KV", s, 0] for s in before], [], []
+        gather: Any = [[s, "KV", r, 0] for s in after], [[s, "KV", s, 0] for s in before], [], []
         tiles = [[[r], [s], [[s == r, [], [], [], []]]] for s in range(r + 1)]
-        last: Any = [[s, "DKV", s, 0] for s in before], [[s, "DKV", r, 0] for s in after], [], []
-        forward.append([first, [[], [], tiles, []]])
-        backward.append([first, [[], [], tiles, []], last])
+        scatter: Any = [[s, "DKV", s, 0] for s in before], [[s, "DKV", r, 0] for s in after], [], []
+        forward.append([gather, [[], [], tiles, []]])
+        backward.append([gather, [[], [], tiles, []], scatter])
     steps = {"FORWARD": forward, "BACKWARD": backward, "KEPT": [[] for _ in blocks]}
     text = json.dumps(steps | {"QUERIES": blocks, "KEYS": blocks})
     order, sizes = np.arange(seq), np.diff(cuts)
@@ -110,7 +110,7 @@ def example(seq: int) -> Tables:
     )
 
 
-# ---- Layout: as the tables say.
+# ---- Layout: from the tables.
 
 
 def positions(rank: int, tables: Tables) -> Tensor:
@@ -144,7 +144,7 @@ def whole_of(x: Tensor, tables: Tables, axis: int, side: str) -> Tensor:
 
 
 def allowed(i: Tensor, tables: Tables) -> Tensor:
-    """Return which queries may see which keys, by the mask in the tables."""
+    """Return True for each key that a query sees under the mask of the tables: [queries, keys]."""
     i, j = i[:, None] + tables.kv_seq - tables.seq, torch.arange(tables.kv_seq)
     seen = torch.zeros(len(i), tables.kv_seq, dtype=torch.bool)
     for i0, i1, j0, j1, low, high in tables.boxes:
@@ -164,23 +164,24 @@ def attention(
     group: ProcessGroup | None = None,
     seq: int | None = None,
 ) -> Tensor:
-    """Exact attention of a sharded sequence; all ranks of the group call it with equal tables.
+    """Compute exact attention over a sharded sequence; all ranks of the group must call it.
 
-    q: [batch, heads, tokens, dim], k and v: [batch, KV heads, tokens, dim], this rank's shards as
-    `positions` and `kv_positions` tell; the result is like q. seq: the queries of all ranks, to be
-    checked. Raises ValueError on all ranks if one has other shapes, mixed types or a group of
-    another size, or if they differ in batch, dtype, device, wanted gradients, tables or program.
+    q: [batch, heads, tokens, dim], k and v: [batch, KV heads, tokens, dim], this rank's shards by
+    `positions` and `kv_positions`; the result has the shape of q. tables: equal on all ranks.
+    seq: the total number of queries, checked if given.
+    Raises ValueError on all ranks if any rank has wrong shapes, mixed dtypes or the wrong group
+    size, or if ranks differ in batch, dtype, device, gradients, tables or program.
     """
     return checked_attention([q, k, v], group, seq, tables)
 
 
 def shapes(q: Tensor, tables: Tables, rank: int) -> list[tuple[int, ...]]:
-    """The shapes of q, k and v on a rank."""
+    """Return the valid shapes of q, k and v on a rank."""
     sides = (HEADS, "q"), (KV_HEADS, "kv"), (KV_HEADS, "kv")
     return [(len(q), heads, len(tables.shards[side][rank]), HEAD_DIM) for heads, side in sides]
 
 
 def group_named(name: str) -> Any:
-    """The tables and the group that an operator is given by name."""
+    """Return the tables and the group whose names an operator received."""
     tables, _, group = name.partition(" ")
-    return known[tables], group_of(group)
+    return tables_by_name[tables], group_of(group)

@@ -1,4 +1,4 @@
-"""Interprets a plan's tables: what each rank sends, receives and attends in each step."""
+"""Runs a plan from its tables, which list the sends, receives and attends of each rank and step."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from ringloom.codegen.torch.parts.agree import agree
+from ringloom.codegen.torch.parts.agree import check_agreement
 from ringloom.codegen.torch.parts.kernels import counts_from_end
 from ringloom.codegen.torch.parts.merge import accum_dtype
 from ringloom.codegen.torch.parts.operators import operator
@@ -31,30 +31,30 @@ TABLES: dict[str, Any] = {}
 def run(memory: Memory, name: str, attend_blocks: Callable[..., None]) -> None:
     """Run all steps of a pass on this rank.
 
-    In each step, messages take values as of its start, attends add to sums, then arriving sums are
-    added. A copy may stay in transit longer: its first reader waits for it. Sends must complete by
-    the end of the next step, which frees their memory.
+    In each step, messages start with the values before the step, attends add to sums, then arriving
+    sums are added. A copy may stay in transit longer: the first attend that reads it waits for it.
+    Sends must complete by the end of the next step, which frees their memory.
     """
-    group, before = memory.group, None
-    initialise(group, memory.shards["Q"][0])  # some ranks may have no message in the first step
+    group, previous = memory.group, None
+    initialise(group, memory.shards["Q"][0])  # in case some ranks have no message in the first step
     for sends, receives, attends, drops in memory.tables[name][group.rank()]:
         sent = [(x, to) for to, *block in sends for x in memory.take(*block) if x.numel()]
-        arriving = [(source, *block, memory.room(*block)) for source, *block in receives]
-        received = [(x, source) for source, *_, room in arriving for x in room if x.numel()]
+        arriving = [(source, *block, memory.allocate(*block)) for source, *block in receives]
+        received = [(x, source) for source, *_, value in arriving for x in value if x.numel()]
         works = start(sent, received, group).works
         if len(works) == 1:  # NCCL completes the messages of a step together
             works *= len(sent) + len(received)
         for queries, keys, calls in attends:
             attend_blocks(memory, queries, keys, calls)
-        brings = iter(works[len(sent) :])
-        for _, tensor, number, _, room in arriving:
-            own = [next(brings) for x in room if x.numel()]
-            memory.arrive(tensor, number, PendingMessage(own, [], partial(list, room)))
-        for tensor, number in drops:  # copies after their last read
+        receiving = iter(works[len(sent) :])
+        for _, tensor, number, _, value in arriving:
+            pending = [next(receiving) for x in value if x.numel()]
+            memory.arrive(tensor, number, PendingMessage(pending, [], partial(list, value)))
+        for tensor, number in drops:  # copies that are not read again
             memory.drop((tensor, number))
-        wait(before)
-        before = PendingMessage(works[: len(sent)], [x for x, _ in sent], list)
-    for message in (before, *memory.coming.values()):
+        wait(previous)
+        previous = PendingMessage(works[: len(sent)], [x for x, _ in sent], list)
+    for message in (previous, *memory.pending.values()):
         wait(message)
 
 
@@ -76,7 +76,7 @@ def attend_blocks(memory: Memory, queries: list[int], keys: list[int], calls: An
 
 
 def attend_blocks_backward(memory: Memory, queries: list[int], keys: list[int], calls: Any) -> None:
-    """Add the gradients of the attention of query blocks to key blocks to DQ and DKV."""
+    """Compute the gradients of query and key blocks, and add them to DQ and DKV."""
     visiting = join_blocks([memory.queries(number) for number in queries])
     kv = join_blocks([memory["KV", number] for number in keys])
     dq, dkv = zeros(visiting[1:2]), zeros(kv)
@@ -92,19 +92,19 @@ def attend_blocks_backward(memory: Memory, queries: list[int], keys: list[int], 
 
 
 def fuse_causal_calls(calls: list[Any], q: Tensor, k: Tensor, v: Tensor) -> list[Any]:
-    """Fuse each full call with the causal call that continues it, if kernels align at the end."""
+    """Fuse each full call with the causal call to its right, if kernels align masks at the end."""
     if not counts_from_end(q, k, v):
         return calls
-    made = calls[:1]
+    fused = calls[:1]
     for call in calls[1:]:
-        (full, *before), (band, *after) = made[-1], call
-        (rows, cols, *heads), (own, others, *theirs) = before, after
-        goes_on = len(others) == 2 and cols[1:] == others[:1] and (rows, heads) == (own, theirs)
-        if goes_on and band is True and full is False:
-            made[-1] = [True, rows, [cols[0], others[1]], *heads]
+        (left_band, rows, cols, *heads), (band, next_rows, next_cols, *next_heads) = fused[-1], call
+        adjacent = len(next_cols) == 2 and cols[1:] == next_cols[:1]
+        adjacent &= (rows, heads) == (next_rows, next_heads)
+        if adjacent and band is True and left_band is False:
+            fused[-1] = [True, rows, [cols[0], next_cols[1]], *heads]
         else:
-            made.append(call)
-    return made
+            fused.append(call)
+    return fused
 
 
 def parse_call(call: Any) -> tuple[Any, ...]:
@@ -123,17 +123,19 @@ group_of: Any = dist.distributed_c10d._resolve_process_group
 if not DYNAMIC:
 
     def group_named(name: str) -> Any:
-        """Return the tables, and the group of this name."""
+        """Return the tables of this program and the group of this name."""
         return TABLES, group_of(name)
 
 
-def run_forward(inputs: list[Tensor], name: str, about: str, wrong: str, seq: int) -> list[Tensor]:
+def run_forward(
+    inputs: list[Tensor], name: str, settings: str, problem: str, seq: int
+) -> list[Tensor]:
     """Return output and log-sum-exp of the local queries, and copies for the backward pass."""
-    (q, k, v), where = inputs[:3], group_named(name)
+    (q, k, v), (tables, group) = inputs[:3], group_named(name)
     if DYNAMIC:
-        about = f"{about}, tables {where[0].digest}"
-    agree(where[1], q, k, about, wrong, seq)
-    memory = Memory(where, Q=[q], KV=[k, v])
+        settings = f"{settings}, tables {tables.digest}"
+    check_agreement(group, q, k, settings, problem, seq)
+    memory = Memory((tables, group), Q=[q], KV=[k, v])
     run(memory, "FORWARD", attend_blocks)
     out, lse = memory.collect("OUT")
     if SINKS:
@@ -147,26 +149,33 @@ if SINKS:
 
     @operator("attention")
     def forward(
-        q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, name: str, about: str, wrong: str, seq: int
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor,
+        name: str,
+        settings: str,
+        problem: str,
+        seq: int,
     ) -> list[Tensor]:
-        return run_forward([q, k, v, sinks], name, about, wrong, seq)
+        return run_forward([q, k, v, sinks], name, settings, problem, seq)
 
 else:
 
     @operator("attention")
     def forward(
-        q: Tensor, k: Tensor, v: Tensor, name: str, about: str, wrong: str, seq: int
+        q: Tensor, k: Tensor, v: Tensor, name: str, settings: str, problem: str, seq: int
     ) -> list[Tensor]:
-        return run_forward([q, k, v], name, about, wrong, seq)
+        return run_forward([q, k, v], name, settings, problem, seq)
 
 
 if KEEPING:
 
     @forward.register_fake
-    def outputs_like(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:
+    def outputs_like(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> list[Tensor]:
         """Return empty tensors shaped like the results of `forward`."""
-        memory = Memory(group_named(rest[-4]), Q=[q], KV=[k, v])
-        copies = (x for place in memory.kept for x in memory.room(*place, True))
+        memory = Memory(group_named(others[-4]), Q=[q], KV=[k, v])
+        copies = (x for place in memory.kept for x in memory.allocate(*place, True))
         out = q.new_empty((*q.shape[:3], V_HEAD_DIM))
         return [out, q[..., :1].to(accum_dtype(q), copy=True), *copies]
 

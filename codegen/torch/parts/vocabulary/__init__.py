@@ -1,1 +1,1 @@
-"""The functions called by emitted torch passes, one for each op of the program IR."""
+"""The functions that printed PyTorch passes call, at least one for each op of the program IR."""

@@ -15,7 +15,7 @@ from ringloom.codegen.torch.parts.kernels import (
 )
 from ringloom.codegen.torch.parts.merge import accum_dtype, merge
 
-STEP = 1  # between the tokens of a piece
+STEP = 1  # between neighbouring tokens of a piece
 SEQ = KV_SEQ = 1
 V_HEAD_DIM = 1
 UNEQUAL = WINDOWS = True
@@ -44,10 +44,10 @@ def add_gradients(
     rows: slice = all_tokens,
     cols: slice = all_tokens,
 ) -> None:
-    """Add the gradients of the attention of queries to keys."""
-    part: Any = *tokens(queries, rows), *tokens(kv, cols), causal
-    part = attend_backward(*part)
-    add([*tokens(dq, rows), *tokens(dkv, cols)], part)
+    """Add the gradients from attending queries to keys."""
+    inputs: Any = *tokens(queries, rows), *tokens(kv, cols), causal
+    gradients = attend_backward(*inputs)
+    add([*tokens(dq, rows), *tokens(dkv, cols)], gradients)
 
 
 def merge_tiles(
@@ -61,8 +61,8 @@ def merge_tiles(
 ) -> None:
     """Attend tokens at these positions under the mask, in as many kernel calls as needed."""
     out, queries, kv = tokens(out, rows), tokens(queries, rows), tokens(kv, cols)
-    for own, others, band in cut(queries[0], kv, at[rows], kv_at[cols]):
-        merge_attention(out, queries, kv, band, own, others)
+    for call_rows, call_cols, band in cut(queries[0], kv, at[rows], kv_at[cols]):
+        merge_attention(out, queries, kv, band, call_rows, call_cols)
 
 
 def add_tile_gradients(
@@ -75,20 +75,20 @@ def add_tile_gradients(
     rows: slice = all_tokens,
     cols: slice = all_tokens,
 ) -> None:
-    """Add the gradients of the attention of tokens at these positions under the mask."""
+    """Add the gradients from attending tokens at these positions under the mask."""
     dq, queries = tokens(dq, rows), tokens(queries, rows)
     dkv, kv = tokens(dkv, cols), tokens(kv, cols)
-    for own, others, band in cut(queries[1], kv, at[rows], kv_at[cols]):
-        add_gradients(dq, dkv, queries, kv, band, own, others)
+    for call_rows, call_cols, band in cut(queries[1], kv, at[rows], kv_at[cols]):
+        add_gradients(dq, dkv, queries, kv, band, call_rows, call_cols)
 
 
 def cut(q: Tensor, kv: list[Tensor], at: Tensor, kv_at: Tensor) -> list[Any]:
     """Return the kernel calls of queries and keys at these positions."""
-    own, others, late = runs(at + (KV_SEQ - SEQ)), runs(kv_at), counts_from_end(q, *kv)
+    row_runs, col_runs, from_end = runs(at + (KV_SEQ - SEQ)), runs(kv_at), counts_from_end(q, *kv)
     if WINDOWS:
-        return tiles(own, others, late, takes_windows(q))
+        return tiles(row_runs, col_runs, from_end, takes_windows(q))
     else:
-        return tiles(own, others, late)
+        return tiles(row_runs, col_runs, from_end)
 
 
 def runs(at: Tensor) -> tuple[range, ...]:
@@ -97,9 +97,9 @@ def runs(at: Tensor) -> tuple[range, ...]:
     return tuple(range(int(x[0]), int(x[-1]) + 1, STEP) for x in at.tensor_split(ends))
 
 
-def tokens(tensors: Iterable[Tensor], where: Any) -> list[Tensor]:
-    """Select tokens of each tensor; views if `where` is a slice."""
-    return [x[:, :, where] for x in tensors]
+def tokens(tensors: Iterable[Tensor], index: Any) -> list[Tensor]:
+    """Select tokens of each tensor, as views if `index` is a slice."""
+    return [x[:, :, index] for x in tensors]
 
 
 def heads(tensors: Iterable[Tensor], slices: int, number: int) -> list[Tensor]:
@@ -107,13 +107,13 @@ def heads(tensors: Iterable[Tensor], slices: int, number: int) -> list[Tensor]:
     return [x.chunk(slices, 1)[number % slices] for x in tensors]
 
 
-def some_heads(tensors: Iterable[Tensor], slices: int, where: slice) -> list[Tensor]:
-    """Select and join several of `slices` slices of the heads of each tensor."""
-    return [torch.cat(x.chunk(slices, 1)[where], 1) for x in tensors]
+def some_heads(tensors: Iterable[Tensor], slices: int, selected: slice) -> list[Tensor]:
+    """Select and join several slices of the heads of each tensor, out of `slices`."""
+    return [torch.cat(x.chunk(slices, 1)[selected], 1) for x in tensors]
 
 
 def repeat_heads(tensors: Iterable[Tensor], copies: int) -> list[Tensor]:
-    """Repeat each head `copies` times in a row, for fewer heads than ranks."""
+    """Repeat each head `copies` times in a row, where there are fewer heads than ranks."""
     return [x.repeat_interleave(copies, 1) for x in tensors]
 
 
@@ -122,25 +122,25 @@ def add_repeated(gradients: Iterable[Tensor], copies: int) -> list[Tensor]:
     return [x.unflatten(1, (-1, copies)).sum(2) for x in gradients]
 
 
-def merge_heads(out: Any, slices: int, where: slice, parts: Any) -> None:
+def merge_heads(out: Any, slices: int, selected: slice, parts: Any) -> None:
     """Merge partial attention into some slices of the heads."""
-    numbers = range(slices)[where]
+    numbers = range(slices)[selected]
     chunks = (x.chunk(len(numbers), 1) for x in parts)
     for number, part in zip(numbers, zip(*chunks, strict=True), strict=False):  # may be empty
         output, lse = heads(out, slices, number)
         merge(output, lse, *part)
 
 
-def add_heads(sums: Any, slices: int, where: slice, parts: Any) -> None:
+def add_heads(sums: Any, slices: int, selected: slice, parts: Any) -> None:
     """Add partial gradients to some slices of the heads."""
-    numbers = range(slices)[where]
+    numbers = range(slices)[selected]
     chunks = (x.chunk(len(numbers), 1) for x in parts)
     for number, part in zip(numbers, zip(*chunks, strict=True), strict=False):  # may be empty
         add(heads(sums, slices, number), part)
 
 
 def zero_output(queries: list[Tensor]) -> list[Tensor]:
-    """Return partial attention to no keys: output, log-sum-exp [batch, heads, tokens, 1]."""
+    """Return the attention to no keys: output and log-sum-exp [batch, heads, tokens, 1]."""
     (out,) = zeros(queries[:1])
     if UNEQUAL:
         out = out.new_zeros((*out.shape[:3], V_HEAD_DIM))
@@ -148,14 +148,14 @@ def zero_output(queries: list[Tensor]) -> list[Tensor]:
 
 
 def zeros(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return zero gradients of some tensors."""
+    """Return zero gradients for some tensors."""
     return [torch.zeros_like(x, dtype=accum_dtype(x)) for x in tensors]
 
 
-def add(totals: Iterable[Tensor], shares: Iterable[Tensor]) -> None:
-    """Add partial gradients in place; `shares` is empty if none arrived."""
-    for total, share in zip(totals, shares, strict=False):
-        total += share
+def add(sums: Iterable[Tensor], parts: Iterable[Tensor]) -> None:
+    """Add partial gradients in place; `parts` is empty if none arrived."""
+    for x, part in zip(sums, parts, strict=False):
+        x += part
 
 
 def clear(sums: Iterable[Tensor]) -> None:

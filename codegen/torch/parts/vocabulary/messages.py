@@ -1,4 +1,4 @@
-"""Messages between ranks: one call starts a message, another waits for it."""
+"""Messages between ranks: one call starts a message, another call waits for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MESH: tuple[int, ...] = (1,)
 
 @dataclass
 class PendingMessage:
-    """Tensors in transit: pending works, sent tensors to keep unchanged, received tensors."""
+    """Tensors in transit: works to wait for, sent tensors to keep unchanged, received tensors."""
 
     works: list[Any]
     sent: list[Tensor]
@@ -27,7 +27,7 @@ class PendingMessage:
 
 
 def wait(message: PendingMessage | None) -> list[Tensor]:
-    """Wait for a message and return its tensors; none if there is no message."""
+    """Wait for a message and return its tensors; return none if there is no message."""
     if message is None:
         return []
     for work in message.works:
@@ -36,11 +36,11 @@ def wait(message: PendingMessage | None) -> list[Tensor]:
 
 
 def exchange(
-    x: list[Tensor], to: int, source: int, group: Any, sends: bool = True, comes: bool = True
+    x: list[Tensor], to: int, source: int, group: Any, sends: bool = True, receives: bool = True
 ) -> PendingMessage:
-    """Start sending tensors to one rank if `sends`, and receiving from another if `comes`."""
+    """Start sending tensors to one rank if `sends`, and receiving from another if `receives`."""
     sent = [(t.contiguous(), to) for t in x] if sends else []
-    received = [(t.new_empty(t.shape), source) for t in x] if comes else []
+    received = [(t.new_empty(t.shape), source) for t in x] if receives else []
     initialise(group, x[0])
     return start(sent, received, group)
 
@@ -56,9 +56,9 @@ def start(
 
 
 def initialise(group: Any, x: Tensor) -> None:
-    """Make the first call of a group with all of its ranks, before messages between some of them.
+    """Let all ranks of a group make a first call together, before messages between some of them.
 
-    In NCCL that call creates the connections; it is undefined if ranks are missing.
+    In NCCL the first call creates the connections; its behaviour is undefined if ranks are missing.
     """
     if x.is_cuda and group not in initialised:
         dist.all_reduce(x.new_zeros(1), group=group)
@@ -69,7 +69,7 @@ initialised = WeakSet[Any]()
 
 
 def gather(x: list[Tensor], group: Any) -> PendingMessage:
-    """Start an all-gather of tokens within a group, in the order of ranks."""
+    """Start an all-gather of tokens within a group, in rank order."""
     sent = [t.contiguous() for t in x]
     received = [t.new_empty((group.size() * len(t), *t.shape[1:])) for t in sent]
     call = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # before 2.13
@@ -80,7 +80,7 @@ def gather(x: list[Tensor], group: Any) -> PendingMessage:
 
 
 def reduce(x: list[Tensor], group: Any) -> PendingMessage:
-    """Start a reduce-scatter of sums for gathered tokens to the ranks that own them."""
+    """Start a reduce-scatter of the sums of gathered tokens to their owners."""
     sent = [torch.cat(t.chunk(group.size(), 2)) for t in x]
     received = [torch.empty_like(t.chunk(group.size())[0]) for t in sent]
     call = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # before 2.13
@@ -89,7 +89,7 @@ def reduce(x: list[Tensor], group: Any) -> PendingMessage:
 
 
 def swap(x: list[Tensor], split: int, join: int, group: Any) -> PendingMessage:
-    """Start an all-to-all: split along one axis, join the received parts along another."""
+    """Start an all-to-all: split tensors along one axis, join received parts along another."""
     sent = [torch.stack(t.chunk(group.size(), split)) for t in x]
     received = [torch.empty_like(t) for t in sent]
     works = [
@@ -101,27 +101,25 @@ def swap(x: list[Tensor], split: int, join: int, group: Any) -> PendingMessage:
 
 def broadcast(x: list[Tensor], root: int, group: Any) -> PendingMessage:
     """Start a broadcast of the root's tensors to a group."""
-    own, rules = group.rank() == root, {"group": group, "group_src": root, "async_op": True}
-    received = [t.contiguous() if own else t.new_empty(t.shape) for t in x]
-    return PendingMessage([dist.broadcast(t, **rules) for t in received], [], lambda: received)
+    is_root, options = group.rank() == root, {"group": group, "group_src": root, "async_op": True}
+    received = [t.contiguous() if is_root else t.new_empty(t.shape) for t in x]
+    return PendingMessage([dist.broadcast(t, **options) for t in received], [], lambda: received)
 
 
 def reduce_to(x: list[Tensor], root: int, group: Any) -> PendingMessage:
     """Start a reduction of tensors to the root of a group; other ranks receive none."""
-    sent, rules = [t.contiguous() for t in x], {"group": group, "async_op": True}
-    works = [dist.reduce(t, group_dst=root, **rules) for t in sent]
+    sent, options = [t.contiguous() for t in x], {"group": group, "async_op": True}
+    works = [dist.reduce(t, group_dst=root, **options) for t in sent]
     return PendingMessage(works, sent, lambda: sent if group.rank() == root else [])
 
 
 @cache
 def along_axes(group: dist.ProcessGroup) -> tuple[list[Any], list[int]]:
     """Return the groups of this rank along the axes of the mesh, and its coordinates."""
-    ranks, rest = torch.tensor(dist.get_process_group_ranks(group)).view(MESH), group.rank()
-    groups, at = list[Any](), list[int]()
-    for axis, size in enumerate(MESH):
-        coordinate, rest = divmod(rest, prod(MESH[axis + 1 :]))
-        at.append(coordinate % size)
+    mesh, rank = torch.tensor(dist.get_process_group_ranks(group)).view(MESH), group.rank()
+    at = [rank // prod(MESH[axis + 1 :]) % size for axis, size in enumerate(MESH)]
+    groups = list[Any]()
     for axis in range(len(MESH)):
-        line = ranks[tuple(slice(None) if n == axis else x for n, x in enumerate(at))].tolist()
+        line = mesh[tuple(slice(None) if n == axis else x for n, x in enumerate(at))].tolist()
         groups.append(dist.new_group(line, use_local_synchronization=True))
     return groups, at
