@@ -183,8 +183,9 @@ def _outputs(block: Block) -> list[str]:
 
 
 def folded(command: str) -> str:
-    """Returns a command, folded to the width of a page."""
-    return " \\\n    ".join(_wrapped(re.sub(" +", " ", command)))
+    """Returns a command, folded to the width of a page; options stay with their values."""
+    words = re.sub("(--[a-z-]+) (?=[^-])", "\\1\0", re.sub(" +", " ", command))
+    return " \\\n    ".join(_wrapped(words))
 
 
 def _wrapped(line: str) -> list[str]:

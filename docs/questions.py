@@ -32,7 +32,8 @@ class Question:
 SITUATIONS = {
     "Packed documents of any length": (
         Question(
-            "My batch packs documents of any length. Must I pad them to multiples of the ranks?",
+            "My batch packs documents of any length. Must I pad each to a multiple of twice the"
+            " number of ranks?",
             "ringloom run zigzag --ranks 4 --seq 203 --heads 4 --head-dim 16"
             ' --mask "causal & documents:50,100,53" --check',
             "No. Pieces may be uneven; the result is still exact.",
@@ -71,7 +72,7 @@ for mask in ("causal", "window:4096"):
     ),
     "Which method and degree for my links and heads": (
         Question(
-            "Ring, Ulysses or both, and which degree, for 32 and 8 heads on two H100 nodes?",
+            "Ring, Ulysses or both, and which degree, for 32 query and 8 KV heads on two nodes?",
             "ringloom compare --ranks 16 --seq 128k --heads 32 --kv-heads 8 --hardware h100",
             "`compare` tries every degree that divides the heads, and recommends one at the end.",
         ),
