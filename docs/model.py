@@ -50,9 +50,9 @@ LEFT_OUT = """
 * All parts of a model except attention, and overlap with these parts: a gather that a compiler
   overlaps with the previous layer is priced as if attention waited for it.
 * The copies that concatenate the results of a gather or arrange the input of a reduce-scatter.
-* Waits of programs that run a plan by tables. In torch a rank that relays a copy waits for it
-  before it attends in that step, even to blocks that have arrived; in JAX a step ends when all of
-  its messages have arrived, even those that are read later.
+* Waits of programs that run a plan from tables. In torch, a rank that relays a copy waits for the
+  copy before it attends in that step, even to blocks that have arrived; in JAX, a step ends when
+  all of its messages have arrived, even messages that are read later.
 * Clock throttling, caches, and kernels that choose tiles by the length.
 * Merging the results of keys that a kernel splits, and how a backward kernel accumulates gradients.
 * Other traffic on the links, retries, and host noise. If you know of a slow rank or link, late
@@ -65,8 +65,8 @@ def page() -> Lines:
     machine = hardware(SHOWN)
     yield from ("# The model on one page", "")
     yield from (
-        "A plan is a list of steps, and a step has attends and messages. A prediction gives each",
-        "of them a start and a duration in seconds. This page is the whole model;",
+        "A plan is a list of steps, and a step has attends and messages. A prediction assigns a",
+        "start and a duration in seconds to each attend and message. This page is the whole model;",
         "[what a prediction is made of](../hardware.md) explains its parts.",
         "",
         "## Durations",
@@ -86,7 +86,8 @@ def page() -> Lines:
     yield from (
         "## Constants",
         "",
-        f"The constants of `{SHOWN}`; [another page](hardware_presets.md) lists all presets.",
+        f"These are the constants of `{SHOWN}`; [another page](hardware_presets.md) lists all",
+        "presets.",
         "",
     )
     yield from table(("constant", "value", "source"), _constants(machine))
@@ -95,10 +96,10 @@ def page() -> Lines:
     yield from (
         "## Accuracy",
         "",
-        f"Nine of ten predictions of forward passes on H100 should be within {forward:.0f}%. If a",
-        f"chip or a pass has fewer than {SOURCES} sources, the errors on all chips are used:",
-        f"{backward:.0f}%. An interval is wider if a constant of the chip was not measured.",
-        "[Predictions against measurements](validation.md) lists every row.",
+        f"Nine of ten measured forward passes on H100 should be within {forward:.0f}% of their",
+        f"predictions. If a chip or a pass has fewer than {SOURCES} sources, the errors on all",
+        f"chips are used: {backward:.0f}%. An interval is wider if a constant of the chip was not",
+        "measured. [Predictions against measurements](validation.md) lists every row.",
         "",
     )
 
@@ -134,7 +135,8 @@ def _example(machine: Hardware) -> Lines:
         rows.append((stream, len(times), f"{1e3 * sum(times):.2f} ms"))
     yield from (
         f"`zigzag` on 8 ranks, {WORK.seq // 1024}k causal tokens, forward, takes",
-        f"{1e3 * result.makespan:.2f} ms. Its busiest rank sends while it computes:",
+        f"{1e3 * result.makespan:.2f} ms. The table sums the times of its busiest rank, which",
+        "sends while it computes:",
         "",
     )
     yield from table((f"rank {rank}", "spans", "total time"), rows)

@@ -96,8 +96,8 @@ def section() -> Lines:
         "of 128). The table lists the mean and the maximum time in milliseconds that ranks are",
         "busy, and the time of dense attention in one call. Predictions are for the kernel that",
         f"ran: `{CURVES['flash']}` (FlashAttention-2) for flash kernels, `{CURVES['cuDNN']}` for",
-        f"cuDNN's. {within} of {len(all_runs)} are within {LIMIT:.0%}; no constant was fitted to",
-        "them.",
+        f"cuDNN's. {within} of {len(all_runs)} predictions are within {LIMIT:.0%}; no constant was",
+        "fitted to these runs.",
         "",
     )
     yield from table(
@@ -115,11 +115,11 @@ def section() -> Lines:
     )
     far_runs = [run for run in all_runs if abs(run.error) > LIMIT]
     yield from (
-        "These runs are further off: "
+        "Runs with larger errors: "
         + "; ".join(f"{run.chip}, {describe(run)}, {run.kernel}" for run in far_runs)
         + ".",
-        "The next table lists the time in excess of a rank's share of dense attention. It is spent",
-        "on calls on pieces, and on adding their results.",
+        "The next table lists the time in excess of a rank's share of dense attention. Calls on",
+        "pieces, and adding their results, take this time.",
         "",
     )
     yield from table(
@@ -137,9 +137,9 @@ def section() -> Lines:
     )
     yield from (
         "The H200 has faster memory, but its excess is as long as that of the H100. With flash",
-        "kernels, most of it is not the predicted traffic of adding gradients, but backward calls",
-        "on pieces that are slower than predicted; those of cuDNN are not. No published row times",
-        "such calls of FlashAttention-2 separately, and no constant was fitted to these runs.",
+        "kernels, most of this excess is not the predicted traffic of adding gradients, but",
+        "backward calls on pieces that are slower than predicted; backward calls of cuDNN are not.",
+        "No published row times such calls of FlashAttention-2 separately.",
         "",
     )
 

@@ -35,10 +35,10 @@ def section() -> Lines:
     assumed, fastest = machine["attention.forward"], machine.range("attention.forward")[1]
     yield from (
         "Predictions for held-out measurements of MaxText on v5p, for attention alone, were 35 to",
-        "60% too slow. These measurements are not in this repository. The rows of MaxText that are",
-        "say that a hop of its ring took compute + transfer before a fix, and the maximum of the",
-        "two after the fix, as predicted. The table shows by how much a prediction of both passes",
-        "(32:8 heads of 128, causal) would be too slow if",
+        "60% too slow. These measurements are not in this repository. The rows of MaxText in this",
+        "repository say that a hop of its ring took compute + transfer before a fix, and the",
+        "maximum of the two after the fix, as predicted. The table shows by how much a prediction",
+        "of both passes (32:8 heads of 128, causal) would be too slow if:",
         "",
         "* XLA hid all transfers behind other layers: *nothing waits for messages*;",
         "* gradients were summed in 16 bit instead of 32: at most *half the bytes* of messages;",
