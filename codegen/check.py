@@ -116,7 +116,7 @@ class Machine(Registers):
                 case ir.Choose(cases):
                     remaining = on
                     for tests, case in cases:
-                        active = remaining & holds(tests, [t], self.where)[0]
+                        active = remaining & holds(tests, [t], self.coordinates)[0]
                         if active.any():
                             self.run([case], t, active)
                         remaining = remaining & ~active
@@ -263,7 +263,7 @@ class Machine(Registers):
         for coordinate, size in zip(place.at, self.mesh, strict=True):
             along = np.arange(size)[None]
             if coordinate is not None:
-                along = (coordinate.at(t, self.where) % size)[:, None]
+                along = (coordinate.at(t, self.coordinates) % size)[:, None]
             owners = (owners[:, :, None] * size + along[:, None, :]).reshape(len(on), -1)
         own = self.read(Slice(Register(side, OWN), place.pieces), t, on)
         chunks = self.chunks(side, own)[owners].reshape(len(on), -1)

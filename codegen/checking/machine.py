@@ -29,7 +29,7 @@ class ProgramError(PlanError):
 class Registers:
     """The registers of all ranks; `leaving` are sums in transit, and the ranks that send them."""
 
-    where: Ints  # coordinates of all ranks
+    coordinates: Ints  # of all ranks: [ranks, axes + 1]
     mesh: tuple[int, ...]
     sides: dict[SideName, Side]
     tables: dict[Register, Held] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Registers:
         if ends is None:
             indices = np.broadcast_to(np.arange(size), (len(on), size))
             return indices, np.ones(indices.shape, np.bool_)
-        low, high = (e.at(t, self.where) for e in ends)
+        low, high = (e.at(t, self.coordinates) for e in ends)
         outside = (low < 0) | (high >= size) | (low > high)
         self.fail_where(on & outside, "a slice exceeds its register")
         width = int((high - low)[on].max()) // by + 1 if on.any() else 1

@@ -17,7 +17,7 @@ def arrivals(registers: Registers, message: Message, t: int) -> Arrivals:
     """Returns the receivers and contents of a message that starts in step t."""
     if isinstance(message.route, Hop):
         return _hop(registers, message, message.route, t)
-    on, ranks = holds(message.on, [t], registers.where)[0], len(registers.where)
+    on, ranks = holds(message.on, [t], registers.coordinates)[0], len(registers.coordinates)
     if not on.any():
         return (on, np.zeros((ranks, 0, 0), np.intp))
     registers.fail_where(~on, "a rank does not take part in a collective message")
@@ -44,10 +44,11 @@ def _sent(registers: Registers, message: Message, t: int, on: Flags) -> Held:
 
 
 def _hop(registers: Registers, message: Message, route: Hop, t: int) -> Arrivals:
-    where, mesh, ranks = registers.where, registers.mesh, np.arange(len(registers.where))
-    ends = (where[:, axis] + e.at(t, where) for axis, e in enumerate(route.by))
+    coordinates, mesh = registers.coordinates, registers.mesh
+    ranks = np.arange(len(coordinates))
+    ends = (coordinates[:, axis] + e.at(t, coordinates) for axis, e in enumerate(route.by))
     to = np.ravel_multi_index(tuple(ends), mesh, mode="wrap")
-    tested = where[to] if message.of_receiver else where
+    tested = coordinates[to] if message.of_receiver else coordinates
     sends = holds(message.on, [t], tested)[0]
     registers.fail_where(sends & (to == ranks), "a rank sends to itself")
     count = np.bincount(to[sends], minlength=len(to))
@@ -59,17 +60,17 @@ def _hop(registers: Registers, message: Message, route: Hop, t: int) -> Arrivals
 
 def _lines(registers: Registers, axis: int) -> Ints:
     """Returns, for each rank, the ranks on its line along an axis, in order: [ranks, n]."""
-    cube = np.moveaxis(np.arange(len(registers.where)).reshape(registers.mesh), axis, -1)
+    cube = np.moveaxis(np.arange(len(registers.coordinates)).reshape(registers.mesh), axis, -1)
     lines = np.broadcast_to(cube[..., None, :], (*cube.shape, cube.shape[-1]))
-    return np.asarray(np.moveaxis(lines, -2, axis).reshape(len(registers.where), -1))
+    return np.asarray(np.moveaxis(lines, -2, axis).reshape(len(registers.coordinates), -1))
 
 
 def _root(registers: Registers, message: Message, route: Root, t: int) -> Arrivals:
-    lines, where = _lines(registers, route.axis), registers.where
-    root = route.root.at(t, where)
+    lines, coordinates = _lines(registers, route.axis), registers.coordinates
+    root = route.root.at(t, coordinates)
     registers.fail_where((root < 0) | (root >= lines.shape[1]), "a root is not a rank of its axis")
     source = np.take_along_axis(lines, root[:, None], axis=1)[:, 0]
-    is_root, on = source == where[:, -1], np.ones(len(where), np.bool_)
+    is_root, on = source == coordinates[:, -1], np.ones(len(coordinates), np.bool_)
     if message.source.register.accumulates:
         return (is_root, _sent(registers, message, t, on)[lines].sum(axis=1))
     return (on, _sent(registers, message, t, is_root)[source])
@@ -78,7 +79,7 @@ def _root(registers: Registers, message: Message, route: Root, t: int) -> Arriva
 def _gathered(registers: Registers, message: Message, route: Gather | Swap, t: int) -> Held:
     if message.exchanged != message.source.register:
         registers.fail(f"{message.exchanged} is not the value that is exchanged")
-    blocks = _sent(registers, message, t, np.ones(len(registers.where), np.bool_))
+    blocks = _sent(registers, message, t, np.ones(len(registers.coordinates), np.bool_))
     gathered = _concatenate(registers, route, blocks)
     if isinstance(route, Swap):
         gathered = gathered.repeat(route.copies, axis=2)
@@ -86,7 +87,7 @@ def _gathered(registers: Registers, message: Message, route: Gather | Swap, t: i
         if slices % ranks:
             registers.fail(f"{slices} slices of heads are swapped among {ranks} ranks")
         per_rank = slices // ranks
-        heads = registers.where[:, route.axis, None] * per_rank + np.arange(per_rank)
+        heads = registers.coordinates[:, route.axis, None] * per_rank + np.arange(per_rank)
         gathered = np.take_along_axis(gathered, heads[:, None, :], axis=2)
     if route.sort:
         order = _order(registers, message.source.register.side, gathered)
@@ -108,7 +109,7 @@ def _order(registers: Registers, side: SideName, blocks: Held) -> Ints:
 
 def _reduced(registers: Registers, message: Message, route: Reduce | SwapBack, t: int) -> Held:
     """Returns to each rank the sums for the tokens that it owns."""
-    lines, place = _lines(registers, route.axis), registers.where[:, route.axis]
+    lines, place = _lines(registers, route.axis), registers.coordinates[:, route.axis]
     weights = _sent(registers, message, t, np.ones(len(lines), np.bool_))
     if route.sort:
         if message.exchanged is None:
