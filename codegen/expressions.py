@@ -48,15 +48,15 @@ CALLS = {
 class Form:
     """Properties of a program that printing depends on.
 
-    `free`: it accepts any length. `apart`: keys have their own layout. `slices`: number of head
-    slices per side, 0 if their sizes differ. `unequal_pieces`: pieces of queries and keys differ in
-    length. `stats`: the log-sum-exp and delta are sent with queries instead of the output. `runs`:
-    pieces of queries are contiguous and equally long. `data` collects named numbers, `constants`
-    other named values.
+    `any_length`: it accepts any length. `separate_kv`: keys have their own layout. `slices`: the
+    number of head slices per side, 0 if their sizes differ. `unequal_pieces`: pieces of queries and
+    keys differ in length. `stats`: the log-sum-exp and delta are sent with queries instead of the
+    output. `runs`: pieces of queries are contiguous and equally long. `data` collects named
+    numbers, `constants` other named values.
     """
 
-    free: bool
-    apart: bool
+    any_length: bool
+    separate_kv: bool
     slices: Mapping[SideName, int]
     unequal_pieces: bool
     sinks: bool
@@ -74,9 +74,9 @@ def form_of(program: Printed) -> Form:
     chunks = program.forward.partition.q.chunks
     shapes = {tuple((run.step, len(run)) for run in chunk) for chunk in chunks}
     runs = len(shapes) == 1 and [step for step, _ in shapes.pop()] == [1]
-    stats, apart = program.choices["STATS"], program.choices["APART"]
+    stats, separate_kv = program.choices["STATS"], program.choices["APART"]
     unequal_pieces, sinks = program.unequal_pieces, program.work.sinks
-    return Form(program.free, apart, slices, unequal_pieces, sinks, stats, runs)
+    return Form(program.any_length, separate_kv, slices, unequal_pieces, sinks, stats, runs)
 
 
 class Expressions:
@@ -102,7 +102,7 @@ class Expressions:
         """Prints ops as lines."""
         raise NotImplementedError
 
-    def whole(self, register: Register, tensors: Sequence[str] = STATS) -> str:
+    def whole_register(self, register: Register, tensors: Sequence[str] = STATS) -> str:
         """Prints a whole register; `tensors`: those of a rank's own queries."""
         raise NotImplementedError
 
@@ -157,17 +157,17 @@ class Expressions:
             body, head = self.lines([case]), f"{'el' * (n > 0)}if {' or '.join(texts)}:"
             if not all(texts) and not n:
                 return body
-            lines += [head if all(texts) else "else:", *indented(body)]
+            lines += [head if all(texts) else "else:", *indent(body)]
         return lines
 
     # ---- ranks
 
-    def joined(self, at: Sequence[str]) -> str:
+    def rank_number(self, at: Sequence[str]) -> str:
         """Prints the rank at some coordinates."""
         factors = [" * ".join(("", *self.sizes[n + 1 :])) for n in range(len(at))]
         return " + ".join(f"{x}{factor}" for x, factor in zip(at, factors, strict=True))
 
-    def here(self) -> tuple[Expr, ...]:
+    def own_coordinates(self) -> tuple[Expr, ...]:
         """Returns the coordinates of the rank itself."""
         return tuple(Expr(0, 0, (*[0] * n, 1)) for n in range(len(self.mesh)))
 
@@ -176,7 +176,7 @@ class Expressions:
         text, name = self.words.number(e), self.axes[axis]
         return text if text == name else f"({text}) % {self.sizes[axis]}"
 
-    def far(self, words: Words, by: Sequence[Expr], sign: int) -> tuple[str, ...]:
+    def peer_coordinates(self, words: Words, by: Sequence[Expr], sign: int) -> tuple[str, ...]:
         """Prints the coordinates of the rank at a distance ahead (sign 1) or behind (-1)."""
         texts = list[str]()
         for axis, (e, name, size) in enumerate(zip(by, words.axes, self.sizes, strict=True)):
@@ -192,15 +192,15 @@ class Expressions:
 
     def part(self, part: Slice, tensors: Sequence[str] = STATS, sent: bool = False) -> str:
         """Prints some pieces and heads of a register; `sent`: as copies."""
-        text = self.of_heads(part, self.whole(part.register, tensors), sent)
+        text = self.select_heads(part, self.whole_register(part.register, tensors), sent)
         tokens = self.tokens(part)
         return f"tokens({text}, {tokens})" if tokens else text
 
-    def of_heads(self, part: Slice, text: str, sent: bool = False) -> str:
+    def select_heads(self, part: Slice, text: str, sent: bool = False) -> str:
         """Prints the selection of the heads of a slice from arrays."""
         if not part.heads:
             return text
-        return f"{'some_' * several(part)}heads({text}, {self.slice_of_heads(part)})"
+        return f"{'some_' * has_several_heads(part)}heads({text}, {self.slice_of_heads(part)})"
 
     def slice_of_heads(self, part: Slice) -> str:
         """Prints the number of head slices, and the selected ones."""
@@ -208,7 +208,7 @@ class Expressions:
         count, (low, high) = self.form.slices[part.register.side], part.heads
         if not count:
             raise PlanError("slices of heads that are sent or attended differ in size")
-        if not several(part):
+        if not has_several_heads(part):
             return f"{count}, {self.words.number(low)}"
         if high.modulo or high.table:
             raise PlanError("slices of heads that are sent wrap around the ranks")
@@ -261,7 +261,7 @@ class Expressions:
             "seq": f"{self.own[0]}.shape[2] * RANKS",
         }
 
-    def narrowed(self, sums: Register) -> str:
+    def narrow(self, sums: Register) -> str:
         """Prints the rounding of complete sums to the input dtype, without log-sum-exps."""
         name = self.names[sums]
         if sums.of == "OUT":
@@ -270,13 +270,13 @@ class Expressions:
 
     # ---- messages
 
-    def sent(self, message: Message) -> str:
+    def sent_arrays(self, message: Message) -> str:
         """Prints the arrays that a message sends."""
         if message.complete and not isinstance(message.route, Reduce):
-            return self.narrowed(message.source.register)
+            return self.narrow(message.source.register)
         return self.part(message.source, message.tensors, sent=True)
 
-    def exchanged(self, message: Message, route: Root | Exchange, sent: str) -> str:
+    def exchange_call(self, message: Message, route: Root | Exchange, sent: str) -> str:
         """Prints the call that starts a message among all ranks along an axis."""
         group, register = self.group(route.axis), message.source.register
         match route:
@@ -301,22 +301,22 @@ class Expressions:
             case _:
                 assert_never(route)
 
-    def arrived(self, op: Wait, came: str) -> str:
+    def received_arrays(self, op: Wait, arrays: str) -> str:
         """Prints the received arrays, in the form in which they are bound or added."""
         route = op.message.route
         if isinstance(route, SwapBack) and route.copies > 1:
-            return f"add_repeated({came}, {route.copies})"
+            return f"add_repeated({arrays}, {route.copies})"
         if isinstance(route, Gather | Swap) and route.sort:
-            return f"tokens({came}, {self.order(op.message)})"
-        return came
+            return f"tokens({arrays}, {self.order(op.message)})"
+        return arrays
 
-    def ordered(self, message: Message, text: str) -> str:
+    def order_name(self, message: Message, text: str) -> str:
         """Returns the name of the token order of an exchange."""
         of, route = message.exchanged, message.route
         assert of
         assert isinstance(route, Exchange)
         name = "order" if len(self.mesh) == 1 else f"order_{route.axis}"
-        name = f"{'kv_' * (self.form.apart and of.side == 'kv')}{name}"
+        name = f"{'kv_' * (self.form.separate_kv and of.side == 'kv')}{name}"
         if self.orders.setdefault(name, text) != text:
             raise PlanError("exchanges along one axis bring tokens in two different orders")
         self.used.add(name)
@@ -333,7 +333,7 @@ class Expressions:
 
     # ---- attends
 
-    def attended(self, op: Attend) -> list[str]:
+    def attend_call(self, op: Attend) -> list[str]:
         """Returns a call and its arguments: sums, queries, keys, causality or positions, tokens."""
         call = CALLS[self.program.pass_][op.kind == "tiles"]
         *sums, kv = (self.part(Slice(s.register, None, s.heads)) for s in (*op.sums, op.kv))
@@ -350,11 +350,11 @@ class Expressions:
         return [call, *arguments, *(f"{name}={text}" for name, text in tokens if text)]
 
 
-def several(part: Slice) -> bool:
+def has_several_heads(part: Slice) -> bool:
     """Returns True if a slice has several head slices."""
     return part.heads is not None and part.heads[0] != part.heads[1]
 
 
-def indented(lines: Iterable[str]) -> Lines:
+def indent(lines: Iterable[str]) -> Lines:
     """Indents the lines of a block."""
     return [f"    {line}".rstrip() for line in lines]

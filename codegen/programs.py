@@ -87,7 +87,7 @@ class Program:
         return self.forward.ranks
 
     @property
-    def free(self) -> bool:
+    def any_length(self) -> bool:
         """True if the program accepts any length divisible by `layout.multiple`."""
         return self.loops is not None and self.layout.multiple > 0
 
@@ -102,7 +102,7 @@ class Program:
         return max(self.layout.multiple, self.ranks * (1 + strict))
 
     @property
-    def step(self) -> int:
+    def token_stride(self) -> int:
         """The distance between the tokens of a piece; raises PlanError if pieces differ."""
         sides = self.forward.partition
         runs = [run for side in (sides.q, sides.kv) for chunk in side.chunks for run in chunk]
@@ -117,7 +117,7 @@ class Program:
         if self.any_plan:
             return CHECKED // 2 * self.ranks
         multiple, most = self.layout.multiple, min(self.work.seq, CHECKED * self.ranks)
-        return most // multiple * multiple if self.free else self.work.seq
+        return most // multiple * multiple if self.any_length else self.work.seq
 
     @property
     def any_heads(self) -> bool:
@@ -150,7 +150,7 @@ class Program:
     def interface(self) -> list[str]:
         """The public names of the program."""
         names = ["PLAN", "positions", "shard", "unshard", "attention", "main"]
-        names += ["kv_positions"] * (self.any_plan or self.layout.apart)
+        names += ["kv_positions"] * (self.any_plan or self.layout.separate_kv)
         return names + ["load", "example" if self.any_plan else "make_tables"] * self.dynamic
 
     @property
@@ -161,17 +161,18 @@ class Program:
         sent = {t for _, move in backward.moves() for t in move.tensors} if backward else set()
         by_tables = self.dynamic or (self.loops is None and self.target == "jax")
         return {
-            "WINDOWS": self.dynamic or any(low > -reach for *_, low, _ in boxes(work, free=False)),
+            "WINDOWS": self.dynamic
+            or any(low > -reach for *_, low, _ in boxes(work, any_length=False)),
             "BACKWARD": backward is not None or self.any_plan,
             "SIGNED": self.needs_sign,
             "UNEQUAL": self.unequal_head_dims,
             "SINKS": work.sinks,
             "DYNAMIC": self.dynamic,
-            "APART": self.layout.apart,
+            "APART": self.layout.separate_kv,
             "PADDED": self.target == "jax" and not self.layout.equal,
             "ANY_HEADS": self.any_heads,
             "GROUPED": self.any_heads or self.dynamic or work.heads != work.kv_heads,
-            "ANY_LENGTH": self.free,
+            "ANY_LENGTH": self.any_length,
             "LOOPS": self.loops is not None,
             "ALL_PLATFORMS": self.platform == "all",
             "ON_CPU": self.platform == "cpu",

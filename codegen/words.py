@@ -48,7 +48,7 @@ class Words:
         """The name of the step in a loop, otherwise its number."""
         return "step" if self.loop else str(self.steps.start)
 
-    def of(self, axes: Sequence[str], rank: str) -> "Words":
+    def for_rank(self, axes: Sequence[str], rank: str) -> "Words":
         """Returns the words for another rank."""
         return replace(self, axes=tuple(axes), rank=rank)
 
@@ -70,9 +70,9 @@ class Words:
         text = sum_of(terms)
         if e.modulo:
             text = f"({text}) % {e.modulo}"
-        return self.entry(self.name_data("TABLE", e.table), text) if e.table else text
+        return self.index_data(self.name_data("TABLE", e.table), text) if e.table else text
 
-    def entry(self, name: str, index: str) -> str:
+    def index_data(self, name: str, index: str) -> str:
         """Prints an element of named data."""
         return f"{name}[{index}]"
 
@@ -87,9 +87,9 @@ class Words:
 
     def condition(self, tests: Condition) -> str:
         """Prints the conjunction of tests; "" for none."""
-        return self.both([self.test(test) for test in tests])
+        return self.join_tests([self.test(test) for test in tests])
 
-    def both(self, tests: Sequence[str]) -> str:
+    def join_tests(self, tests: Sequence[str]) -> str:
         """Joins printed tests by `and`."""
         return " and ".join(tests)
 
@@ -106,7 +106,7 @@ class Words:
             return f"({low} <= {x}) + ({x} <= {high}) > ({low} <= {high})"
         return self.chain(low, x, high) if ordered else f"({x} >= {low} or {x} <= {high})"
 
-    def among(self, x: str, name: str) -> str:
+    def contains(self, x: str, name: str) -> str:
         """Prints the test that x is in named data."""
         return f"{x} in {name}"
 
@@ -123,10 +123,10 @@ class Words:
                 return self.bound(test)
             case Span(first, last):
                 begin, end = self.name_data("FIRST", first), self.name_data("LAST", last)
-                first_step, last_step = (self.entry(x, self.rank) for x in (begin, end))
+                first_step, last_step = (self.index_data(x, self.rank) for x in (begin, end))
                 return self.chain(first_step, self.step, last_step)
             case Listed(ranks):
-                return self.among(self.rank, self.name_data("RANKS_OF", ranks))
+                return self.contains(self.rank, self.name_data("RANKS_OF", ranks))
             case _:
                 assert_never(test)
 

@@ -211,7 +211,7 @@ def _limits(program: Program) -> Iterator[str]:
     multiple = program.layout.multiple
     length = "any sequence length" + f" divisible by {multiple}" * (multiple > 1)
     length += f" and at least {program.min_length}" * (program.min_length > multiple)
-    length = f"and {length}" if program.free else "at these sequence lengths only"
+    length = f"and {length}" if program.any_length else "at these sequence lengths only"
     if program.dynamic:
         length = "and any mask at these sequence lengths"
         length = "and any plan for these ranks and heads" if program.any_plan else length
@@ -235,15 +235,15 @@ def constants(program: Program) -> str:
     work, sizes = program.work, f"{program.layout.multiple}, {program.min_length}"
     lines = [
         f"RANKS = {program.ranks}",
-        f"SEQ, KV_SEQ = {work.seq}, {work.kv_seq}{'  # as planned' * program.free}",
-        *[f"MULTIPLE, LEAST = {sizes}  # of valid sequence lengths"] * program.free,
+        f"SEQ, KV_SEQ = {work.seq}, {work.kv_seq}{'  # as planned' * program.any_length}",
+        *[f"MULTIPLE, LEAST = {sizes}  # of valid sequence lengths"] * program.any_length,
         f"CHECKED = {program.check_tokens}  # tokens in the self-check",
         f"HEADS, KV_HEADS = {work.heads}, {work.kv_heads}",
         f"HEAD_DIM, V_HEAD_DIM = {work.head_dim}, {work.v_head_dim}",
         _scale(program),
         *_operator(program),
         plan_literal(program),
-        mask_data(work, program.free),
+        mask_data(work, program.any_length),
     ]
     return "\n".join(lines)
 

@@ -126,7 +126,7 @@ class Layout:
         )
 
     @property
-    def apart(self) -> bool:
+    def separate_kv(self) -> bool:
         """True if keys need a separate function for their positions."""
         return self.q != self.kv
 
@@ -147,10 +147,10 @@ def layout_of(plan: Plan) -> Layout:
     equal = q.equal and kv.equal
     parts, *others = {_parts_per_rank(sides.q, q), _parts_per_rank(sides.kv, kv)}
     multiple = ranks * parts
-    free = equal and bool(q.width) and q == kv and not others and not work.mask.fixed_length
-    free = free and work.seq % multiple == 0
-    free = free and work.seq >= 2 * multiple  # a piece of one token can be both causal and full
-    return Layout(q, kv, ranks, equal, multiple if free else 0)
+    any_length = equal and bool(q.width) and q == kv and not others and not work.mask.fixed_length
+    if any_length:  # a piece of one token can be both causal and full
+        any_length = work.seq % multiple == 0 and work.seq >= 2 * multiple
+    return Layout(q, kv, ranks, equal, multiple if any_length else 0)
 
 
 def _parts_per_rank(side: Side, form: Form) -> int:

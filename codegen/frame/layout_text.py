@@ -9,10 +9,10 @@ from ringloom.codegen.frame.packed import print_data
 RANK = "[*range(RANKS)][rank]"  # raises IndexError for ranks that the plan does not have
 
 
-def layout_text(layout: Layout, target: str, free: bool) -> str:
-    """Prints the layout section of a program; `free`: any length with equal pieces is valid."""
-    text = Text(layout, target, free)
-    sides = ("q", "kv") if layout.apart else ("q",)
+def layout_text(layout: Layout, target: str, any_length: bool) -> str:
+    """Prints the layout section of a program; `any_length`: it is valid if pieces are equal."""
+    text = Text(layout, target, any_length)
+    sides = ("q", "kv") if layout.separate_kv else ("q",)
     functions = (line for side in sides for line in text.positions(side))
     return "\n".join([heading(layout), *_data(layout), *functions]) + "\n"
 
@@ -67,7 +67,7 @@ class Text:
 
     layout: Layout
     target: str
-    free: bool
+    any_length: bool
 
     @property
     def torch(self) -> bool:
@@ -83,7 +83,7 @@ class Text:
         layout, keys = self.layout, side == "kv"
         seq = "KV_SEQ" if keys else "SEQ"
         array = "Tensor" if self.torch else "np.ndarray"
-        kind = "keys" if keys else "queries" if layout.apart else "tokens"
+        kind = "keys" if keys else "queries" if layout.separate_kv else "tokens"
         end = "; -1 is padding" if self.padded else ""
         yield from ("", "")
         yield f"def {'kv_' * keys}positions(rank: int, seq: int = {seq}) -> {array}:"
@@ -92,7 +92,7 @@ class Text:
         if self.padded or not isinstance(form, Named):  # works for the plan's length only
             yield f"    if seq != {seq}:"
             yield f'        raise ValueError(f"the layout has {{{seq}}} tokens, not {{seq}}")'
-        if self.free:
+        if self.any_length:
             yield "    if not seq or seq % MULTIPLE:"
             yield '        raise ValueError(f"{seq} tokens are not divisible by {MULTIPLE}")'
         yield from (f"    {line}" for line in self.body(form, keys))

@@ -1,7 +1,7 @@
 """Prints the mask of a program: `allowed(i, j)` as one expression, and its data.
 
-    mask_data(work, free)        the data of the mask (BOUNDS, Q_BOUNDS, GRID etc.), and BOXES
-    mask_function(work, target)  allowed(i, j) and the function that it calls
+    mask_data(work, any_length)   the data of the mask (BOUNDS, Q_BOUNDS, GRID etc.), and BOXES
+    mask_function(work, target)   allowed(i, j) and the function that it calls
 
 `allowed` takes query positions i [n, 1], aligned (i + KV_SEQ - SEQ), and key positions j [1, m], as
 tensors or arrays, and returns the pairs that the mask allows, by its definition. BOXES
@@ -37,8 +37,8 @@ V = TypeVar("V")
 # ---- data
 
 
-def mask_data(work: Workload, free: bool) -> str:
-    """Prints the data that a mask uses, and its boxes; `free`: the program takes any length."""
+def mask_data(work: Workload, any_length: bool) -> str:
+    """Prints the data that a mask uses, and its boxes; `any_length` as in `boxes`."""
     lines, printer = list[str](), MaskPrinter(work, "jax")
     printer.expression(work.mask)
     for name, values in printer.grids.items():
@@ -46,13 +46,13 @@ def mask_data(work: Workload, free: bool) -> str:
         lines += ["# cells of queries (rows) that see cells of keys", f"{name} = ({cells})"]
     for name, numbers in printer.numbers.items():
         lines.append(print_data(name, numbers))
-    return "\n".join([*lines, *_boxes(work, free)]) + "\n"
+    return "\n".join([*lines, *_boxes(work, any_length)]) + "\n"
 
 
-def boxes(work: Workload, free: bool) -> list[tuple[int, ...]]:
-    """Returns the mask as disjoint boxes cut by bands, for this workload or (free) any length."""
+def boxes(work: Workload, any_length: bool) -> list[tuple[int, ...]]:
+    """Returns the mask as disjoint boxes cut by bands, for one length or for `any_length`."""
     region = work.mask.region()
-    if free:
+    if any_length:
         return [tuple(row) for row in region.pieces.clip(-UNBOUNDED, UNBOUNDED).tolist()]
     low, high = min(0, work.offset), work.kv_seq
     whole = Region.of([(low, high, 0, high, -FAR, FAR)])
@@ -61,14 +61,14 @@ def boxes(work: Workload, free: bool) -> list[tuple[int, ...]]:
     return sorted((i0, i1, j0, j1, max(a, -reach), min(b, reach)) for i0, i1, j0, j1, a, b in rows)
 
 
-def _boxes(work: Workload, free: bool) -> Iterator[str]:
-    rows = boxes(work, free)
-    if free:
+def _boxes(work: Workload, any_length: bool) -> Iterator[str]:
+    rows = boxes(work, any_length)
+    if any_length:
         yield "FAR = 2**30  # larger than any position"
     if not rows:
         yield "BOXES: tuple[tuple[int, ...], ...] = ()  # the mask allows no pair"
         return
-    names = {UNBOUNDED: "FAR", -UNBOUNDED: "-FAR"} if free else {}
+    names = {UNBOUNDED: "FAR", -UNBOUNDED: "-FAR"} if any_length else {}
     cells = (f"({', '.join(names.get(x, str(x)) for x in row)})," for row in rows)
     yield "# i0 <= i < i1, j0 <= j < j1, low <= j - i <= high"
     yield print_data("BOXES", rows, f"({''.join(cells)})")

@@ -38,7 +38,7 @@ def assembled(program: Program, passes: Sequence[str | Part], held: bool = False
     texts: list[str | Part] = [
         constants(program),
         PACKED,
-        layout_text(program.layout, "jax", program.free),
+        layout_text(program.layout, "jax", program.any_length),
         *parts_of("jax", "layout"),
         *passes,
         *([] if program.backward else parts_of("jax", "forward_alone")),

@@ -53,7 +53,7 @@ def tables(program: Program, mask: Mask | None = None) -> dict[str, NDArray[np.i
     """
     program = with_room(program)
     work, sides = program.work, program.forward.partition
-    boxes = masks.boxes(replace(work, mask=mask or work.mask), free=False)
+    boxes = masks.boxes(replace(work, mask=mask or work.mask), any_length=False)
     in_slots = slots.tables(program.forward, program.backward)
     queries = side_of(in_slots["QUERIES"], sides.q.shards(program.ranks), work.heads)
     keys = side_of(in_slots["KEYS"], sides.kv.shards(program.ranks), work.kv_heads)

@@ -30,7 +30,7 @@ class Operands(Expressions):
 
     def plain(self, axes: Sequence[str]) -> Words:
         """Returns the words for ranks, and steps, that are Python numbers."""
-        words, rank = self.words, self.joined(axes)
+        words, rank = self.words, self.rank_number(axes)
         return Words(self.mesh, words.steps, words.loop, tuple(axes), rank, words.data, self.used)
 
     def constant(self, title: str, value: str) -> str:
@@ -57,7 +57,7 @@ class Operands(Expressions):
         self.used.update(names)
         return f"[{', '.join(names)}]"
 
-    def whole(self, register: Register, tensors: Sequence[str] = STATS) -> str:
+    def whole_register(self, register: Register, tensors: Sequence[str] = STATS) -> str:
         """Returns the text of a whole register; for the queries of this rank, of these tensors."""
         if register in self.names:
             return self.names[register]
@@ -113,7 +113,7 @@ class Operands(Expressions):
             f"jnp.arange({self.sizes[n]})" if e is None else self.coordinate(e, n)
             for n, e in enumerate(place.at)
         ]
-        rank = "jnp.arange(RANKS)" if several > 1 else self.joined(at)
+        rank = "jnp.arange(RANKS)" if several > 1 else self.rank_number(at)
         text = self.of_ranks("positions_at", rank, side) + f"[..., {tokens}]" * bool(tokens)
         if not several:
             return text
@@ -121,9 +121,9 @@ class Operands(Expressions):
 
     def of_ranks(self, function: str, rank: str, side: SideName) -> str:
         """Returns a call of a function of ranks that has another name for keys."""
-        self.used.update(["seq"] if self.form.free else [])
-        name = f"{'kv_' * (self.form.apart and side == 'kv')}{function}"
-        return f"{name}({rank}{', seq' * self.form.free})"
+        self.used.update(["seq"] if self.form.any_length else [])
+        name = f"{'kv_' * (self.form.separate_kv and side == 'kv')}{function}"
+        return f"{name}({rank}{', seq' * self.form.any_length})"
 
     def order(self, message: Message, back: bool = False) -> str:
         """Returns the index that sorts gathered tokens by position, or its inverse."""
@@ -131,7 +131,7 @@ class Operands(Expressions):
         assert of
         assert isinstance(route, Exchange)
         axes = [route.axis]
-        positions = self.of_ranks("positions", self.joined(self.short()), of.side)
+        positions = self.of_ranks("positions", self.rank_number(self.short()), of.side)
         if of.value != OWN:  # ranks send tokens gathered along another axis
             axes.append(self.axis_of(of))
             positions = f"np.sort(np.concatenate([{positions} {self.over(axes[1:])}]))"
@@ -142,7 +142,7 @@ class Operands(Expressions):
         if others:
             self.used.update(self.axes[n] for n in others)
             text = f"jnp.array({text})[{', '.join(self.axes[n] for n in others)}]"
-        name = self.ordered(message, text)
+        name = self.order_name(message, text)
         return f"{'jnp' if others else 'np'}.argsort({name})" if back else name
 
     # ---- messages
@@ -152,7 +152,7 @@ class Operands(Expressions):
         if len(self.mesh) == 1:
             return "axis"
         others = [n for n in range(len(self.mesh)) if n != axis]
-        inner = f"[{self.joined(self.short())} {self.over([axis])}]"
+        inner = f"[{self.rank_number(self.short())} {self.over([axis])}]"
         name = self.constant(f"ALONG_{self.sizes[axis]}", f"[{inner} {self.over(others)}]")
         return f"axis, {name}"
 
@@ -168,8 +168,10 @@ class Operands(Expressions):
         on, short, used = ranks_of(message.on), self.short(), "step" in self.used
         self.used.discard("step")
         words = self.plain(short)
-        own = self.joined(short)
-        other = self.joined(self.far(words, route.by, -1 if message.of_receiver else 1))
+        own = self.rank_number(short)
+        other = self.rank_number(
+            self.peer_coordinates(words, route.by, -1 if message.of_receiver else 1)
+        )
         pair = f"({other}, {own})" if message.of_receiver else f"({own}, {other})"
         condition = f" if {words.condition(on)}" if on else ""
         text = f"[{pair} {self.over(range(len(self.mesh)))}{condition}]"

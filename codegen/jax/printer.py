@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import assert_never
 
 from ringloom.codegen.conditions import Condition, ranks_of, steps_of
-from ringloom.codegen.expressions import Form, Lines, indented, several
+from ringloom.codegen.expressions import Form, Lines, has_several_heads, indent
 from ringloom.codegen.ir import (
     At,
     Attend,
@@ -70,7 +70,7 @@ class Printer(Operands):
     def function(self, saved: Sequence[str] = ()) -> Lines:
         """Prints the whole function; a forward pass saves these inputs and results."""
         ending = [] if self.backward else self.ending(saved)
-        return [*HEADS[self.program.pass_], *indented([*self.opening(), *self.body, *ending])]
+        return [*HEADS[self.program.pass_], *indent([*self.opening(), *self.body, *ending])]
 
     def lines(self, ops: Sequence[Op]) -> Lines:
         """Prints ops in order; consecutive lines with the same condition share an `if`."""
@@ -84,7 +84,7 @@ class Printer(Operands):
         lines = Lines()
         for condition, group in groupby(guarded, lambda x: x[0]):
             block = [line for _, line in group]
-            lines += [f"if {condition}:", *indented(block)] if condition else block
+            lines += [f"if {condition}:", *indent(block)] if condition else block
         return lines
 
     def op(self, op: Op) -> list[Guarded]:
@@ -123,8 +123,8 @@ class Printer(Operands):
         function = [
             "",
             f"def one_step({step}, {parameter}):",
-            *indented([] if single else [f"{joined} = state"]),
-            *indented([*body, f"return {joined}"]),
+            *indent([] if single else [f"{joined} = state"]),
+            *indent([*body, f"return {joined}"]),
             "",
         ]
         if self.rolling:
@@ -192,25 +192,29 @@ class Printer(Operands):
         """Returns the call that makes new accumulators."""
         if op.sums.of == "OUT":
             self.used.add("v")
-            return f"zero_output({self.whole(op.like)}, v)"
+            return f"zero_output({self.whole_register(op.like)}, v)"
         if op.sums.of == "DKV":
-            return f"zeros({self.whole(op.like)})"
+            return f"zeros({self.whole_register(op.like)})"
         if op.like.value == OWN:
             return f"zeros({self.arguments('q')})"
         held = "q" in self.keeps
-        return f"zeros({self.arguments('held_q')})" if held else f"zeros({self.whole(op.like)}[:1])"
+        return (
+            f"zeros({self.arguments('held_q')})"
+            if held
+            else f"zeros({self.whole_register(op.like)}[:1])"
+        )
 
     # ---- messages
 
     def message(self, message: Message, other: str = "") -> str:
         """Returns the call that sends a message; `other`: the value without arrival."""
-        sent, route = self.sent(message), message.route
+        sent, route = self.sent_arrays(message), message.route
         if isinstance(route, Hop):
             return self.hop(message, route, sent, other)
         outputs = message.source.register.of == "OUT"
         if isinstance(route, Root) and (len(self.mesh) > 1 or outputs):
             raise PlanError("JAX cannot broadcast or reduce within a group of ranks, or outputs")
-        return self.exchanged(message, route, sent)
+        return self.exchange_call(message, route, sent)
 
     def wait(self, op: Wait) -> str:
         """Returns the expression of a received value, or of sums with the value added."""
@@ -219,10 +223,10 @@ class Printer(Operands):
         arrival = self.message(op.message, other) if op.starts else self.names[op.message.handle]
         if other and not op.starts and isinstance(route, Hop) and ranks_of(op.message.on):
             return f"receive({arrival}, {other}, axis, {self.pairs(op.message, route)})"
-        arrival = self.arrived(op, arrival)
+        arrival = self.received_arrays(op, arrival)
         if not register.accumulates or op.replaces:
             return arrival
-        where, sums = self.tokens(op.into), self.of_heads(op.into, into)
+        where, sums = self.tokens(op.into), self.select_heads(op.into, into)
         if isinstance(route, Reduce) and register.of == "OUT":
             total = f"merge_all({sums}, {arrival}, {self.mesh[route.axis]})"
         else:
@@ -230,15 +234,15 @@ class Printer(Operands):
             total = f"{function}({sums}, {arrival}{f', {where}' * bool(where)})"
         if not op.into.heads:
             return total
-        prefix = "some_" * several(op.into)
+        prefix = "some_" * has_several_heads(op.into)
         return f"with_{prefix}heads({into}, {total}, {self.slice_of_heads(op.into)})"
 
-    def attended(self, op: Attend) -> list[str]:
+    def attend_call(self, op: Attend) -> list[str]:
         """Returns a call and its arguments; tiles also need the size of pieces."""
         if op.kind != "tiles" or not self.form.runs:
-            return super().attended(op)
+            return super().attend_call(op)
         self.used.add("piece")
-        return [*super().attended(op), "piece=piece"]
+        return [*super().attend_call(op), "piece=piece"]
 
     def attend(self, op: Attend) -> str:
         """Returns the call of an attend, with the accumulators to which it adds."""
@@ -246,12 +250,12 @@ class Printer(Operands):
         if any(x.heads for x in others):
             raise PlanError("an attend adds to the gradients of only some KV heads")
         if not first.heads:
-            call, *arguments = self.attended(op)
+            call, *arguments = self.attend_call(op)
             return f"{call}({', '.join(arguments)})"
-        if first.heads != op.q.heads or several(op.q):
+        if first.heads != op.q.heads or has_several_heads(op.q):
             raise PlanError("an attend of some heads adds to the sums of others")
         q, sums = replace(op.q, heads=None), (Slice(first.register), *others)
-        call, *arguments = self.attended(replace(op, q=q, sums=sums))
+        call, *arguments = self.attend_call(replace(op, q=q, sums=sums))
         arguments = [call, self.slice_of_heads(first), *arguments]
         return f"{ONE_SLICE[self.program.pass_]}({', '.join(arguments)})"
 

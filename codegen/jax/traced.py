@@ -8,11 +8,11 @@ from ringloom.codegen.words import Words
 class Traced(Words):
     """The words for traced ranks, and for steps that may be traced."""
 
-    def entry(self, name: str, index: str) -> str:
+    def index_data(self, name: str, index: str) -> str:
         """Returns an element of an array at a traced index."""
         return f"jnp.array({name})[{index}]"
 
-    def both(self, tests: Sequence[str]) -> str:
+    def join_tests(self, tests: Sequence[str]) -> str:
         """Joins tests by `&`, in brackets, because `&` binds more tightly than comparisons."""
         return " & ".join(f"({test})" for test in tests) if len(tests) > 1 else "".join(tests)
 
@@ -27,6 +27,6 @@ class Traced(Words):
             return f"jnp.where({low} <= {high}, {inside}, {outside})"
         return inside if ordered else outside
 
-    def among(self, x: str, name: str) -> str:
+    def contains(self, x: str, name: str) -> str:
         """Returns the test that x is in an array."""
         return f"jnp.isin({x}, jnp.array({name}))"

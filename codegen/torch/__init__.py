@@ -30,7 +30,7 @@ def write(program: Program) -> str:
 
 def assembled(program: Program, passes: Sequence[str | Part]) -> str:
     """Returns the text of a program from the text of its passes; dynamic ones take tables."""
-    fixed, layout = not program.dynamic, layout_text(program.layout, "torch", program.free)
+    fixed, layout = not program.dynamic, layout_text(program.layout, "torch", program.any_length)
     entry_point = "attention_with_sinks" if program.work.sinks else "attention"
     texts = [
         *[constants(program), PACKED],

@@ -56,7 +56,7 @@ def tables(program: Program) -> Arrays:
     arrays: Arrays = {
         "sizes": np.array([FORMAT, len(program.plans), *sizes], np.int64),
         "scale": np.array(work.softmax_scale),
-        "mask": np.array(boxes(work, free=False), np.int64).reshape(-1, 6),
+        "mask": np.array(boxes(work, any_length=False), np.int64).reshape(-1, 6),
         "steps": np.frombuffer(text.encode(), np.uint8),
     }
     for name, side in (("q", sides.q), ("kv", sides.kv)):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ringloom.codegen.conditions import ranks_of, steps_of
-from ringloom.codegen.expressions import STATS, Expressions, Form, Lines, several
+from ringloom.codegen.expressions import STATS, Expressions, Form, Lines, has_several_heads
 from ringloom.codegen.ir import (
     Exchange,
     Hop,
@@ -38,7 +38,7 @@ class Operands(Expressions):
 
     # ---- registers
 
-    def whole(self, register: Register, tensors: Sequence[str] = STATS) -> str:
+    def whole_register(self, register: Register, tensors: Sequence[str] = STATS) -> str:
         """Returns the text of a whole register; for the queries of this rank, of these tensors."""
         if register in self.names:
             return self.names[register]
@@ -63,17 +63,17 @@ class Operands(Expressions):
         if not self.backward:
             return self.part(whole)
         if q.register.value == OWN and not self.keeps:
-            return self.of_heads(q, "[dout, q, out, lse]")
+            return self.select_heads(q, "[dout, q, out, lse]")
         name = self.part(whole, ("DOUT",))
         if q.register in self.settled:
             return name
         return f"[*{name}, q, out, lse]" if self.keeps else f"[*with_output({name})]"
 
-    def of_heads(self, part: Slice, text: str, sent: bool = False) -> str:
+    def select_heads(self, part: Slice, text: str, sent: bool = False) -> str:
         """Returns the heads of a slice of some tensors: as views, unless they are sent."""
-        if several(part) and not sent:
+        if has_several_heads(part) and not sent:
             raise PlanError("several slices of heads are attended together")
-        return super().of_heads(part, text)
+        return super().select_heads(part, text)
 
     # ---- positions
 
@@ -95,9 +95,9 @@ class Operands(Expressions):
                 loops.append(f" for {name} in range({self.sizes[axis]})")
             else:
                 coordinates.append(self.coordinate(e, axis))
-        function = "kv_positions" if self.form.apart and side == "kv" else "positions"
-        self.used.update(["seq"] if self.form.free else [])
-        arguments = f"{self.joined(coordinates)}{', seq' * self.form.free}"
+        function = "kv_positions" if self.form.separate_kv and side == "kv" else "positions"
+        self.used.update(["seq"] if self.form.any_length else [])
+        arguments = f"{self.rank_number(coordinates)}{', seq' * self.form.any_length}"
         index = f"[{tokens}]" if tokens else ""
         return f"{function}({arguments}){index}{''.join(loops)}"
 
@@ -106,13 +106,15 @@ class Operands(Expressions):
         of, route = message.exchanged, message.route
         assert of
         assert isinstance(route, Exchange)
-        at = tuple(None if n == route.axis else e for n, e in enumerate(self.here()))
+        at = tuple(None if n == route.axis else e for n, e in enumerate(self.own_coordinates()))
         positions = self.owners(at, of.side)
         if of.value != OWN:  # ranks send tokens gathered along another axis
-            inner = tuple(None if n == self.axis_of(of) else e for n, e in enumerate(self.here()))
+            inner = tuple(
+                None if n == self.axis_of(of) else e for n, e in enumerate(self.own_coordinates())
+            )
             group = f"torch.cat([{self.owners(inner, of.side)}]).sort().values"
             positions = f"{group} for {self.axes[route.axis]} in range({self.sizes[route.axis]})"
-        return self.ordered(message, f"torch.cat([{positions}]).argsort()") + ".argsort()" * back
+        return self.order_name(message, f"torch.cat([{positions}]).argsort()") + ".argsort()" * back
 
     # ---- messages
 
@@ -126,15 +128,15 @@ class Operands(Expressions):
 
     def hop(self, message: Message, route: Hop, sent: str) -> tuple[Lines, str]:
         """Returns the lines before a message between two ranks, and the call that starts it."""
-        to, source = (self.far(self.words, route.by, sign) for sign in (1, -1))
+        to, source = (self.peer_coordinates(self.words, route.by, sign) for sign in (1, -1))
         self.used.add("group")
-        call = f"exchange({sent}, {self.joined(to)}, {self.joined(source)}, group"
+        call = f"exchange({sent}, {self.rank_number(to)}, {self.rank_number(source)}, group"
         if not (ranks := ranks_of(message.on)):
             return [], f"{call})"
         ends = (to, self.axes) if message.of_receiver else (self.axes, source)
         self.used.update(self.axes)
         short = tuple(name[0] for name in self.axes)
-        words = self.words.of(short, self.joined(short))
+        words = self.words.for_rank(short, self.rank_number(short))
         ranks_of_ends = ", ".join(f"({', '.join(x)})" if len(x) > 1 else x[0] for x in ends)
         on = f"on = [{words.condition(ranks)} for {', '.join(short)} in ({ranks_of_ends})]"
         return [on], f"{call}, *on)"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from ringloom.codegen.conditions import ranks_of
-from ringloom.codegen.expressions import Form, Lines, indented, several
+from ringloom.codegen.expressions import Form, Lines, has_several_heads, indent
 from ringloom.codegen.ir import (
     At,
     Attend,
@@ -58,7 +58,7 @@ class _Printer(Operands):
             "@no_type_check",
             self.head(),
             *HEADS[self.program.pass_],
-            *indented([*self.opening(), *body]),
+            *indent([*self.opening(), *body]),
         ]
 
     def head(self) -> str:
@@ -89,7 +89,7 @@ class _Printer(Operands):
             case Wait():
                 return self.wait(op)
             case Attend():
-                call, *arguments = self.attended(op)
+                call, *arguments = self.attend_call(op)
                 return [f"{call}({', '.join(arguments)})"]
             case Choose(cases):
                 return self.branches(cases, self.words)
@@ -104,23 +104,23 @@ class _Printer(Operands):
     def loop(self, op: For) -> Lines:
         """Prints a loop over steps."""
         self.words = self.frame(op.steps, True)
-        return [f"for step in range({self.ends(op.steps)}):", *indented(self.lines(op.body))]
+        return [f"for step in range({self.ends(op.steps)}):", *indent(self.lines(op.body))]
 
     def zero(self, op: Zero) -> str:
         """Returns the call that makes new accumulators."""
         if op.sums.of == "OUT":
-            return f"zero_output({self.whole(op.like)})"
+            return f"zero_output({self.whole_register(op.like)})"
         if op.sums.of == "DKV":
-            return f"zeros({self.whole(op.like)})"
+            return f"zeros({self.whole_register(op.like)})"
         if op.like.value == OWN:
             return "zeros(saved[:1])" if self.keeps else "zeros([q])"
-        return "zeros([q])" if self.keeps else f"zeros({self.whole(op.like)}[1:2])"
+        return "zeros([q])" if self.keeps else f"zeros({self.whole_register(op.like)}[1:2])"
 
     # ---- messages
 
     def message(self, message: Message) -> tuple[Lines, str]:
         """Returns the lines before a message, and the call that starts it."""
-        before, sent, route = Lines(), self.sent(message), message.route
+        before, sent, route = Lines(), self.sent_arrays(message), message.route
         if message.complete and not isinstance(route, Reduce) and self.keeps and not self.backward:
             name = self.names[message.source.register]  # also a result of the forward pass
             before, sent = [f"{name} = {sent}"], name
@@ -129,7 +129,7 @@ class _Printer(Operands):
             return [*before, *on], call + self.when(message)
         if ranks_of(message.on):
             raise PlanError("some ranks take no part in a collective")
-        return before, self.exchanged(message, route, sent) + self.when(message)
+        return before, self.exchange_call(message, route, sent) + self.when(message)
 
     def wait(self, op: Wait) -> Lines:
         """Prints the lines that assign an arrival to a name or add it to accumulators."""
@@ -137,12 +137,12 @@ class _Printer(Operands):
         before, started = Lines(), self.names[op.message.handle]
         if op.starts:
             before, started = self.message(op.message)
-        arrival = self.arrived(op, f"wait({started})")
+        arrival = self.received_arrays(op, f"wait({started})")
         arrival = f"with_output({arrival})" if register in self.settled else arrival
-        if several(op.into):
+        if has_several_heads(op.into):
             function = "merge_heads" if register.of == "OUT" else "add_heads"
             heads = self.slice_of_heads(op.into)
-            return [*before, f"{function}({self.whole(register)}, {heads}, {arrival})"]
+            return [*before, f"{function}({self.whole_register(register)}, {heads}, {arrival})"]
         into = self.part(op.into)
         if not register.accumulates or op.replaces:
             return [*before, f"{into} = {arrival}{f' or {into}' * op.partial}"]
@@ -192,7 +192,7 @@ class _Printer(Operands):
             gradients = f"narrow([*{dq}, *{dkv}], q)"
             return [f"return [*{gradients}, dsinks]" if self.form.sinks else f"return {gradients}"]
         output, sinks = Register("OUT", OWN), self.form.sinks
-        name, narrow = self.names[output], self.narrowed(output)
+        name, narrow = self.names[output], self.narrow(output)
         lines = [f"{name} = apply_sinks(*{name}, sinks)"] * sinks
         if not self.keeps:
             return [*lines, f"return {narrow}"]

@@ -13,7 +13,7 @@ def schedule(program: Program) -> str:
     form = form_of(program)
     functions = [print_pass(lowered, form) for lowered in program.lowered]
     mesh = max((lowered.mesh for lowered in program.lowered), key=len)  # others have one axis
-    lines = [f"STEP = {program.step}", f"MESH = {mesh}"]
+    lines = [f"STEP = {program.token_stride}", f"MESH = {mesh}"]
     if len(mesh) > 1:
         lines.append(f"{', '.join(SIZES[len(mesh)])} = MESH")
     lines += [f"{name} = {values}" for name, values in form.data.items()]

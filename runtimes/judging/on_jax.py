@@ -67,7 +67,7 @@ def attend(case: Case, inputs: Sequence[Array], folder: Path) -> list[Parts]:
     limit_memory(case.memory)
     program = load(case.source, folder)
     try:
-        tables = [program.make_tables(boxes(case.work, free=False))] if case.dynamic else []
+        tables = [program.make_tables(boxes(case.work, any_length=False))] if case.dynamic else []
         q_layout, kv_layout = layouts(program, case, tables)
     except ValueError as error:
         return [[np.array(str(error)[:400])]] * case.ranks

@@ -192,7 +192,7 @@ def test_a_program_cuts_a_mask_into_the_calls_that_the_compiler_cuts_it_into() -
     module = loaded(write(program))
     for first in range(1, WORK.seq):
         mask = Documents((first, WORK.seq - first)) & Causal()
-        ours = module.make_tables(masks.boxes(replace(WORK, mask=mask), free=False))
+        ours = module.make_tables(masks.boxes(replace(WORK, mask=mask), any_length=False))
         np.testing.assert_equal(ours, by_tables.tables(program, mask))
 
 

@@ -93,7 +93,7 @@ COMMON = (
 def test_what_two_pieces_see_is_told_from_the_boxes_of_the_mask(mask: Mask) -> None:
     work = replace(WORK, seq=9, kv_seq=12, mask=mask)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "BOXES", boxes(work, free=False))
+        patch.setattr(tiles, "BOXES", boxes(work, any_length=False))
         patch.setattr(tiles, "KV_SEQ", work.offset)
         patch.setattr(tiles, "jnp", np)  # takes a hundredth of the time
         for size, i, j in product((1, 2, 4), range(6), range(9)):

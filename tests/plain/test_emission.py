@@ -328,7 +328,7 @@ def test_a_thread_does_not_get_a_program_that_another_one_is_importing(
 @pytest.mark.parametrize("target", ["torch", "jax"])
 def test_a_program_of_one_rank_takes_any_length_too(target: str) -> None:
     one = program_of(rl.plan("ring", rl.Workload(seq=64, heads=4), 1, pass_="both"), target)
-    assert (one.layout.multiple, one.free) == (1, True)
+    assert (one.layout.multiple, one.any_length) == (1, True)
 
 
 def test_what_codegen_is_asked_for_has_no_name_of_a_module_in_it() -> None:

@@ -101,9 +101,9 @@ def program(layout: Layout, target: str) -> ModuleType:
 def text_of(layout: Layout, target: str) -> str:
     sizes = f"RANKS = {layout.ranks}\nSEQ, KV_SEQ = {layout.q.tokens}, {layout.kv.tokens}\n"
     sizes += f"MULTIPLE = {layout.multiple}\n"
-    keep = ["positions", "shard", "unshard", *["kv_positions"] * layout.apart]
+    keep = ["positions", "shard", "unshard", *["kv_positions"] * layout.separate_kv]
     text = layout_text(layout, target, layout.multiple > 0)
-    choices = {"APART": layout.apart, "PADDED": not layout.equal}
+    choices = {"APART": layout.separate_kv, "PADDED": not layout.equal}
     texts = [sizes, PACKED, text, *parts_of(target, "layout")]
     return assemble('"""A layout."""', texts, keep, choices)
 

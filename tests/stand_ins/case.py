@@ -57,7 +57,9 @@ def sizes(program: Program) -> tuple[int, int, int, int]:
     heads, kv_heads = work.heads, work.kv_heads
     if program.any_heads:
         heads, kv_heads = (2, 1) if kv_heads < heads else (1, 1)
-    seq, kv_seq = (3 * program.layout.multiple,) * 2 if program.free else (work.seq, work.kv_seq)
+    seq, kv_seq = (
+        (3 * program.layout.multiple,) * 2 if program.any_length else (work.seq, work.kv_seq)
+    )
     return heads, seq, kv_heads, kv_seq
 
 
@@ -65,7 +67,7 @@ def case_of(program: Program) -> Case:
     """A case of these sizes."""
     (heads, seq, kv_heads, kv_seq), layout = sizes(program), program.layout
     forms = layout.q, layout.kv
-    if program.free:
+    if program.any_length:
         forms = replace(layout.q, tokens=seq), replace(layout.kv, tokens=kv_seq)
     at: dict[SideName, Sequence[Ints]] = {"q": [*forms[0].shards()], "kv": [*forms[1].shards()]}
     width, v_width, seed = 2, 3 if program.unequal_head_dims else 2, np.random.default_rng(0)
