@@ -1,9 +1,9 @@
 """Train a small LLaMA-style model on the bytes of this documentation, with sharded sequences.
 
-    python docs/examples/train_torch.py    on 4 ranks of this machine, and on one device
+    python docs/examples/train_torch.py    on 4 ranks of this machine and on one device
     torchrun --nproc-per-node 4 docs/examples/train_torch.py --sharded    under a launcher
 
-Both runs read the same bytes and start with the same weights. Their layers are those of
+Both runs read the same bytes and start with the same weights. They use the layers of
 layer_torch.py; the sharded run uses attention that `ringloom emit torch zigzag` writes. Every rank
 holds some tokens, with their positions and targets, and only attention communicates. The losses of
 both runs are equal up to rounding.
@@ -30,7 +30,7 @@ BYTES, DTYPE = 256, torch.float64  # float64, so that losses differ only by roun
 
 
 def write_program(folder):
-    """Emit attention into a file, as `ringloom emit` does."""
+    """Writes the emitted attention to a file, as `ringloom emit` does."""
     import ringloom as rl
 
     work = rl.Workload(
@@ -47,25 +47,25 @@ def write_program(folder):
 
 
 def load_program(path):
-    """Load the emitted file as a module; in your own project you simply import it."""
+    """Loads the emitted file as a module; in your own project you simply import it."""
     spec = importlib.util.spec_from_file_location("attention", path)
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
     return program
 
 
-# ---- data: whole sequences first, then the shards of a rank
+# ---- data: whole sequences, then the shards of a rank
 
 
 def documentation():
-    """Return the README and the documentation pages as one tensor of bytes."""
+    """Returns the README and the documentation pages as one tensor of bytes."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     text = b"\n".join(page.read_bytes() for page in pages)
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
 
 
 def batch_of(text, step):
-    """Return sequences and their targets [BATCH, SEQ]; targets are shifted before sharding."""
+    """Returns sequences and their targets [BATCH, SEQ]; targets are shifted before sharding."""
     first = (step * BATCH + torch.arange(BATCH)) * SEQ % (len(text) - SEQ - 1)
     rows = text[first[:, None] + torch.arange(SEQ + 1)]
     return rows[:, :-1], rows[:, 1:]
@@ -75,7 +75,7 @@ def batch_of(text, step):
 
 
 def init(device):
-    """Return the same random weights on every rank: embedding, layers, norm and head."""
+    """Returns the same random weights on every rank: embedding, layers, norm and head."""
     random = torch.Generator().manual_seed(0)
     width = HEADS * HEAD_DIM
     embedding = torch.randn(BYTES, width, generator=random, dtype=DTYPE).to(device) * 0.1
@@ -88,18 +88,18 @@ def init(device):
     return {"embedding": embedding, "layers": layers, "norm": norm, "head": head}
 
 
-def loss_of(model, at, attend, tokens, targets):
-    """Return the share of these tokens in the mean loss of the batch."""
+def loss_of(model, positions, attend, tokens, targets):
+    """Returns the contribution of these tokens to the mean loss of the batch."""
     x = model["embedding"][tokens]
     for params in model["layers"]:
-        x = layer_torch.decoder_layer(params, x, at, attend)
+        x = layer_torch.decoder_layer(params, x, positions, attend)
     logits = layer_torch.rms_norm(x, model["norm"]) @ model["head"].T
-    summed = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
-    return summed / (BATCH * SEQ)
+    loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+    return loss / (BATCH * SEQ)
 
 
 def weights_of(model):
-    """Return all weights as a list."""
+    """Returns all weights as a list."""
     layers = [weight for params in model["layers"] for weight in params.values()]
     return [model["embedding"], model["norm"], model["head"], *layers]
 
@@ -108,63 +108,63 @@ def weights_of(model):
 
 
 def train(program, steps, group=None, device="cpu"):
-    """Return the loss of every step; with a group, each rank trains on its own tokens."""
+    """Returns the loss of every step; with a group, each rank trains on its own tokens."""
     model = init(device)
     weights, text = weights_of(model), documentation()
     optimizer = torch.optim.AdamW(weights, lr=3e-3)
-    at = torch.arange(SEQ)
+    positions = torch.arange(SEQ)
     attend = partial(scaled_dot_product_attention, is_causal=True, enable_gqa=True)
     if group is not None:
-        at = program.positions(group.rank())
+        positions = program.positions(group.rank())
         attend = partial(program.attention, group=group)
     losses = []
     for step in range(steps):
-        tokens, targets = (whole[:, at].to(device) for whole in batch_of(text, step))
-        loss = loss_of(model, at, attend, tokens, targets)
+        tokens, targets = (whole[:, positions].to(device) for whole in batch_of(text, step))
+        loss = loss_of(model, positions, attend, tokens, targets)
         optimizer.zero_grad()
         loss.backward()
         total = loss.detach()
-        if group is not None:  # every rank has only the share of its tokens
-            for share in (total, *(weight.grad for weight in weights)):
-                dist.all_reduce(share, group=group)
+        if group is not None:  # every rank has only the contribution of its tokens
+            for tensor in (total, *(weight.grad for weight in weights)):
+                dist.all_reduce(tensor, group=group)
         optimizer.step()
         losses.append(total.item())
     return losses
 
 
-def rank_of_many(rank, folder, path, steps):
-    """Run one process of the sharded run; rank 0 saves the losses in a file."""
+def run_rank(rank, folder, path, steps):
+    """Runs one rank of the sharded run; rank 0 saves the losses to a file."""
     torch.set_num_threads(1)
-    where = f"file://{folder}/meeting-point"
-    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=RANKS)
+    init_method = f"file://{folder}/rendezvous"
+    dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=RANKS)
     losses = train(load_program(path), steps, dist.group.WORLD)
     if rank == 0:
         torch.save(losses, Path(folder, "losses"))
     dist.destroy_process_group()
 
 
-def both_runs(steps):
-    """Return the losses of the sharded run on local processes, and of one device."""
+def run_both(steps):
+    """Returns the losses of the sharded run on local processes and of the run on one device."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
     with tempfile.TemporaryDirectory() as folder:
         path = write_program(folder)
         ranks = [
-            context.Process(target=rank_of_many, args=(rank, folder, path, steps), daemon=True)
+            context.Process(target=run_rank, args=(rank, folder, path, steps), daemon=True)
             for rank in range(RANKS)
         ]
         for process in ranks:
             process.start()
-        alone = train(load_program(path), steps)
+        single = train(load_program(path), steps)
         for process in ranks:
             process.join()
         if any(process.exitcode for process in ranks):
             raise RuntimeError("a rank failed, see above")
-        return torch.load(Path(folder, "losses")), alone
+        return torch.load(Path(folder, "losses")), single
 
 
 def under_torchrun(steps):
-    """Return the losses of the sharded run on ranks that a launcher started."""
+    """Returns the losses of the sharded run on ranks that a launcher started."""
     gpu = torch.cuda.is_available()
     dist.init_process_group("nccl" if gpu else "gloo")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
@@ -178,24 +178,26 @@ def under_torchrun(steps):
 
 
 def main():
-    """Train, print the losses, and exit with 1 if they differ by more than rounding."""
+    """Trains, prints the losses, and returns 1 if they differ by more than rounding."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--sharded", action="store_true", help="only the ranks of torchrun")
+    parser.add_argument(
+        "--sharded", action="store_true", help="only the sharded run, under torchrun"
+    )
     options = parser.parse_args()
     if options.sharded:
         losses = under_torchrun(options.steps)
         if os.environ["RANK"] == "0":
             print(*(f"{loss:.6f}" for loss in losses))
         return 0
-    sharded, alone = both_runs(options.steps)
-    for step, (a, b) in enumerate(zip(sharded, alone, strict=True)):
+    sharded, single = run_both(options.steps)
+    for step, (a, b) in enumerate(zip(sharded, single, strict=True)):
         print(
-            f"step {step:3}   {RANKS} ranks {a:.12f}   one device {b:.12f}   apart {abs(a - b):.0e}"
+            f"step {step:3}   {RANKS} ranks {a:.12f}   one device {b:.12f}   diff {abs(a - b):.0e}"
         )
-    apart = max(abs(a - b) for a, b in zip(sharded, alone, strict=True))
-    print(f"loss {alone[0]:.2f} to {alone[-1]:.2f}; the runs are at most {apart:.1e} apart")
-    return 0 if apart < 1e-9 else 1
+    difference = max(abs(a - b) for a, b in zip(sharded, single, strict=True))
+    print(f"loss {single[0]:.2f} to {single[-1]:.2f}; the runs differ by at most {difference:.1e}")
+    return 0 if difference < 1e-9 else 1
 
 
 if __name__ == "__main__":

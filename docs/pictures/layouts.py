@@ -1,4 +1,4 @@
-"""Draws layouts.svg: what four ranks attend in round 1 of 16 causal tokens under three layouts."""
+"""Draws layouts.svg: the pairs that four ranks attend in round 1 under three layouts."""
 
 from mask_cells import Colour, square
 from shapes import drawing, text
@@ -9,8 +9,8 @@ from ringloom.planner.ir import Plan
 ROUND, SIZE = 1, 8
 
 
-def attended(plan: Plan) -> Colour:
-    """Returns a function from a pair to the rank that attends it in round ROUND."""
+def rank_of_pair(plan: Plan) -> Colour:
+    """Returns a function that maps a pair to the rank that attends it in round ROUND."""
     attends = [step.attends for step in plan.steps if step.attends][ROUND]
     q, kv = plan.partition.q.blocks, plan.partition.kv.blocks
     ranks = {
@@ -26,16 +26,16 @@ def attended(plan: Plan) -> Colour:
 
 
 def picture() -> str:
-    """Returns three squares; pairs of other rounds are faint."""
+    """Returns a square per layout; pairs of other rounds are faint."""
     work, shapes = rl.Workload(seq=16, heads=4), []
     for number, name in enumerate(("ring", "striped", "zigzag")):
         plan = rl.plan(name, work, 4)
-        colour = attended(plan)
+        colour = rank_of_pair(plan)
         x = 10 + number * (16 * SIZE + 36)
         shapes += square(plan, x, 34, SIZE, name, colour)
         allowed = work.allowed(range(16), range(16))
         pairs = [colour(i, j) for i in range(16) for j in range(16) if allowed[i, j]]
         counts = ", ".join(str(pairs.count(rank)) for rank in range(4))
         shapes.append(text(x, 34 + 16 * SIZE + 20, f"pairs: {counts}", 13))
-    said = "Round 1 of 16 causal tokens on four ranks, by rank, under three layouts"
-    return drawing(10 + 3 * (16 * SIZE + 36), 34 + 16 * SIZE + 30, said, shapes)
+    title = "Causal pairs of 16 tokens that each of four ranks attends in round 1, by layout"
+    return drawing(10 + 3 * (16 * SIZE + 36), 34 + 16 * SIZE + 30, title, shapes)

@@ -1,4 +1,4 @@
-"""Draws the square of all query-key pairs, one cell per pair."""
+"""Draws query-key pairs as a square with one cell per pair."""
 
 from collections.abc import Callable
 
@@ -10,13 +10,13 @@ Colour = Callable[[int, int], int | None]
 
 
 def square(plan: Plan, x: float, y: float, size: float, title: str, colour: Colour) -> list[str]:
-    """Returns the allowed pairs of a plan's workload; those whose `colour` is None are faint."""
+    """Returns the allowed pairs of a plan's workload; pairs whose `colour` is None are faint."""
     work = plan.workload
     allowed = work.allowed(range(work.seq), range(work.kv_seq))
     shapes = [text(x, y - 10, title, 14)]
     for i, row in enumerate(allowed.tolist()):
-        for j, sees in enumerate(row):
-            if sees:
+        for j, is_allowed in enumerate(row):
+            if is_allowed:
                 number = colour(i, j)
                 fill = FAINT if number is None else COLOURS[number % len(COLOURS)]
                 shapes.append(rect(x + j * size, y + i * size, size - 1, size - 1, fill))

@@ -20,10 +20,10 @@ def picture() -> str:
         x, y = 10 + number * (side + 50), 34
         shapes += square(plan, x, y, SIZE, name, lambda i, j: j // block)
         for border in range(block, TOKENS, block):
-            at = border * SIZE
-            shapes.append(line([(x, y + at), (x + side, y + at)], width=1))
-            shapes.append(line([(x + at, y), (x + at, y + side)], width=1))
+            offset = border * SIZE
+            shapes.append(line([(x, y + offset), (x + side, y + offset)], width=1))
+            shapes.append(line([(x + offset, y), (x + offset, y + side)], width=1))
         cells = sum(len(attend) for _, attend in plan.attends())
         shapes.append(text(x, y + side + 20, f"{cells} of {RANKS**2} tiles to attend"))
-    said = "A window and three documents over the blocks of four ranks"
-    return drawing(2 * (side + 50) - 20, 34 + side + 30, said, shapes)
+    title = "A window and three documents over the blocks of four ranks"
+    return drawing(2 * (side + 50) - 20, 34 + side + 30, title, shapes)

@@ -1,18 +1,17 @@
-"""Shapes as SVG text: the same bytes on every machine.
+"""Writes shapes as SVG text, with the same bytes on every machine.
 
-Ink and greys are readable on white and on black; the colours suit colour-blind readers (Okabe and
-Ito).
+Ink and greys are readable on white and on black; the palette is colour-blind safe (Okabe and Ito).
 """
 
 from collections.abc import Iterable
 
 INK, FAINT, IDLE = "#757575", "#75757540", "#d9d9d9"
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-LIGHT = ("#E69F00", "#CC79A7", "#56B4E9")  # which need dark text
+LIGHT = ("#E69F00", "#CC79A7", "#56B4E9")  # these need dark text
 
 
 def rect(x: float, y: float, width: float, height: float, fill: str, rounding: int = 0) -> str:
-    """Returns a box."""
+    """Returns a filled box."""
     corners = f' rx="{rounding}"' if rounding else ""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{corners}'
@@ -23,7 +22,7 @@ def rect(x: float, y: float, width: float, height: float, fill: str, rounding: i
 def text(
     x: float, y: float, words: str, size: int = 13, anchor: str = "start", fill: str = INK
 ) -> str:
-    """Returns a text whose base line starts, ends or is centred at x, y."""
+    """Returns a text with its baseline at y and its anchor (start, middle or end) at x."""
     safe = words.replace("&", "&amp;").replace("<", "&lt;")
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-family="sans-serif" font-size="{size}"'
@@ -33,12 +32,14 @@ def text(
 
 def line(points: Iterable[tuple[float, float]], stroke: str = INK, width: float = 2) -> str:
     """Returns straight lines through the points."""
-    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{joined}" fill="none" stroke="{stroke}" stroke-width="{width:g}"/>'
+    coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return (
+        f'<polyline points="{coordinates}" fill="none" stroke="{stroke}" stroke-width="{width:g}"/>'
+    )
 
 
 def cell(x: float, y: float, width: float, height: float, words: str, colour: int | None) -> str:
-    """Returns a box with a centred text, in one of the colours or grey."""
+    """Returns a box with centred text, grey if `colour` is None."""
     if colour is None:
         fill, ink = INK, "#ffffff"
     else:

@@ -58,7 +58,7 @@ def test_a_layer_is_that_of_dense_attention_and_attends_once(schedule: str) -> N
         result = jax.jit(ours)(*inputs)
         truth = jax.jit(gradients(example.layer, np.arange(SEQ), dense))(params, x, dy)
         plain = gradients(example.layer, at, attend)
-        again = jax.checkpoint(partial(example.layer, at=at, attend=attend))
+        again = jax.checkpoint(partial(example.layer, positions=at, attend=attend))
         twice = gradients(lambda params, x, at, attend: again(params, x), at, attend)
         counts = [executed(jax.make_jaxpr(f)(*inputs).jaxpr) for f in (ours, plain, twice)]
     order = np.argsort(at)
@@ -77,7 +77,7 @@ def test_layers_in_a_scan_compile_and_are_exact() -> None:
     at = np.concatenate([program.positions(rank) for rank in range(RANKS)])
 
     def loss(at: Any, attend: Any, layers: Any, x: Any) -> Any:
-        step = partial(example.decoder_layer, at=at, attend=attend)
+        step = partial(example.decoder_layer, positions=at, attend=attend)
         return (jax.lax.scan(lambda x, params: (step(params, x), None), x, layers)[0] ** 2).sum()
 
     with jax.enable_x64(True):

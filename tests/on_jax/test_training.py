@@ -45,11 +45,11 @@ def test_targets_in_another_order_than_the_tokens_are_noticed(
 ) -> None:
     """The loss of one step, no padding."""
     changes = {
-        "map(placed, batch_of(text, step))": "batch_of(text, step)",
-        "loss, slopes =": "tokens = placed(tokens)\n        loss, slopes =",
+        "map(place, batch_of(text, step))": "batch_of(text, step)",
+        "loss, gradients =": "tokens = place(tokens)\n        loss, gradients =",
         "SEQ, BATCH, LAYERS = 258, 2, 2": "SEQ, BATCH, LAYERS = 256, 2, 1",
-        "jax.value_and_grad(loss_here)": "lambda *given: (loss_here(*given), 0)",
-        "step_of = partial(adam, step=step + 1)": "return [float(loss)]",
+        "jax.value_and_grad(loss_function)": "lambda *given: (loss_function(*given), 0)",
+        "update = partial(adam, step=step + 1)": "return [float(loss)]",
     }
     assert run(1, changes, monkeypatch) == 1
     assert "largest difference" in capsys.readouterr().out

@@ -31,11 +31,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         program = load(example.write_program(tmp_path).read_text())
         vars(example)["dist"] = vars(program)["dist"]
 
-        def both_runs(steps: int) -> tuple[list[float], list[float]]:
+        def run_both(steps: int) -> tuple[list[float], list[float]]:
             sharded = in_threads(2, lambda group: example.train(steps, program, group))
             return sharded[0], example.train(steps)
 
-        monkeypatch.setattr(example, "both_runs", both_runs)
+        monkeypatch.setattr(example, "run_both", run_both)
         return int(example.main())
 
     return main
@@ -47,7 +47,7 @@ def test_ranks_that_plan_every_batch_have_the_losses_of_one_device(
     assert run(EXAMPLE.read_text()) == 0
     *steps, last = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in steps] == ["0", "1", "2"]
-    assert "2 ranks and one device" in last
+    assert "on 2 ranks and on one device" in last
 
 
 def test_documents_of_another_batch_are_noticed(
@@ -56,4 +56,4 @@ def test_documents_of_another_batch_are_noticed(
     source = EXAMPLE.read_text()
     assert NEXT in source
     assert run(source.replace(NEXT, NEXT.replace("step + 1", "step"))) == 1
-    assert "apart" in capsys.readouterr().out
+    assert "differ" in capsys.readouterr().out
