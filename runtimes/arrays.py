@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Returns the numpy dtype of a workload's dtype; raises RingloomError for an unknown one."""
+    """Returns the numpy dtype of a workload's dtype; raises RingloomError for an unknown name."""
     if name not in DTYPES:
         raise RingloomError(unknown("dtype", name, DTYPES))
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
@@ -31,14 +31,14 @@ def wide(name: str) -> np.dtype[Any]:
 
 
 def shapes(work: Workload) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of arrays by name: [batch, heads, tokens, dimension]; sinks [heads]."""
-    queries = work.batch, work.heads, work.seq
-    keys = work.batch, work.kv_heads, work.kv_seq
+    """Returns array shapes by name: sinks [heads], others [batch, heads, tokens, dimension]."""
+    q_shape = work.batch, work.heads, work.seq
+    k_shape = work.batch, work.kv_heads, work.kv_seq
     return {
-        "q": (*queries, work.head_dim),
-        "k": (*keys, work.head_dim),
-        "v": (*keys, work.v_head_dim),
-        "dout": (*queries, work.v_head_dim),
+        "q": (*q_shape, work.head_dim),
+        "k": (*k_shape, work.head_dim),
+        "v": (*k_shape, work.v_head_dim),
+        "dout": (*q_shape, work.v_head_dim),
         "sinks": (work.heads,),
     }
 
@@ -46,11 +46,11 @@ def shapes(work: Workload) -> dict[str, tuple[int, ...]]:
 def check_arrays(work: Workload, sinks: Array | None = None, **arrays: Array) -> None:
     """Raises RingloomError unless each named array has the workload's shape and dtype.
 
-    Sinks must be given if the workload has sinks, and must not be otherwise.
+    `sinks` is required if the workload has sinks, and must be None otherwise.
     """
     if work.sinks and sinks is None:
         raise RingloomError(
-            f"the workload has sinks: give sinks=, one logit for each of {work.heads} heads"
+            f"the workload has sinks: pass sinks=, one logit for each of {work.heads} heads"
         )
     if not work.sinks and sinks is not None:
         raise RingloomError("the workload has no sinks: plan Workload(..., sinks=True)")
@@ -66,7 +66,7 @@ def check_arrays(work: Workload, sinks: Array | None = None, **arrays: Array) ->
 
 
 def draw(work: Workload, seed: int) -> tuple[Array, Array, Array, Array]:
-    """Returns q, k, v and dout of standard normal numbers, rounded to the workload's dtype."""
+    """Returns standard normal q, k, v and dout, rounded to the workload's dtype."""
     random, shape = np.random.default_rng(seed), shapes(work)
     q, k, v, dout = (
         random.standard_normal(shape[name]).astype(dtype_of(work.dtype))
@@ -90,10 +90,10 @@ def save_arrays(path: Path, arrays: Sequence[Array]) -> None:
 def load_arrays(path: Path) -> list[Array]:
     """Returns the arrays that `save_arrays` wrote to a file, in their order.
 
-    Never executes anything in the file, so its author need not be trusted. Raises numpy's errors
-    for other files.
+    Never executes code from the file, so the file need not be trusted. Raises numpy's errors for
+    other files.
     """
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
-        arrays = [kept[name] for name in kept.files]
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        arrays = [stored[name] for name in stored.files]
     # numpy has no bfloat16: it loads such arrays as two bytes per element
     return [x.view(dtype_of("bfloat16")) if x.dtype == "V2" else x for x in arrays]

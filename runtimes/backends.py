@@ -1,21 +1,21 @@
-"""Runs plans on arrays in sequence order, by a backend.
+"""Runs plans with a backend, on arrays in sequence order.
 
 run(plan, q, k, v)       returns out, and gradients if dout is given
 forward(plan, q, k, v)   returns out and lse
-record(plan, q, k, v)    returns the results of run and its events, from virtual ranks that take
+record(plan, q, k, v)    returns the results of `run` and the events, from virtual ranks that take
                          turns on one processor, or from the emitted torch program
 
-A backend is a function `execute(plans, function, *arrays)`. It does the same as the function with
-this name in an emitted program, but takes and returns whole arrays. The library of a backend is
-imported on first use. lse is [batch, heads, seq, 1].
+A backend is a function `execute(plans, function, *arrays)`. It does the same as the function of an
+emitted program that `function` names, but takes and returns whole arrays. The library of a backend
+is imported on first use. lse is [batch, heads, seq, 1].
 
     attention   q, k, v                   ->  out
     attention   q, k, v, dout             ->  out, dq, dk, dv [, dsinks]
     forward     q, k, v                   ->  out, lse
     backward    q, k, v, dout, out, lse   ->  dq, dk, dv [, dsinks]
 
-For a workload with sinks, `sinks` [heads] is a keyword argument: out and lse are then those of the
-softmax with the sink's logit, and dsinks is the last gradient.
+For a workload with sinks, `sinks` [heads] is a keyword argument. Then out and lse include the
+sinks, and dsinks is the last gradient.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,16 +53,16 @@ def run(
     sinks: Array | None = None,
     backend: str | Execute = "numpy",
 ) -> Any:
-    """Runs a plan on arrays.
+    """Runs a plan on arrays and returns out, with gradients if `dout` is given.
 
     Shapes: `q` [batch, heads, seq, head_dim], `k` [batch, kv_heads, kv_seq, head_dim], `v` [batch,
     kv_heads, kv_seq, v_head_dim], out [batch, heads, seq, v_head_dim], `sinks` [heads]. All arrays
-    have the workload's dtype and are in sequence order. Returns out; with `dout` (out, dq, dk, dv),
-    and dsinks after these if the workload has sinks. `plan` is a forward plan, a backward plan or
-    both. With `dout`, a forward plan alone is followed by its adjoint, and a backward plan alone
-    takes out and lse from dense attention. Raises RingloomError for a backend that is unknown or
-    not installed, for missing arrays and for those that do not fit, and with the verifier's message
-    for a wrong plan.
+    have the workload's dtype and are in sequence order. Without `dout` returns out, with `dout`
+    (out, dq, dk, dv), followed by dsinks if the workload has sinks. `plan` is a forward plan, a
+    backward plan or both. With `dout`, a forward plan alone is followed by its adjoint, and a
+    backward plan alone takes out and lse from dense attention. Raises RingloomError for a backend
+    that is unknown or not installed, for missing or mismatched arrays, and with the verifier's
+    message for a wrong plan.
     """
     plans, work = ensure_verified(plan), Plans.of(plan).workload
     check_arrays(work, sinks, q=q, k=k, v=v, **({} if dout is None else {"dout": dout}))
@@ -88,7 +88,7 @@ def forward(
 ) -> tuple[Array, Array]:
     """Returns out as in `run`, and lse [batch, heads, seq], which is not rounded.
 
-    Both include the sinks, if there are any.
+    If the workload has sinks, out and lse include them.
     """
     plans = forward_of(ensure_verified(plan))
     check_arrays(plans.workload, sinks, q=q, k=k, v=v)
@@ -97,9 +97,13 @@ def forward(
 
 
 def record(
-    plan: AnyPlans, *arrays: Array, backend: str = "torch", sinks: Array | None = None, **more: Any
+    plan: AnyPlans,
+    *arrays: Array,
+    backend: str = "torch",
+    sinks: Array | None = None,
+    **options: Any,
 ) -> tuple[Any, list[Recorded]]:
-    """Returns the results of `run` and the events of each pass; passes `more` to the backend.
+    """Returns the results of `run` and the events of each pass; the backend receives `options`.
 
     Raises RingloomError as `run` does, and for a backend that cannot record.
     """
@@ -110,7 +114,7 @@ def record(
             f" reports no events per rank; backends that can record: {', '.join(RECORDERS)}"
         )
     log = list[Recorded]()
-    execute = partial(import_optional(backend, RECORDERS[backend]).execute, log=log, **more)
+    execute = partial(import_optional(backend, RECORDERS[backend]).execute, log=log, **options)
     return run(plan, *arrays, sinks=sinks, backend=execute), log
 
 
@@ -126,7 +130,7 @@ def forward_of(plans: Plans) -> Plans:
 
 
 def executor(backend: str | Execute) -> Execute:
-    """Returns a backend by its name, which is also the name of the extra to install it.
+    """Returns a backend by its name, which is also the name of the extra that installs it.
 
     Raises RingloomError for an unknown name, and if the backend's library is not installed.
     """

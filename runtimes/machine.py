@@ -1,4 +1,4 @@
-"""Starts and ends processes of this machine, and reads its memory size."""
+"""Starts and ends processes on this machine, and reads its memory size."""
 
 import ctypes
 import multiprocessing
@@ -9,10 +9,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
 from typing import Any
 
 PARENT_DEATH = 1  # an option of prctl
-NEEDED = "torch", "torch.distributed", "torch._dynamo"  # modules that torch ranks import
+PRELOADED = "torch", "torch.distributed", "torch._dynamo"  # modules that torch ranks import
 
 
 class RankError(RuntimeError):
@@ -24,9 +25,15 @@ def ended(code: int) -> str:
     return f"signal {-code}: {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
 
 
+def child_environment() -> dict[str, str]:
+    """Returns environment variables with which child processes import this ringloom."""
+    folders = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
+
+
 @contextmanager
 def holding_interrupts() -> Iterator[None]:
-    """Delays Ctrl-C until the block ends; processes that start in the block never get it."""
+    """Delays Ctrl-C until the block ends; processes that start in the block never receive it."""
     resource_tracker.ensure_running()  # starting it later would unblock Ctrl-C
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -38,10 +45,10 @@ def holding_interrupts() -> Iterator[None]:
 def serve(*imported: str) -> None:
     """Starts the server that forks ranks, with torch and these modules imported.
 
-    Only this process gets Ctrl-C. There is one server per process: the first call decides what it
-    imports.
+    Only this process receives Ctrl-C. There is one server per process: the first call determines
+    the modules that the server imports.
     """
-    forkserver.set_forkserver_preload([*NEEDED, *imported])
+    forkserver.set_forkserver_preload([*PRELOADED, *imported])
     with holding_interrupts():
         forkserver.ensure_running()
 
@@ -52,18 +59,18 @@ def memory_bytes() -> float:
 
 
 def end_with_parent() -> None:
-    """Makes this `multiprocessing` process die as soon as its parent has ended; ignores Ctrl-C.
+    """Makes this `multiprocessing` process die as soon as its parent ends; ignores Ctrl-C.
 
-    On Linux it dies even while it is stopped by a signal: the server that forked it ends with the
-    parent, and the kernel then kills it.
+    On Linux this process dies even while it is stopped by a signal: the server that forked it ends
+    with the parent, and the kernel then kills it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     server: Any = forkserver._forkserver
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PARENT_DEATH, signal.SIGKILL, 0, 0, 0)
-        if held := server._forkserver_alive_fd:  # the server lives as long as this is open
-            os.close(held)
+        if descriptor := server._forkserver_alive_fd:  # the server lives until all copies close
+            os.close(descriptor)
             server._forkserver_alive_fd = None
 
     def wait() -> None:

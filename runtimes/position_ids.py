@@ -1,7 +1,8 @@
 """Compares a model's position_ids with the positions of a rank's tokens.
 
-In transformers position_ids also define packed documents: a document begins where they restart, and
-its tokens attend only to each other. So an error about different position_ids names the cause:
+In transformers, position_ids also define packed documents: a document begins where they restart,
+and its tokens attend only to each other. So an error about wrong position_ids names one of these
+causes:
 
     the rows of a batch are packed differently         a plan has one packing
     positions restart elsewhere than in the plan       the plan has other documents, or none
@@ -16,114 +17,116 @@ import numpy as np
 from ringloom.planner.errors import RingloomError
 from ringloom.runtimes.arrays import Array
 
-MANY = 8  # documents to name in a message
+MAX_NAMED = 8  # documents to name in a message
 
 
 @dataclass(frozen=True)
 class Shard:
     """The tokens of a rank according to a plan.
 
-    at: their positions, which follow the `cached` keys of a cache. starts: where the document of
-    each token begins. whole: the tokens of the sequence. mask: the plan's mask. model: the model's
-    mask within a document, "" for full.
+    positions: of the tokens, after the `cached` keys of a cache. starts: the position at which each
+    token's document begins. total: the number of tokens in the sequence. mask: the plan's mask.
+    model_mask: the model's mask within a document, "" for full.
     """
 
     rank: int
     ranks: int
-    at: Array
+    positions: Array
     starts: Array
-    whole: int
+    total: int
     cached: int
     mask: str
-    model: str
+    model_mask: str
 
 
-def refuse_other(given: Array, shard: Shard, any_mask: bool) -> None:
+def check_positions(position_ids: Array, shard: Shard, any_mask: bool) -> None:
     """Raises RingloomError unless position_ids [..., tokens] are those of the shard.
 
     They must count from the first token of each of the plan's documents; with `any_mask` they may
     also count from the first token of the sequence.
     """
-    right = shard.at - shard.starts
-    if given.shape[-1] != len(right):
+    expected = shard.positions - shard.starts
+    if position_ids.shape[-1] != len(expected):
         raise RingloomError(
-            f"rank {shard.rank} has {given.shape[-1]} position_ids for {len(right)} tokens"
+            f"rank {shard.rank} has {position_ids.shape[-1]} position_ids"
+            f" for {len(expected)} tokens"
         )
-    if (given == right).all() or (any_mask and (given == shard.at).all()):
+    if (position_ids == expected).all() or (any_mask and (position_ids == shard.positions).all()):
         return
-    cause = cause_of(given.reshape(-1, len(right)), right, shard)
+    cause = cause_of(position_ids.reshape(-1, len(expected)), expected, shard)
     raise RingloomError(f"position_ids of rank {shard.rank} {cause}")
 
 
-def cause_of(rows: Array, right: Array, shard: Shard) -> str:
-    """Returns how position_ids differ from the right ones in a batch, with a remedy."""
+def cause_of(rows: Array, expected: Array, shard: Shard) -> str:
+    """Returns how position_ids of a batch differ from the expected ones, with a remedy."""
     row, differing = rows[0], np.flatnonzero((rows != rows[0]).any(axis=0))
     if len(differing):
         n = int(differing[0])
         other = int(np.flatnonzero(rows[:, n] != row[n])[0])
         return (
             f"differ from row to row: entry {n} is {row[n]} in row 0 and {rows[other, n]} in row"
-            f" {other}, but one mask holds for all rows: call the model for rows of one packing"
+            f" {other}, but all rows have the same mask: call the model for rows of one packing"
         )
-    n = int(np.flatnonzero(row != right)[0])
-    where = f"entry {n} is {row[n]}, but the token is at {shard.at[n]}"
+    n = int(np.flatnonzero(row != expected)[0])
+    where = f"entry {n} is {row[n]}, but the token is at {shard.positions[n]}"
     layout = (
-        "are of another layout than the plan's: shard tokens and positions alike, by"
+        "have another layout than the plan: shard both tokens and positions with"
         " ringloom.shard_batch"
     )
     if (starts := starts_of(row, shard)) is not None:
         model = (
-            f"the model's mask is {documents(starts, shard)}, but the plan's is {shard.mask}: emit"
+            f"the model's mask is {mask_name(starts, shard)}, but the plan's is {shard.mask}: emit"
             " a program for the model's mask, or one with --dynamic"
         )
-        if begins_again(row, shard):
-            return f"begin again: {where}; so {model}"
+        if restarts(row, shard):
+            return f"restart: {where}; so {model}"
         return f"are not those of its tokens: {where}. Either {model}. Or they {layout}"
-    if (row == shard.at).all():
+    if (row == shard.positions).all():
         return (
-            f"do not begin again with the documents of the plan, whose mask is {shard.mask}:"
-            f" {where}, the first of its document at {shard.starts[n]}; so the model sees across"
-            " documents: count positions from the first token of each, or take the plan's mask by"
-            " any_mask=True"
+            f"do not restart at the documents of the plan, whose mask is {shard.mask}:"
+            f" {where}, and its document begins at {shard.starts[n]}; so the model would attend"
+            " across documents: count positions from the first token of each document, or accept"
+            " the plan's mask with any_mask=True"
         )
-    if shard.cached and (row == right - shard.cached).all():
-        return f"leave out the keys of the cache: {where}; add {shard.cached}"
+    if shard.cached and (row == expected - shard.cached).all():
+        return f"do not count the keys of the cache: {where}; add {shard.cached}"
     return f"{layout}: {where}"
 
 
-def begins_again(row: Array, shard: Shard) -> bool:
+def restarts(row: Array, shard: Shard) -> bool:
     """Returns True if a document begins after the first token of the sequence."""
-    in_turn = row[np.argsort(shard.at)]
-    return bool((np.diff(in_turn) <= 0).any() or (in_turn[0] == 0 < shard.at.min()))
+    ordered = row[np.argsort(shard.positions)]
+    return bool((np.diff(ordered) <= 0).any() or (ordered[0] == 0 < shard.positions.min()))
 
 
 def starts_of(row: Array, shard: Shard) -> Array | None:
-    """Returns where the documents of the shard's tokens begin, if not all of them at 0.
+    """Returns the positions at which the documents of the shard's tokens begin.
 
-    Returns None if no documents give these positions.
+    Returns None if no documents give these positions, or if all documents begin at 0.
     """
-    order = np.argsort(shard.at)
-    at, starts = shard.at[order], (shard.at - row)[order]
-    new = np.diff(starts) != 0
-    apart = (starts[1:][new] > at[:-1][new]).all()  # each begins after the tokens of the last one
-    if shard.cached or starts.min() < 0 or (starts > at).any() or not apart or not starts.any():
-        return None
-    return np.unique(starts)
+    order = np.argsort(shard.positions)
+    positions, starts = shard.positions[order], (shard.positions - row)[order]
+    is_new = np.diff(starts) != 0
+    # each document begins after the tokens of the previous document
+    in_order = (starts[1:][is_new] > positions[:-1][is_new]).all()
+    possible = starts.min() >= 0 and (starts <= positions).all() and in_order
+    return np.unique(starts) if possible and starts.any() and not shard.cached else None
 
 
-def documents(starts: Array, shard: Shard) -> str:
+def mask_name(starts: Array, shard: Shard) -> str:
     """Returns the model's mask in quotes, with documents that begin at `starts`."""
-    lengths = np.diff([0, *starts[starts > 0], shard.whole])
-    named = ",".join(map(str, lengths[:MANY])) + ",..." * (len(lengths) > MANY)
-    seen = f" as far as rank {shard.rank} has tokens of them" * (shard.ranks > 1)
-    return f"'{shard.model}{' & ' * bool(shard.model)}documents:{named}'{seen}"
+    lengths = np.diff([0, *starts[starts > 0], shard.total])
+    listed = ",".join(map(str, lengths[:MAX_NAMED])) + ",..." * (len(lengths) > MAX_NAMED)
+    scope = f" as far as rank {shard.rank} has their tokens" * (shard.ranks > 1)
+    return f"'{shard.model_mask}{' & ' * bool(shard.model_mask)}documents:{listed}'{scope}"
 
 
-def refuse_unsharded(given: Array, rank: int, ranks: int) -> None:
+def refuse_unsharded(position_ids: Array, rank: int, ranks: int) -> None:
     """Raises RingloomError if position_ids [..., tokens] are those of a whole sequence."""
-    steps, first = np.diff(given), given[..., 0]
-    if (first == 0).all() and ((steps == 1) | (given[..., 1:] == 0)).all():
+    steps, first = np.diff(position_ids), position_ids[..., 0]
+    if (first == 0).all() and ((steps == 1) | (position_ids[..., 1:] == 0)).all():
         raise RingloomError(
-            f"rank {rank} has all {given.shape[-1]} tokens of the sequence, but each of {ranks}"
-            " ranks attends its own: call the model with what ringloom.shard_batch returns"
+            f"rank {rank} has all {position_ids.shape[-1]} tokens of the sequence, but each of"
+            f" {ranks} ranks must have its own shard: call the model with the batch that"
+            " ringloom.shard_batch returns"
         )

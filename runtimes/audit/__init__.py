@@ -1,16 +1,16 @@
-"""Audits any attention on several ranks as a black box: determines what it really computes.
+"""Audits any attention on several ranks as a black box, to find the pairs that it computes.
 
-    case         defines what to audit: the attention, the ranks, and their positions
+    case         defines the audited attention, the ranks, and their positions
     place        describes the rows and columns of a matrix, and the expected mask
     probes/      asks questions: weights of pairs, layouts, scores, samples
     faults/      locates and classifies faults in the answers
-    running/     calls functions on ranks; counts what they send; shows where they wait
+    running/     calls functions on ranks, counts their messages, and shows where ranks wait
     examining    runs all probes in order
-    report       is the verdict
+    report       defines the verdict
 
-Attention is linear in V and, for equal scores, an average. So if values are indicators of
-positions, the output of a call shows how often queries attend to keys. Audits never read the code
-of the implementation.
+Attention is linear in V, and an average for equal scores. So if values are indicators of positions,
+the output of a call shows how often queries attend to keys. Audits never read the code of the
+implementation.
 """
 
 from collections.abc import Callable
@@ -37,11 +37,11 @@ def audit_rank(
 ) -> Report:
     """Audits a torch function on every rank of an initialised process group.
 
-    `attend(q, k, v)` takes and returns local shards, [batch, heads, tokens, head_dim]; it gets
-    `group` if it has such a parameter. Further results, such as a log-sum-exp, are ignored, because
-    libraries differ in its base and shape. Every rank calls this and gets the same report. A single
-    rank needs no process group. Raises RankError if ranks wait longer than `timeout` seconds, and
-    RingloomError if the group has another number of ranks.
+    `attend(q, k, v)` takes and returns local shards, [batch, heads, tokens, head_dim]. It receives
+    `group` if it has a parameter of this name. Further results, such as a log-sum-exp, are ignored,
+    because their base and shape depend on the library. Call this function on every rank; all ranks
+    receive the same report. A single rank needs no process group. Raises RankError if ranks wait
+    longer than `timeout` seconds, and RingloomError if the group has another number of ranks.
     """
     from ringloom.runtimes.audit.examining import examine
     from ringloom.runtimes.audit.running.on_torch import Asker, lead

@@ -13,23 +13,21 @@ from ringloom.runtimes.audit.faults.verdicts import judge
 from ringloom.runtimes.audit.place import Place, place
 from ringloom.runtimes.audit.probes import levels
 from ringloom.runtimes.audit.probes.detecting import detect
-from ringloom.runtimes.audit.probes.history import history, later, settled
-from ringloom.runtimes.audit.probes.loud import loud, loud_gradients
+from ringloom.runtimes.audit.probes.history import check_history, check_last_call, repeated
+from ringloom.runtimes.audit.probes.loud import check_large_gradients, check_large_scores
 from ringloom.runtimes.audit.probes.probing import probe
 from ringloom.runtimes.audit.probes.questions import Answer, Question
-from ringloom.runtimes.audit.probes.samples import measured, said_faults, sample_faults
-from ringloom.runtimes.audit.probes.variants import variants
+from ringloom.runtimes.audit.probes.samples import complaint_faults, measure, sample_faults
+from ringloom.runtimes.audit.probes.variants import check_variants
 from ringloom.runtimes.audit.report import Fault, Report
 from ringloom.runtimes.audit.running.asking import EndedError
 
-COMMON = "a factor common to all keys of a row: outputs show multiplicities in their ratio alone"
+COMMON_FACTOR = "a common factor of all keys of a row: outputs show only ratios of multiplicities"
+ENDS = "wrong shape", "crash"  # kinds of faults after which no results exist
 
 
-ENDS = "wrong shape", "crash"
-
-
-class Asks(Protocol):
-    """Interface of a function on ranks to which questions can be put."""
+class Askable(Protocol):
+    """A function on ranks, as the interface that probes use."""
 
     case: Case
     calls: int
@@ -41,11 +39,11 @@ class Asks(Protocol):
         """Replaces the case."""
 
 
-def examine(asker: Asks) -> Report:
+def examine(asker: Askable) -> Report:
     """Asks all questions; returns the report, without a verdict if probing is impossible."""
     start = time.monotonic()
     try:
-        report = _examined(asker)
+        report = _examine(asker)
     except EndedError as error:
         report = Report(error.faults)
     except RingloomError as error:
@@ -53,55 +51,57 @@ def examine(asker: Asks) -> Report:
     return replace(report, calls=asker.calls, seconds=time.monotonic() - start)
 
 
-def _examined(asker: Asks) -> Report:
-    def ask(question: Question) -> Answer:
+def _examine(asker: Askable) -> Report:
+    def ask_once(question: Question) -> Answer:
         answer = asker.ask(question)
-        if any(kind in ENDS for _, kind, _ in answer.said):
-            raise EndedError(said_faults(answer))
+        if any(kind in ENDS for _, kind, _ in answer.complaints):
+            raise EndedError(complaint_faults(answer))
         return answer
 
-    asking: levels.Ask = ask
-    case, alike = asker.case, tuple[str, ...]()
-    if not (given := case.has_positions):
+    ask: levels.Ask = ask_once
+    case, ambiguities = asker.case, tuple[str, ...]()
+    if not (has_positions := case.has_positions):
         detected = detect(case, ask, asker.change)
-        case, alike = detected.case, detected.alike
+        case, ambiguities = detected.case, detected.ambiguities
         asker.change(case)
     at = place(case)
-    past = history(case, ask, at)
+    past = check_history(case, ask, at)
     if past.stale:
-        asking = settled(ask, max(2, case.steps))
-    seen = probe(case, asking, case.passes == "both")
-    probed, shown, wanted = judge(case, seen)
-    forward_fails = any(fault.pass_ == "forward" for fault in probed)
-    if scores := [] if forward_fails else leveled(case, asking, at):  # they scale gradients, too
-        probed = [*scores, *(x for x in probed if x.kind != "gradient scaled")]
-    elif not probed and case.passes == "both" and case.work.softmax_scale:
-        probed = [*loud_gradients(case, asking, at)]
-    errors = measured(case, at, case.seed, past.answer)
-    calls = (*past.faults, *later(case, ask, at, past))
-    calls = (*calls, *([] if calls or probed else variants(case, ask, at, past.answer)))
-    known = bool(probed or calls)
+        ask = repeated(ask_once, max(2, case.steps))
+    probed = probe(case, ask, case.passes == "both")
+    faults, shown, wanted = judge(case, probed)
+    forward_fails = any(fault.pass_ == "forward" for fault in faults)
+    if score_faults := [] if forward_fails else check_scores(case, ask, at):
+        # wrong scores also scale gradients
+        faults = [*score_faults, *(x for x in faults if x.kind != "gradient scaled")]
+    elif not faults and case.passes == "both" and case.work.softmax_scale:
+        faults = [*check_large_gradients(case, ask, at)]
+    errors = measure(case, at, case.seed, past.answer)
+    calls = (*past.faults, *check_last_call(case, ask_once, at, past))
+    calls = (*calls, *([] if calls or faults else check_variants(case, ask_once, at, past.answer)))
+    known = bool(faults or calls)
     random = tuple(sample_faults(case, at, case.seed, past.answer, errors, known))
     return Report(
-        (*said_faults(past.answer), *calls, *probed, *random),
+        (*complaint_faults(past.answer), *calls, *faults, *random),
         wanted,
         tuple(shown),
         errors,
-        layout=None if given else case.q,
-        sent=_bytes(case, past.answer),
-        invisible=(*alike, *_unseen(case, seen.blind[at.rows], at.wanted)),
+        layout=None if has_positions else case.q,
+        sent=_bytes_sent(case, past.answer),
+        invisible=(*ambiguities, *_limitations(case, probed.blind[at.rows], at.wanted)),
     )
 
 
-def leveled(case: Case, ask: levels.Ask, at: Place) -> list[Fault]:
-    """Returns the first fault that shows with unequal scores."""
-    for look in (levels.heads, levels.scale, levels.merges, loud):
-        if faults := [*look(case, ask, at)]:
+def check_scores(case: Case, ask: levels.Ask, at: Place) -> list[Fault]:
+    """Returns the first fault that shows with unequal scores, or []."""
+    checks = levels.check_heads, levels.check_scale, levels.check_merges, check_large_scores
+    for check in checks:
+        if faults := [*check(case, ask, at)]:
             return faults
     return []
 
 
-def _bytes(case: Case, answer: Answer) -> dict[str, Array]:
+def _bytes_sent(case: Case, answer: Answer) -> dict[str, Array]:
     """Returns the bytes between ranks in a call, by pass: [ranks, ranks]."""
     if answer.traffic is None:
         return {}
@@ -115,11 +115,11 @@ def _bytes(case: Case, answer: Answer) -> dict[str, Array]:
     return sent
 
 
-def _unseen(case: Case, blind: Array, wanted: Array) -> list[str]:
-    """Returns sentences on what probing cannot show."""
-    said = [COMMON]
+def _limitations(case: Case, blind: Array, wanted: Array) -> list[str]:
+    """Returns descriptions of errors that probing cannot show."""
+    texts = [COMMON_FACTOR]
     if case.passes == "both" and (pairs := int((blind & wanted).sum())):
         number = f"{pairs} pair{'s' * (pairs != 1)}"
-        where = " in rows of one key, or nearly so" * bool(case.work.softmax_scale)
-        said.append(f"dq and dk of {number}{where}: they are zero in exact attention, too")
-    return said
+        rows = " in rows with almost all weight on one key" * bool(case.work.softmax_scale)
+        texts.append(f"dq and dk of {number}{rows}: exact attention has zeros there, too")
+    return texts

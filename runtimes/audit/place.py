@@ -1,4 +1,4 @@
-"""Describes the rows and columns of a matrix of queries by keys, and its expected values."""
+"""Describes the rows and columns of a matrix of queries by keys, and the expected mask."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from ringloom.runtimes.audit.case import Case, Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """Positions, ranks and local indices of a matrix's rows of queries and columns of keys.
+    """The positions, ranks and local indices of rows (queries) and columns (keys) of a matrix.
 
     `rows`: slots that hold a query. `wanted`: allowed pairs. Columns after all positions are
     padding.
@@ -28,7 +28,7 @@ class Place:
 
     @property
     def padding(self) -> Array:
-        """True for columns of padding: bool [columns]."""
+        """True for columns that are padding: bool [columns]."""
         return np.asarray(self.keys >= self.tokens)
 
 
@@ -40,8 +40,14 @@ def place(case: Case) -> Place:
     first, keys = kv.first_slots(), np.arange(kv.width)
     wanted = np.zeros((len(rows), kv.width), bool)
     wanted[:, : work.kv_seq] = work.allowed(q.positions[rows], keys[: work.kv_seq])
-    own = q.locals()[rows], kv.locals()[first]
-    ranks = q.ranks[rows], kv.ranks[first]
     return Place(
-        rows, q.positions[rows], ranks[0], own[0], keys, ranks[1], own[1], work.kv_seq, wanted
+        rows=rows,
+        queries=q.positions[rows],
+        query_ranks=q.ranks[rows],
+        query_indices=q.locals()[rows],
+        keys=keys,
+        key_ranks=kv.ranks[first],
+        key_indices=kv.locals()[first],
+        tokens=work.kv_seq,
+        wanted=wanted,
     )

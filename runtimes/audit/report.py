@@ -9,56 +9,56 @@ from numpy.typing import NDArray
 from ringloom.planner.errors import RingloomError, unknown
 
 Matrix = NDArray[Any]
-LARGEST = 4096  # queries and keys of a matrix in the report; longer sequences are pooled
+MAX_SIZE = 4096  # queries and keys of a matrix in the report; longer sequences are pooled
 KINDS = {
     "off by one": "the diagonal, or the edge of the window, is one key off",
-    "mask ignored": "every key is attended, whatever the mask says",
+    "mask ignored": "every key is attended, regardless of the mask",
     "window ignored": "keys before the window are attended",
-    "window one-sided": "one side of the window is not kept",
+    "window one-sided": "one side of the window is ignored",
     "document leak": "keys of other documents are attended",
-    "other alignment": "the mask counts from another end where lengths differ",
-    "attended twice": "pairs are attended more often than once",
-    "block lost": "pairs of whole ranks are not attended",
-    "keys lost": "pairs that the mask allows are not attended",
+    "other alignment": "the mask is aligned at the wrong end of unequal lengths",
+    "attended twice": "pairs are attended more than once",
+    "block lost": "all pairs of some ranks are missing",
+    "keys lost": "some allowed pairs are missing",
     "future leak": "keys behind the diagonal are attended",
-    "mask leak": "pairs that the mask forbids are attended",
-    "another mask": "pairs are attended that the mask forbids, and others are not",
-    "stale keys": "keys and values of an earlier call are attended",
-    "unmerged partials": "partial results of ranks are not weighed by their sums",
+    "mask leak": "masked pairs are attended",
+    "another mask": "masked pairs are attended, and allowed pairs are missing",
+    "stale keys": "keys or values of an earlier call are attended",
+    "unmerged partials": "partial results of ranks are not weighted by their sums",
     "wrong weights": "weights are not the softmax of the scaled scores",
-    "wrong scale": "scores are scaled by another factor",
-    "wrong GQA group": "query heads read the keys of another head",
+    "wrong scale": "scores are scaled by a wrong factor",
+    "wrong GQA group": "query heads read a wrong KV head",
     "wrong batch row": "queries read the keys of another batch row",
-    "padding attended": "keys that hold no token are attended",
-    "empty rows": "queries that see no key do not return zero",
+    "padding attended": "padding is attended",
+    "empty rows": "queries without allowed keys do not return zero",
     "gradient lost": "gradients of pairs are missing",
-    "gradient scaled": "gradients are a multiple of what they should be",
-    "gradient leak": "gradients flow between pairs that the mask forbids",
+    "gradient scaled": "gradients have a wrong factor",
+    "gradient leak": "masked pairs have gradients",
     "wrong gradient": "gradients disagree with the forward pass",
     "imprecise": "the error is many times that of dense attention in this dtype",
     "wrong values": "results on random inputs differ from dense attention",
     "overflow": "large scores give NaN or infinity",
     "not finite": "results are NaN or infinite",
-    "wrong shape": "results have another shape",
-    "wrong dtype": "results have another dtype",
+    "wrong shape": "results have a wrong shape",
+    "wrong dtype": "results have a wrong dtype",
     "changes between runs": "two runs on the same inputs differ",
-    "depends on memory": "results depend on what freed memory held",
-    "depends on calls": "results depend on the calls before",
-    "depends on strides": "results depend on how inputs lie in memory",
-    "inputs changed": "the function writes into the tensors that it is given",
-    "too many ranks": "messages leave the stated ranks",
-    "hang": "ranks wait for each other for ever",
-    "crash": "a rank raised an error or ended",
+    "depends on memory": "results depend on the contents of freed memory",
+    "depends on calls": "results depend on other calls",
+    "depends on strides": "results depend on the strides of inputs",
+    "inputs changed": "the function writes to its inputs",
+    "too many ranks": "messages go to ranks outside the group",
+    "hang": "ranks wait for each other forever",
+    "crash": "a rank raised an error or died",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: its kind, a key of `KINDS`, and where it shows first.
+    """One fault: its kind, which is a key of `KINDS`, and the first wrong pair.
 
     `tensor` is out, dq, dk or dv. Positions, ranks and local indices are those of the first wrong
-    pair, or None if no single pair has the fault; `computed` and `wanted` are its multiplicities,
-    and `pairs` is the number of wrong pairs in this batch row and head.
+    pair, or None if the fault does not belong to a pair. `computed` and `wanted` are multiplicities
+    of the pair, `pairs` is the number of wrong pairs in this batch row and head.
     """
 
     kind: str
@@ -84,11 +84,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed:
-    """Multiplicities that a tensor showed in one batch row and head: [queries, keys].
+    """The multiplicities of pairs in a tensor, for one batch row and head: [queries, keys].
 
-    `lanes` counts the batch rows and heads with the same matrix. Numbers are integers if the
-    weights of a row are multiples of one another. Sequences longer than `LARGEST` are pooled: each
-    cell is the average of its pairs.
+    `lanes`: the number of batch rows and heads with the same matrix. Multiplicities are integers if
+    the weights of a row are multiples of one another. Sequences longer than `MAX_SIZE` are pooled:
+    each cell is the average of its pairs.
     """
 
     tensor: str
@@ -102,10 +102,10 @@ class Computed:
 class Measured:
     """The error of a result on random inputs.
 
-    `error`: the largest absolute difference from dense attention in float64. `unit`: the same for
+    `error`: the largest absolute difference from dense attention in float64. `unit`: the error of
     dense attention in the workload's dtype. `tolerance`: the allowed number of units. `factor`: the
-    ratio of the numbers of one head to those of dense attention, by least squares; `slack`: its
-    allowed difference from 1. `batch` and `head` are those with the worst factor.
+    least-squares ratio of a head's results to dense attention. `slack`: the allowed difference of
+    the factor from 1. `batch` and `head`: the lane with the worst factor.
     """
 
     error: float
@@ -123,12 +123,12 @@ class Measured:
 
     @property
     def close(self) -> bool:
-        """True within the tolerance; never for NaN."""
+        """True if the error is within the tolerance; False for NaN."""
         return self.units <= self.tolerance
 
     @property
     def exact(self) -> bool:
-        """True within the tolerance and without a factor; never for NaN."""
+        """True if error and factor are within their tolerances; False for NaN."""
         return self.close and abs(self.factor - 1) <= self.slack
 
 
@@ -136,10 +136,10 @@ class Measured:
 class Report:
     """The verdict of an audit.
 
-    `wanted`: the mask, [queries, keys], pooled like the matrices in `computed`. `errors`: by name.
-    `layout`: query positions of each rank, if they were detected. `sent`: bytes between ranks in a
-    call by pass, [ranks, ranks] each, if they could be observed. `invisible`: sentences on what
-    probing cannot show here. `could_not_run`: why there is no verdict.
+    `wanted`: the mask, [queries, keys], pooled like the matrices in `computed`. `errors`: by
+    tensor. `layout`: query positions of each rank, if they were detected. `sent`: bytes between
+    ranks in a call by pass, [ranks, ranks] each, if they could be observed. `invisible`:
+    descriptions of errors that probing cannot show here. `could_not_run`: why there is no verdict.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -165,11 +165,11 @@ class Report:
         return f"<Report: {'exact' if self.exact else f'NOT exact: {kinds}'}>"
 
 
-def pooled(matrix: Matrix, largest: int = LARGEST) -> Matrix:
-    """Returns a matrix of at most `largest` rows and columns, by averages of equal cells."""
+def pooled(matrix: Matrix, max_size: int = MAX_SIZE) -> Matrix:
+    """Returns a matrix of at most `max_size` rows and columns, each cell an average."""
     for axis in (0, 1):
-        if (size := matrix.shape[axis]) > largest:
-            starts = np.unique(np.arange(largest) * size // largest)
+        if (size := matrix.shape[axis]) > max_size:
+            starts = np.unique(np.arange(max_size) * size // max_size)
             widths = np.diff([*starts, size])
             sums = np.add.reduceat(matrix.astype(np.float32), starts, axis)
             matrix = sums / np.expand_dims(widths, 1 - axis)

@@ -1,1 +1,1 @@
-"""Times the operations of attention on this machine for calibration."""
+"""Times the operations of attention on this machine, for calibration."""

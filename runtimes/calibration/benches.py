@@ -1,7 +1,7 @@
-"""Benches time the operations of attention on this machine, one operation at a time.
+"""Times the operations of attention on this machine, one operation at a time.
 
-A bench uses torch on a CUDA device, torch on one CPU core, or numpy if torch is not installed. On
-a CPU it reads the thread's own clock, which other processes hardly disturb.
+A bench uses torch on a CUDA device, torch on one CPU core, or numpy if torch is not installed. With
+torch on a CPU it measures thread time, which other processes hardly affect.
 """
 
 import time
@@ -21,7 +21,7 @@ from ringloom.runtimes.reference.online_softmax import attend, gradients
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A kind of kernel call: `kind` is full, causal or masked; `pass_` forward or backward."""
+    """The sizes of a kernel call; `kind`: full, causal or masked."""
 
     pass_: Pass
     rows: int
@@ -29,11 +29,11 @@ class Sample:
     kind: str
     heads: int
     head_dim: int
-    kv_heads: int = 0  # 0: as many as heads
+    kv_heads: int = 0  # 0: equal to heads
 
 
 class Bench:
-    """Runs and times operations in plain numpy, for machines without torch.
+    """A bench in plain numpy, for machines without torch.
 
     Dtypes are names; sizes are in elements unless stated.
     """
@@ -42,8 +42,8 @@ class Bench:
     kinds: tuple[str, ...] = ("full",)  # of supported kernel calls
     libraries: str
     ranks: int  # on this machine
-    capacity: float  # bytes of memory of one rank
-    clock = staticmethod(time.perf_counter)  # the thread's own would miss numpy's other threads
+    capacity: float  # bytes of memory per rank
+    clock = staticmethod(time.perf_counter)  # thread time would omit numpy's other threads
 
     def __init__(self) -> None:
         self.libraries, self.ranks = f"numpy {np.__version__}", 1
@@ -54,17 +54,17 @@ class Bench:
         return self._numbers.standard_normal(shape).astype(dtype)
 
     def prepare(self, sample: Sample, dtype: str) -> Callable[[], object]:
-        """Returns a function that makes one such call, as the numpy backend does."""
+        """Returns a function that makes one kernel call like the numpy backend."""
         q, dout = (self._random(sample.heads, sample.rows, sample.head_dim) for _ in range(2))
         k, v = (self._random(sample.heads, sample.columns, sample.head_dim) for _ in range(2))
-        sees, scale = np.ones((), np.bool_), sample.head_dim**-0.5
+        mask, scale = np.ones((), np.bool_), sample.head_dim**-0.5
         if sample.pass_ == "forward":
-            return partial(attend, q, k, v, sees, scale)
-        out, lse = attend(q, k, v, sees, scale)
-        return partial(gradients, q, k, v, dout, lse, (dout * out).sum(axis=-1), sees, scale)
+            return partial(attend, q, k, v, mask, scale)
+        out, lse = attend(q, k, v, mask, scale)
+        return partial(gradients, q, k, v, dout, lse, (dout * out).sum(axis=-1), mask, scale)
 
     def merging(self, rows: int, heads: int, head_dim: int) -> Callable[[], object]:
-        """Returns a function that merges a partial output into another, as programs do."""
+        """Returns a function that merges one partial output into another."""
         total, part = (self._random(heads, rows, head_dim) for _ in range(2))
         weight = self._random(heads, rows, 1)
         return lambda: np.add(total, weight * (part - total), out=total)
@@ -80,15 +80,15 @@ class Bench:
         return lambda: a @ b
 
     def seconds(self, run: Callable[[], object], times: int) -> float:
-        """Returns the seconds that `times` calls in a row take."""
-        began = self.clock()
+        """Returns the duration of `times` consecutive calls in seconds."""
+        start = self.clock()
         for _ in range(times):
             run()
-        return self.clock() - began
+        return self.clock() - start
 
 
 def bench(kind: str = "") -> Bench:
-    """Returns the bench of a kind, "cuda", "cpu" or "numpy", by default the first available.
+    """Returns the bench of a kind: "cuda", "cpu" or "numpy", by default the first available one.
 
     Raises RingloomError if the device or its library is missing.
     """

@@ -1,6 +1,6 @@
 """Times the kernels and merges of emitted torch programs.
 
-On a CPU it uses one core and the thread's own clock; on a CUDA device it uses CUDA events.
+On a CPU it uses one core and measures thread time; on a CUDA device it uses CUDA events.
 """
 
 import os
@@ -26,7 +26,7 @@ DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float3
 
 
 class TorchBench(Bench):
-    """Times kernel calls, merges, copies and products on one device; kind is cpu or cuda."""
+    """A bench in torch on one device; `kind`: cpu or cuda."""
 
     clock = staticmethod(time.thread_time)
 
@@ -37,9 +37,9 @@ class TorchBench(Bench):
         torch.manual_seed(0)
         self.libraries = f"torch {torch.__version__}"
         if self._cuda:
-            about = torch.cuda.get_device_properties(0)
-            self.name, self.dtype = about.name, "bfloat16"
-            self.ranks, self.capacity = torch.cuda.device_count(), float(about.total_memory)
+            device = torch.cuda.get_device_properties(0)
+            self.name, self.dtype = device.name, "bfloat16"
+            self.ranks, self.capacity = torch.cuda.device_count(), float(device.total_memory)
             self.libraries += f", CUDA {torch.version.cuda}"
         else:
             self.name, self.dtype = processor(), "float32"
@@ -52,13 +52,13 @@ class TorchBench(Bench):
         return torch.randn(*shape, device=self._device).to(DTYPES[dtype])
 
     def prepare(self, sample: Sample, dtype: str) -> Callable[[], object]:
-        """Returns a function that calls the program's kernel of this device once."""
+        """Returns a function that calls the emitted kernel for this device once."""
         rows, columns, heads = sample.rows, sample.columns, sample.heads
         q, dout = (self._random(1, heads, rows, sample.head_dim, dtype=dtype) for _ in range(2))
         shared = 1, sample.kv_heads or heads, columns, sample.head_dim
         k, v = (self._random(*shared, dtype=dtype) for _ in range(2))
-        within = sorted((0, columns - rows))  # a band in which every row sees a column
-        band = {"full": False, "causal": True, "masked": within}[sample.kind]
+        diagonals = sorted((0, columns - rows))  # a band with a pair in every row
+        band = {"full": False, "causal": True, "masked": diagonals}[sample.kind]
         program = kernels("causal" if isinstance(band, bool) else "window:1")
         forward = partial(program.attend, q, k, v, band)
         if sample.pass_ == "forward":
@@ -72,12 +72,12 @@ class TorchBench(Bench):
         return partial(kernels("causal").merge, total, lse, part, part_lse)
 
     def copying(self, size: int) -> Callable[[], object]:
-        """Returns a function that copies `size` bytes within this device's memory."""
+        """Returns a function that copies `size` bytes within this device."""
         a, b = (torch.ones(size // 4, device=self._device) for _ in range(2))
         return lambda: a.copy_(b)
 
     def multiplying(self, size: int, dtype: str) -> Callable[[], object]:
-        """Returns a function that multiplies square matrices; tf32 is float32 rounded to tf32."""
+        """Returns a function that multiplies square matrices; "tf32": of float32 with TF32."""
         products = torch.backends.cuda.matmul
         a, b = (self._random(size, size, dtype=dtype.replace("tf32", "float32")) for _ in range(2))
 
@@ -88,7 +88,7 @@ class TorchBench(Bench):
         return product
 
     def seconds(self, run: Callable[[], object], times: int) -> float:
-        """Returns the seconds of `times` calls, on CUDA as the device measures them."""
+        """Returns the duration of `times` calls in seconds, on CUDA measured by the device."""
         if not self._cuda:
             return super().seconds(run, times)
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -103,15 +103,15 @@ class TorchBench(Bench):
 
 @cache
 def kernels(mask: str) -> ModuleType:
-    """Returns an emitted program whose kernels are the same as in all programs with such masks."""
+    """Returns an emitted program with the kernels of all programs for masks of this kind."""
     work = Workload(seq=1 << 12, heads=2, kv_heads=1, mask=mask)
     return load(emit(plan("ring", work, 2, pass_="both"), "torch"))
 
 
 def processor() -> str:
     """Returns the name of this machine's processor."""
-    named = list[str]()
+    lines = list[str]()
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:  # on Linux
-        named = [line for line in file if line.startswith("model name")]
-    name = named[0].partition(":")[2].strip() if named else ""
+        lines = [line for line in file if line.startswith("model name")]
+    name = lines[0].partition(":")[2].strip() if lines else ""
     return name or platform.processor() or platform.machine() or socket.gethostname()

@@ -1,1 +1,1 @@
-"""Runs emitted JAX programs on a mesh of devices, virtual ones on a CPU."""
+"""Runs emitted JAX programs on a mesh of devices, which on a CPU are virtual."""

@@ -3,10 +3,10 @@
 run        runs in this process, if it has or can still get one device per rank
 in_child   otherwise runs in a child process with enough virtual devices
 
-Arguments and results are in sequence order; inside the program arrays are in layout order, padded.
+Arguments and results are in sequence order. Inside the program, arrays are padded and in layout
+order.
 """
 
-import os
 import pickle
 import subprocess
 import sys
@@ -25,10 +25,10 @@ from jax.sharding import Mesh, PartitionSpec
 from ringloom.planner.plans import Plans
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.emitted import RESULTS, SIDES, load, source_of
-from ringloom.runtimes.machine import RankError, ended
+from ringloom.runtimes.machine import RankError, child_environment, ended
 from ringloom.runtimes.process_tree import tree
 
-DEVICES = 8  # minimum number of virtual devices of a process
+MIN_DEVICES = 8  # virtual devices of a process
 CHILD = "from ringloom.runtimes.jax.mesh import child; child()"
 Call = tuple[int, str, str, tuple[Array, ...], Array | None]  # the arguments of `run`
 
@@ -42,9 +42,9 @@ def execute(plans: Plans, function: str, *arrays: Array, sinks: Array | None = N
 
 
 def devices(ranks: int) -> list[Any]:
-    """Returns one device per rank, or none if this process cannot have that many."""
+    """Returns one device per rank, or [] if this process cannot have enough devices."""
     with suppress(RuntimeError):  # the number of devices is fixed at their first use
-        jax.config.update("jax_num_cpu_devices", max(DEVICES, ranks))
+        jax.config.update("jax_num_cpu_devices", max(MIN_DEVICES, ranks))
     kinds = map(jax.devices, (None, "cpu"))
     return next((list(kind[:ranks]) for kind in kinds if len(kind) >= ranks), [])
 
@@ -52,7 +52,7 @@ def devices(ranks: int) -> list[Any]:
 def run(
     ranks: int, source: str, function: str, arrays: tuple[Array, ...], sinks: Array | None
 ) -> list[Array]:
-    """Runs a function of an emitted program, "attention" with dout; returns its results."""
+    """Runs a function of an emitted program and returns its results; "attention" needs dout."""
     context = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
     with context(arrays[0].dtype == np.float64):
         program, functions = compiled(ranks, source)
@@ -68,7 +68,7 @@ def run(
 
 @lru_cache(maxsize=4)  # `ringloom run --check` runs one program a dozen times
 def compiled(ranks: int, source: str) -> tuple[ModuleType, dict[str, Callable[..., Any]]]:
-    """Compiles a program's functions, which take sinks and whole arrays in layout order."""
+    """Returns a program and its jitted functions, which take sinks and arrays in layout order."""
     program, mesh = load(source), Mesh(np.array(devices(ranks)), ("sp",))
     spec, everywhere = PartitionSpec(None, None, "sp"), PartitionSpec()
 
@@ -109,26 +109,26 @@ def compiled(ranks: int, source: str) -> tuple[ModuleType, dict[str, Callable[..
 
 def in_child(call: Call) -> list[Array]:
     """Runs a program in a child process with enough devices; raises RankError if it fails."""
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder, "run.pickle")
-        place.write_bytes(pickle.dumps(call))
-        command = [sys.executable, "-c", CHILD, str(place)]
-        env = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+        file = Path(folder, "run.pickle")
+        file.write_bytes(pickle.dumps(call))
+        command = [sys.executable, "-c", CHILD, str(file)]
+        env = child_environment() | {"JAX_PLATFORMS": "cpu"}
         with tree(command, env=env, streams=subprocess.PIPE) as process:
             _, errors = process.communicate()
         if process.returncode:
-            how = f"on {call[0]} devices ({ended(process.returncode)})"
-            raise RankError(f"the JAX program failed {how}:\n{errors.decode(errors='replace')}")
-        results: list[Array] = pickle.loads(place.read_bytes())
+            raise RankError(
+                f"the JAX program failed on {call[0]} devices ({ended(process.returncode)}):\n"
+                f"{errors.decode(errors='replace')}"
+            )
+        results: list[Array] = pickle.loads(file.read_bytes())
         return results
 
 
 def child() -> None:
-    """Runs the call in the file named on the command line, and stores the results in its place."""
-    place = Path(sys.argv[1])
-    call: Call = pickle.loads(place.read_bytes())
+    """Runs the call in the file named on the command line; replaces the file by the results."""
+    file = Path(sys.argv[1])
+    call: Call = pickle.loads(file.read_bytes())
     if not devices(call[0]):
         raise RuntimeError(f"no {call[0]} devices")
-    place.write_bytes(pickle.dumps(run(*call)))
+    file.write_bytes(pickle.dumps(run(*call)))

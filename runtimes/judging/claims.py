@@ -1,6 +1,6 @@
 """Reads the claims of an emitted file from its text, without executing any of it.
 
-Claims only state how to call the file and what attention it should compute; none is trusted.
+Claims only state how to call the file and which attention it should compute. They are not trusted.
 """
 
 import ast
@@ -13,7 +13,7 @@ from ringloom.planner.errors import RingloomError
 from ringloom.planner.given import require_integer
 from ringloom.planner.workload import Workload
 
-CHECKED = 128  # queries per rank to judge by if the program supports any length
+TOKENS_PER_RANK = 128  # to judge by if the program supports any length
 SIZES = "ranks", "heads", "kv_heads", "head_dim"  # present in every PLAN
 FORWARD_ALONE = ("out",)  # RESULTS of a JAX program without a backward pass
 LENGTHS = "seq", "kv_seq"  # absent from a PLAN if tables contain them
@@ -21,12 +21,12 @@ LENGTHS = "seq", "kv_seq"  # absent from a PLAN if tables contain them
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The PLAN of a file, and its interface.
+    """The PLAN and the interface of a file.
 
-    target     the library that it imports, "torch" or "jax"
+    target     the library that the file imports, "torch" or "jax"
     dynamic    True if `attention` takes tables
-    backward   True if it has a backward pass
-    checked    the sequence length of its own check, 0 if unknown
+    backward   True if the file has a backward pass
+    checked    the sequence length of the file's own check, 0 if unknown
     """
 
     plan: dict[str, Any]
@@ -41,16 +41,16 @@ class Claims:
         return int(self.plan["ranks"])
 
     def workload(self, seq: int | None, mask: str | None) -> Workload:
-        """Returns the attention to judge it by, in float64, of `seq` queries under `mask`.
+        """Returns the attention, in float64, with which to compare the program.
 
-        By default the mask is that of PLAN, causal for a dynamic program, and the length is that of
-        PLAN, or that of the program's own check if it has at least about 64 tokens per rank. Raises
+        `seq`: by default the length of PLAN, or of the program's own check if it has at least about
+        64 tokens per rank. `mask`: by default that of PLAN, or causal for a dynamic program. Raises
         RingloomError for an invalid PLAN.
         """
-        planned = self.plan.get("seq", CHECKED * self.ranks)
-        few = min(planned, CHECKED * self.ranks)
-        usual = self.checked if few // 2 <= self.checked <= planned else planned
-        seq = usual if seq is None else seq
+        planned = self.plan.get("seq", TOKENS_PER_RANK * self.ranks)
+        lowest = min(planned, TOKENS_PER_RANK * self.ranks) // 2
+        default = self.checked if lowest <= self.checked <= planned else planned
+        seq = default if seq is None else seq
         mask = mask or str(self.plan.get("mask", "causal"))
         if mask == self.plan.get("mask") and "@" in mask:
             raise RingloomError("the mask in PLAN refers to a file: pass --mask")
@@ -65,13 +65,15 @@ def claims(text: bytes) -> Claims:
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError) as error:
-        raise RingloomError(f"it is not valid Python: {error}") from None
+        raise RingloomError(f"the file is not valid Python: {error}") from None
     functions = {part.name: part for part in body if isinstance(part, ast.FunctionDef)}
     if not {"attention", "positions"} <= functions.keys():
-        raise RingloomError("ringloom did not emit it: it has no functions attention and positions")
+        raise RingloomError(
+            "ringloom did not emit this file: it has no functions attention and positions"
+        )
     constants = {name: value for part in body for name, value in _literals(part)}
     if not isinstance(plan := constants.get("PLAN"), dict):
-        raise RingloomError("ringloom did not emit it: it has no PLAN of literals")
+        raise RingloomError("ringloom did not emit this file: it has no PLAN of literals")
     for name in (*SIZES, *(name for name in LENGTHS if name in plan)):
         plan[name] = require_integer(f"PLAN[{name!r}]", plan.get(name, ""), 1)
     return Claims(
@@ -84,7 +86,7 @@ def claims(text: bytes) -> Claims:
 
 
 def _literals(part: ast.stmt) -> Iterator[tuple[str, Any]]:
-    """Yields (name, value) where a statement assigns literals: A = B = 1, or A, B = 1, 2."""
+    """Yields (name, value) if a statement assigns literals: A = B = 1, or A, B = 1, 2."""
     if not isinstance(part, ast.Assign):
         return
     with suppress(ValueError, TypeError, SyntaxError, MemoryError):

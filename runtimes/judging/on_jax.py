@@ -1,4 +1,4 @@
-"""Runs a JAX program to be judged, in one process with a virtual device for every rank."""
+"""Runs a JAX program that is being judged, in one process with a virtual device for every rank."""
 
 import os
 import pickle
@@ -15,7 +15,7 @@ import numpy as np
 from ringloom.codegen.frame.masks import boxes
 from ringloom.runtimes.arrays import Array, load_arrays, save_arrays
 from ringloom.runtimes.emitted import load
-from ringloom.runtimes.judging.case import Case, Layout, layouts, misplacement
+from ringloom.runtimes.judging.case import Case, Layout, layouts, layouts_error
 from ringloom.runtimes.machine import RankError, ended
 from ringloom.runtimes.process_tree import limit_memory
 
@@ -28,7 +28,7 @@ def run(case: Case, inputs: Sequence[Array], folder: Path, end: float) -> list[P
     (folder / "run.pickle").write_bytes(pickle.dumps((case, inputs)))
     seconds = end - time.monotonic()
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-P", "-c", CHILD, str(folder)],
             env=os.environ | {"JAX_PLATFORMS": "cpu", "TMPDIR": str(folder)},
             timeout=max(0.1, seconds),
@@ -37,10 +37,10 @@ def run(case: Case, inputs: Sequence[Array], folder: Path, end: float) -> list[P
     except subprocess.TimeoutExpired:
         raise RankError(f"the JAX program is not done after {seconds:.3g} s") from None
     files = [folder / f"parts-{rank}.npz" for rank in range(case.ranks)]
-    if done.returncode or not all(file.exists() for file in files):
+    if process.returncode or not all(file.exists() for file in files):
         error = folder / "error.txt"
-        said = error.read_text(encoding="utf-8") if error.exists() else "it left no traceback"
-        raise RankError(f"the JAX program failed ({ended(done.returncode)}):\n{said}")
+        text = error.read_text(encoding="utf-8") if error.exists() else "it left no traceback"
+        raise RankError(f"the JAX program failed ({ended(process.returncode)}):\n{text}")
     return [*map(load_arrays, files)]
 
 
@@ -57,7 +57,7 @@ def child() -> None:
 
 
 def attend(case: Case, inputs: Sequence[Array], folder: Path) -> list[Parts]:
-    """Executes the program; returns the parts of each rank, as `case` defines them."""
+    """Executes the program; returns the parts of each rank, which the module `case` defines."""
     import jax
     from jax.sharding import Mesh
 
@@ -71,37 +71,39 @@ def attend(case: Case, inputs: Sequence[Array], folder: Path) -> list[Parts]:
         q_layout, kv_layout = layouts(program, case, tables)
     except ValueError as error:
         return [[np.array(str(error)[:400])]] * case.ranks
-    own = [[q, kv] for q, kv in zip(q_layout, kv_layout, strict=True)]
-    if misplacement(case, q_layout, kv_layout):
-        return own
+    positions = [[q, kv] for q, kv in zip(q_layout, kv_layout, strict=True)]
+    if layouts_error(case, q_layout, kv_layout):
+        return positions
     sides = q_layout, kv_layout, kv_layout
-    given = [_in_layout(x, side, 1.0) for x, side in zip(inputs, sides, strict=False)]
+    qkv = [_in_layout(x, side, 1.0) for x, side in zip(inputs, sides, strict=False)]
 
     def attend_all(q: Any, k: Any, v: Any, *sinks: Any) -> Any:
-        named = dict(zip(("sinks",), sinks, strict=False))
-        return program.attention(q, k, v, *tables, **named, mesh=mesh)
+        options = dict(zip(("sinks",), sinks, strict=False))
+        return program.attention(q, k, v, *tables, **options, mesh=mesh)
 
     function = jax.jit(attend_all)
     if not case.backward:
-        return _parts([function(*given, *inputs[4:])], sides[:1], own)
-    out, pull_back = jax.vjp(function, *given, *inputs[4:])
+        return _split([function(*qkv, *inputs[4:])], sides[:1], positions)
+    out, pull_back = jax.vjp(function, *qkv, *inputs[4:])
     gradients = pull_back(jax.numpy.asarray(_in_layout(inputs[3], q_layout, 0.0)))
-    return _parts([out, *gradients], (q_layout, *sides), own)
+    return _split([out, *gradients], (q_layout, *sides), positions)
 
 
 def _in_layout(x: Array, layout: Layout, padding: float) -> Array:
-    """Returns a global array in layout order; values of padding must not affect results."""
-    at = np.concatenate(layout)
-    return np.where((at >= 0)[:, None], x[:, :, at], x.dtype.type(padding))
+    """Returns a global array in layout order, with the value `padding` for padding."""
+    positions = np.concatenate(layout)
+    return np.where((positions >= 0)[:, None], x[:, :, positions], x.dtype.type(padding))
 
 
-def _parts(results: Sequence[Any], sides: Sequence[Layout], own: Sequence[Parts]) -> list[Parts]:
-    """Cuts results into the parts of ranks; rank 0 gets dsinks, which is a sum."""
-    arrays, ranks = [np.asarray(x) for x in results], range(len(own))
+def _split(
+    results: Sequence[Any], sides: Sequence[Layout], positions: Sequence[Parts]
+) -> list[Parts]:
+    """Splits results into the parts of ranks; dsinks, which is a sum, goes to rank 0."""
+    arrays = [np.asarray(x) for x in results]
     cuts = [np.cumsum([*map(len, side)])[:-1] for side in sides]
     shards = [np.split(x, cut, axis=2) for x, cut in zip(arrays, cuts, strict=False)]
-    rest = arrays[len(sides) :]
+    sums = arrays[len(sides) :]
     return [
-        [*(x[rank] for x in shards), *(x if rank == 0 else 0 * x for x in rest), *own[rank]]
-        for rank in ranks
+        [*(x[rank] for x in shards), *(x if rank == 0 else 0 * x for x in sums), *positions[rank]]
+        for rank in range(len(positions))
     ]

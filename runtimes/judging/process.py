@@ -1,7 +1,7 @@
 """The judging process: draws inputs, executes a program on ranks, and compares the results.
 
-It writes a JSON object per line to a pipe that no rank has: {"stage": [name, done, of]}, and
-finally {"verdict": {...}} or {"refused": sentence}.
+It writes a JSON object per line to a pipe that ranks cannot access: {"stage": [name, done, total]},
+and finally {"verdict": {...}} or {"refused": sentence}.
 """
 
 import json
@@ -30,24 +30,24 @@ def main() -> None:
     folder, number = Path(sys.argv[1]), int(sys.argv[2])
     os.set_inheritable(number, False)
     case: Case = pickle.loads((folder / "case.pickle").read_bytes())
-    if case.target == "torch":  # the server imports it while this process does
+    if case.target == "torch":  # the server imports torch while this process does, too
         serve("ringloom.runtimes.judging.on_torch")
-    tempfile.tempdir = str(folder)  # the parent removes it
+    tempfile.tempdir = str(folder)  # the parent deletes this folder
     with os.fdopen(number, "w") as pipe:
 
-        def tell(**message: Any) -> None:
+        def send(**message: Any) -> None:
             pipe.write(f"{json.dumps(message)}\n")
             pipe.flush()
 
         try:
-            tell(verdict=asdict(judged(case, folder, lambda *stage: tell(stage=stage))))
+            send(verdict=asdict(run_and_compare(case, folder, lambda *stage: send(stage=stage))))
         except RingloomError as error:
-            tell(refused=str(error))
+            send(refused=str(error))
         except MemoryError as error:
-            tell(refused=f"the comparison needs more memory: {error}")
+            send(refused=f"the comparison needs more memory: {error}")
 
 
-def judged(case: Case, folder: Path, track: Track) -> Verdict:
+def run_and_compare(case: Case, folder: Path, track: Track) -> Verdict:
     """Returns the verdict on a program; raises RingloomError if it does not support the length."""
     track(f"importing {case.target}", 0, 0)
     runtime = import_module(f"ringloom.runtimes.judging.on_{case.target}")
@@ -58,7 +58,7 @@ def judged(case: Case, folder: Path, track: Track) -> Verdict:
     track(f"attention of {case.work.seq} tokens on {case.ranks} ranks", 0, 0)
 
     def run(inputs: Sequence[Array]) -> Sequence[Sequence[Array]]:
-        parts: Sequence[Sequence[Array]] = runtime.run(case, inputs, folder, case.until)
+        parts: Sequence[Sequence[Array]] = runtime.run(case, inputs, folder, case.deadline)
         return parts
 
     try:
@@ -66,12 +66,12 @@ def judged(case: Case, folder: Path, track: Track) -> Verdict:
         verdict = compare(case, inputs, parts, track)
         if verdict.exact or not verdict.errors:
             return verdict
-        track("probing which pair is wrong", 0, 0)
-        q, kv = ([one[at] for one in parts] for at in (-2, -1))
+        track("locating the wrong pair", 0, 0)
+        q, kv = ([results[side] for results in parts] for side in (-2, -1))
         return replace(verdict, fault=first_wrong_pair(case, q, kv, run))
     except (RingloomError, MemoryError):
         raise
     except RankError as error:
         return Verdict(False, str(error))
-    except Exception as error:  # arrays of a hostile file may be anything
+    except Exception as error:  # a hostile file may return any arrays
         return Verdict(False, f"the results of the ranks cannot be read: {error!r:.400}")

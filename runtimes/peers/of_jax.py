@@ -16,15 +16,15 @@ FILE = "ringattention/ringattention_jax.py"
 def ringattention(checkout: str, block: int | None, chunk: int) -> Callable[..., Any]:
     """Returns the ring of a checkout of haoliuhl/ringattention.
 
-    block: tokens that attend to each other, 1 for causal, None for full; chunk: tokens per kernel
-    call.
+    block: tokens that attend to each other, 1 for causal, None for full. chunk: tokens per kernel
+    call. Raises RingloomError if the checkout has no such file.
     """
-    where = Path(checkout, FILE)
-    spec = spec_from_file_location("ringattention_jax", where) if where.is_file() else None
+    path = Path(checkout, FILE)
+    spec = spec_from_file_location("ringattention_jax", path) if path.is_file() else None
     if spec is None or spec.loader is None:
-        raise RingloomError(f"no {where}: clone https://github.com/haoliuhl/ringattention")
-    public = module_from_spec(spec)
-    spec.loader.exec_module(public)
+        raise RingloomError(f"no {path}: clone https://github.com/haoliuhl/ringattention")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
 
     def attend(q: Any, k: Any, v: Any, *, mesh: Any) -> Any:
         (axis,) = mesh.axis_names
@@ -42,10 +42,10 @@ def ringattention(checkout: str, block: int | None, chunk: int) -> Callable[...,
         }
 
         def ring(q: Any, k: Any, v: Any) -> Any:
-            return public.ring_attention(q, k, v, None, None, None, axis, False, settings)
+            return module.ring_attention(q, k, v, None, None, None, axis, False, settings)
 
-        place = PartitionSpec(None, axis)
-        specs = {"mesh": mesh, "in_specs": (place,) * 3, "out_specs": place, "check_vma": False}
+        spec = PartitionSpec(None, axis)
+        specs = {"mesh": mesh, "in_specs": (spec,) * 3, "out_specs": spec, "check_vma": False}
         out = jax.shard_map(ring, **specs)(*(x.swapaxes(1, 2) for x in (q, k, v)))
         return out.swapaxes(1, 2)
 

@@ -18,7 +18,7 @@ EXCHANGES = "all-gather", "all-to-all"
 
 
 def flash_shaped(function: Attend, **options: Any) -> Attend:
-    """Wraps a function of [batch, tokens, heads, head_dim], such as flash-attn's, as attend."""
+    """Wraps a function of [batch, tokens, heads, head_dim], such as flash-attn's, as `attend`."""
 
     def attend(q: Any, k: Any, v: Any) -> Any:
         out = function(*(x.transpose(1, 2).contiguous() for x in (q, k, v)), **options)
@@ -47,15 +47,15 @@ def pytorch_ring(balanced: bool, causal: bool, exchange: str) -> Attend:
 
 
 class Template(torch.autograd.Function):  # type: ignore[misc]
-    """Combines PyTorch's forward and backward templates into one differentiable function."""
+    """A differentiable function of PyTorch's forward and backward templates."""
 
     @staticmethod
-    def forward(ctx: Any, q: Any, k: Any, v: Any, *how: Any) -> Any:
-        """Returns the attention of local shards."""
-        ring, (group, causal, *_) = template(*how[2:]), how
+    def forward(ctx: Any, q: Any, k: Any, v: Any, *settings: Any) -> Any:
+        """Returns the attention of local shards; settings: group, causal, balanced, exchange."""
+        ring, (group, causal, *_) = template(*settings[2:]), settings
         op = _forward if q.device.type == "cpu" else _forward_on_gpu
-        out, lse, *rest = ring._templated_ring_attention(group, 2, op, q, k, v, is_causal=causal)
-        ctx.how, ctx.rest = how, rest
+        out, lse, *extras = ring._templated_ring_attention(group, 2, op, q, k, v, is_causal=causal)
+        ctx.settings, ctx.extras = settings, extras
         ctx.save_for_backward(q, k, v, out, lse)
         return out
 
@@ -63,14 +63,14 @@ class Template(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, dout: Any) -> Any:
         """Returns the gradients of local shards."""
         q, k, v, out, lse = ctx.saved_tensors
-        group, causal, *_ = ctx.how
-        ring, more = template(*ctx.how[2:]), dict[str, Any]()
+        group, causal, *_ = ctx.settings
+        ring, extras = template(*ctx.settings[2:]), dict[str, Any]()
         op: Attend = _backward
         if q.device.type != "cpu":
             op, names = _backward_on_gpu, ("cum_seq_q", "cum_seq_k", "max_q", "max_k")
-            more = dict(zip((*names, "philox_seed", "philox_offset"), ctx.rest, strict=False))
+            extras = dict(zip((*names, "philox_seed", "philox_offset"), ctx.extras, strict=False))
         grads = ring._templated_ring_attention_backward(
-            group, 2, op, dout.contiguous(), "grad_out", q, k, v, out, lse, causal, **more
+            group, 2, op, dout.contiguous(), "grad_out", q, k, v, out, lse, causal, **extras
         )
         return *grads[:3], None, None, None, None
 
@@ -115,7 +115,7 @@ def _backward_on_gpu(**inputs: Any) -> Any:
 
 
 def transformers(program: Any, name: str) -> Attend:
-    """Wraps an emitted program, called through the adapter for Hugging Face Transformers."""
+    """Wraps an emitted program, which is called through the adapter for Transformers."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     from ringloom.runtimes.huggingface import register

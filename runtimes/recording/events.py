@@ -1,11 +1,11 @@
-"""Events of a real run: the operations of every rank, with start and end.
+"""Defines the events of a real run: the operations of every rank, with start and end.
 
-    send      a message, from when it is posted        attend    the kernel calls of a rectangle
-    receive   a message, at its destination            merge     adding their results
+    send      sending a message                        attend    the kernel calls of a rectangle
+    receive   receiving a message                      merge     adding the results of an attend
     arrive    adding received sums
 
-The `number` of an event is the index of its row among the moves, or the attends, of the step in the
-plan. Times are seconds of `time.perf_counter`, which all processes of a machine share.
+The `number` of an event is the index of its row among all rows of the step's moves or attends.
+Times are seconds of `time.perf_counter`, which all processes of a machine share.
 """
 
 from typing import Literal

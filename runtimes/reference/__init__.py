@@ -1,1 +1,1 @@
-"""Computes dense attention, and runs any plan on virtual ranks, in numpy."""
+"""Computes dense attention and runs plans on virtual ranks, both in numpy."""

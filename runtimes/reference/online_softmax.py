@@ -1,13 +1,13 @@
 """Computes partial attention of one rectangle, and merges partial results.
 
-attend       (o, lse) of some keys, o normalised: o = sum_j exp(s_j - lse) v_j
+attend       (o, lse) over some keys, with o normalised: o = sum_j exp(s_j - lse) v_j
 merge        lse = log(exp(lse1) + exp(lse2))      o = exp(lse1 - lse) o1 + exp(lse2 - lse) o2
-with_sink    merges in a key with the value 0 whose score is the sink
-gradients    p = exp(s - lse) with the lse of all keys, so that gradients simply add
+with_sink    merges a key with the value 0 whose score is the sink
+gradients    p = exp(s - lse) with the lse over all keys, so that partial gradients add up
 
-Shapes: q [batch, heads, q tokens, head_dim]; k the same with kv tokens; dout, o, v likewise with
-v_head_dim; lse, rowsum [batch, heads, q tokens]; sees bool [q tokens, kv tokens]. k and v have one
-head per query head. Any length may be 0.
+Shapes: q [batch, heads, q tokens, head_dim]; k [batch, heads, kv tokens, head_dim]; o and dout have
+the tokens of q, v the tokens of k, all three with v_head_dim; lse, rowsum [batch, heads, q tokens];
+allowed bool [q tokens, kv tokens]. k and v have one head per query head. Any length may be 0.
 """
 
 import numpy as np
@@ -15,21 +15,21 @@ import numpy as np
 from ringloom.runtimes.arrays import Array
 
 
-def attend(q: Array, k: Array, v: Array, sees: Array, scale: float) -> tuple[Array, Array]:
-    """Returns (o, lse) over these keys; 0 and -inf for queries that may attend to none."""
-    scores = _scores(q, k, sees, scale)
+def attend(q: Array, k: Array, v: Array, allowed: Array, scale: float) -> tuple[Array, Array]:
+    """Returns (o, lse) over these keys; (0, -inf) for queries without allowed keys."""
+    scores = _scores(q, k, allowed, scale)
     top = _finite(scores.max(axis=-1, initial=-np.inf))
     weights = np.exp(scores - top[..., None])
     total = weights.sum(axis=-1)
-    nothing = total == 0
-    total = np.where(nothing, 1, total)
-    lse = np.where(nothing, -np.inf, top + np.log(total))
+    is_empty = total == 0
+    total = np.where(is_empty, 1, total)
+    lse = np.where(is_empty, -np.inf, top + np.log(total))
     return (weights @ v) / total[..., None], lse
 
 
-def merge(one: tuple[Array, ...], other: tuple[Array, ...]) -> tuple[Array, Array]:
-    """Returns the attention over two disjoint sets of keys; associative and commutative."""
-    (o1, lse1), (o2, lse2) = one, other
+def merge(first: tuple[Array, ...], second: tuple[Array, ...]) -> tuple[Array, Array]:
+    """Merges (o, lse) over two disjoint sets of keys; associative and commutative."""
+    (o1, lse1), (o2, lse2) = first, second
     lse = np.logaddexp(lse1, lse2)
     top = _finite(lse)
     o = np.exp(lse1 - top)[..., None] * o1 + np.exp(lse2 - top)[..., None] * o2
@@ -43,11 +43,11 @@ def gradients(
     dout: Array,
     lse: Array,
     rowsum: Array,
-    sees: Array,
+    allowed: Array,
     scale: float,
 ) -> tuple[Array, Array, Array]:
-    """Returns what these keys add to dq, and what these queries add to dk and dv, per head."""
-    p = np.exp(_scores(q, k, sees, scale) - _finite(lse)[..., None])
+    """Returns the contributions of these queries and keys to dq, dk and dv, per query head."""
+    p = np.exp(_scores(q, k, allowed, scale) - _finite(lse)[..., None])
     ds = p * (dout @ v.swapaxes(-1, -2) - rowsum[..., None]) * scale
     return ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dout
 
@@ -58,14 +58,14 @@ def with_sink(o: Array, lse: Array, sinks: Array) -> tuple[Array, Array]:
 
 
 def sink_gradient(dout: Array, o: Array, lse: Array, sinks: Array) -> Array:
-    """Returns the gradient of the sinks, [heads], from o and lse that include them."""
+    """Returns the gradient of the sinks, [heads], from o and lse that include the sinks."""
     weights = np.exp(sinks[:, None] - _finite(lse))
     gradient: Array = -np.einsum("bhs,bhsd,bhsd->h", weights, dout, o)
     return gradient
 
 
-def _scores(q: Array, k: Array, sees: Array, scale: float) -> Array:
-    return np.where(sees, q @ k.swapaxes(-1, -2) * scale, -np.inf)
+def _scores(q: Array, k: Array, allowed: Array, scale: float) -> Array:
+    return np.where(allowed, q @ k.swapaxes(-1, -2) * scale, -np.inf)
 
 
 def _finite(lse: Array) -> Array:

@@ -1,6 +1,6 @@
-"""Runs any plan in numpy, on virtual ranks that share nothing but messages.
+"""Runs any plan in numpy, on virtual ranks that share no memory.
 
-shard     gives every owner and every initial copy its part of q, k, v, dout
+shard     copies the parts of q, k, v and dout to their owners and to initial copies
 run       executes the steps of the plan, without access to the whole arrays
 collect   assembles the owners' accumulators in sequence order
 
@@ -34,67 +34,67 @@ def execute(
     sinks: Array | None = None,
     log: list[Recorded] | None = None,
 ) -> Arrays:
-    """Runs plans on the backend `numpy`, see `ringloom.runtimes.backends`; logs events.
+    """Runs plans on the backend `numpy`, see `ringloom.runtimes.backends`; adds events to `log`.
 
     Complete sums are rounded to the workload's dtype.
     """
-    rounded, number = (of(plans.workload.dtype) for of in (dtype_of, wide))
-    log, results, given = [] if log is None else log, list[Array](), {"Q": (q,), "KV": (k, v)}
+    dtype, sum_dtype = dtype_of(plans.workload.dtype), wide(plans.workload.dtype)
+    log, results, arrays = [] if log is None else log, list[Array](), {"Q": (q,), "KV": (k, v)}
     if plans.forward is not None and function != "backward":
-        ranks = _ran(plans.forward, log, given)
+        ranks = _run(plans.forward, log, arrays)
         out = collect(ranks, "OUT", 0, (*q.shape[:3], v.shape[-1]))
         lse = collect(ranks, "OUT", 1, q.shape[:3], fill=-np.inf)
         if sinks is not None:
             out, lse = with_sink(out, lse, sinks.astype(lse.dtype))
         lse = lse[..., None]
-        results.append(out.astype(rounded))
+        results.append(out.astype(dtype))
         if function == "forward":
             return *results, lse
     if plans.backward is not None:
         assert dout is not None
         assert out is not None
         assert lse is not None
-        stats = out.astype(number), lse[..., 0].astype(number)
-        ranks = _ran(plans.backward, log, given | {"DOUT": (dout,)}, *stats)
-        shares = ("DQ", 0, q), ("DKV", 0, k), ("DKV", 1, v)
-        gradients = [collect(ranks, t, n, like.shape) for t, n, like in shares]
+        stats = out.astype(sum_dtype), lse[..., 0].astype(sum_dtype)
+        ranks = _run(plans.backward, log, arrays | {"DOUT": (dout,)}, *stats)
+        outputs = ("DQ", 0, q), ("DKV", 0, k), ("DKV", 1, v)
+        gradients = [collect(ranks, tensor, part, x.shape) for tensor, part, x in outputs]
         if sinks is not None:
-            gradients.append(sink_gradient(dout.astype(number), *stats, sinks.astype(number)))
-        results += (x.astype(rounded) for x in gradients)
+            gradients.append(sink_gradient(dout.astype(sum_dtype), *stats, sinks.astype(sum_dtype)))
+        results += (x.astype(dtype) for x in gradients)
     return tuple(results)
 
 
-def _ran(plan: Plan, log: list[Recorded], given: dict[str, Arrays], *stats: Array) -> VirtualRanks:
-    """Runs a plan on these arrays; returns its ranks and appends its events to the log."""
+def _run(plan: Plan, log: list[Recorded], whole: dict[str, Arrays], *stats: Array) -> VirtualRanks:
+    """Runs a plan on whole arrays; returns its ranks and appends its events to the log."""
     ranks = VirtualRanks(plan)
-    shard(ranks, given, *stats)
+    shard(ranks, whole, *stats)
     log.append((plan, ranks.run()))
     return ranks
 
 
-def shard(ranks: VirtualRanks, given: dict[str, Arrays], *stats: Array) -> None:
-    """Gives each rank copies of its shards, so that ranks share no memory."""
-    for tensor, number, owner in _places(ranks.plan):
+def shard(ranks: VirtualRanks, whole: dict[str, Arrays], *stats: Array) -> None:
+    """Copies its shards to each rank, so that ranks share no memory; `stats`: out and lse."""
+    for tensor, number, rank in _initial_blocks(ranks.plan):
         block = ranks.plan.side(tensor).blocks[number]
         if tensor == "OUT":
             arrays: Arrays = tuple(_cut(x, block) for x in stats)
         elif tensor == "STATS":
-            (dout,) = (_cut(x, block) for x in given["DOUT"])
+            (dout,) = (_cut(x, block) for x in whole["DOUT"])
             out, lse = (_cut(x, block) for x in stats)
             arrays = lse, np.sum(dout.astype(out.dtype) * out, axis=-1)
         else:
-            arrays = tuple(_cut(x, block) for x in given[tensor])
-        ranks.memory[owner].keep((tensor, number), arrays)
+            arrays = tuple(_cut(x, block) for x in whole[tensor])
+        ranks.memory[rank].keep((tensor, number), arrays)
 
 
-def _places(plan: Plan) -> Iterator[tuple[str, int, int]]:
+def _initial_blocks(plan: Plan) -> Iterator[tuple[str, int, int]]:
     """Yields (tensor, block, rank) of every input that is present before step 0."""
     for tensor in INPUTS[plan.pass_]:
         for number, block in enumerate(plan.side(tensor).blocks):
             yield tensor, number, block.home
-    for held in plan.start:
-        for number, rank in zip(*(column.tolist() for column in held.flat()), strict=True):
-            yield from ((tensor, number, rank) for tensor in held.tensors)
+    for copy in plan.start:
+        for number, rank in zip(*(column.tolist() for column in copy.flat()), strict=True):
+            yield from ((tensor, number, rank) for tensor in copy.tensors)
 
 
 def _cut(whole: Array, block: Block) -> Array:
@@ -104,7 +104,7 @@ def _cut(whole: Array, block: Block) -> Array:
 def collect(
     ranks: VirtualRanks, tensor: str, part: int, shape: tuple[int, ...], fill: float = 0.0
 ) -> Array:
-    """Returns an accumulator in sequence order, with `fill` where its owner has none."""
+    """Returns an accumulator in sequence order, with `fill` for blocks that received no sum."""
     whole = np.full(shape, fill, ranks.number)
     for number, block in enumerate(ranks.plan.side(tensor).blocks):
         total = ranks.memory[block.home].sums.get((tensor, number))

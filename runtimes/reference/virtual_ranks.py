@@ -1,8 +1,8 @@
-"""Runs plans on virtual ranks, each with its own memory, which only moves access from outside.
+"""Runs plans on virtual ranks, whose memories are connected only by moves.
 
-In a step, moves and attends read the state at its start: moves copy inputs and transfer
-accumulators. Then results of attends and received sums are added, in node order. A copy is deleted
-after its last use.
+The moves and attends of a step read the state at the start of the step: moves copy inputs and
+transfer accumulators. Then the results of attends and the received sums are added, in node order. A
+copy is deleted after its last use.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ Delivery = tuple[Place, Arrays]
 
 
 class Rank:
-    """The memory of one rank: inputs and accumulators."""
+    """The memory of one rank, which contains inputs and accumulators."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -39,9 +39,9 @@ class Rank:
         return self.inputs[place]
 
     def take(self, places: list[Place], step: int) -> list[Delivery]:
-        """Removes accumulators and returns those that exist; the others count as zero.
+        """Removes and returns the accumulators that exist; absent ones count as zero.
 
-        Raises PlanError if none exists.
+        Raises PlanError if none of them exists.
         """
         if not any(place in self.sums for place in places):
             raise self._lacks("sends", places[0], step)
@@ -64,15 +64,16 @@ class Rank:
         else:
             self.sums[place] = tuple(a + b for a, b in zip(self.sums[place], arrays, strict=True))
 
-    def _lacks(self, does: str, place: Place, step: int) -> PlanError:
+    def _lacks(self, action: str, place: Place, step: int) -> PlanError:
         tensor, block = place
         return PlanError(
-            f"step {step}: rank {self.number} {does} {tensor} block {block}, which it does not hold"
+            f"step {step}: rank {self.number} {action} {tensor} block {block},"
+            " which it does not hold"
         )
 
 
 class VirtualRanks:
-    """All ranks of a plan. The caller fills `memory` [ranks] with the shards of owners."""
+    """All ranks of a plan; the caller stores the shards of owners in `memory` [ranks]."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -98,23 +99,23 @@ class VirtualRanks:
         def note(kind: Kind, rank: int, row: int, start: float, end: float) -> None:
             self.events[kind, rank, number, row] = start, end
 
-        flying = [one for move in step.moves for one in self._depart(move, number)]
-        made = [one for attend in step.attends for one in self._attend(attend, number)]
-        for row, (rank, posted, ended, results) in enumerate(made):
+        messages = [one for move in step.moves for one in self._depart(move, number)]
+        rectangles = [one for attend in step.attends for one in self._attend(attend, number)]
+        for row, (rank, posted, ended, results) in enumerate(rectangles):
             note("attend", rank, row, posted, ended)
-            began = perf_counter()
+            start = perf_counter()
             for place, arrays in results:
                 self.memory[rank].add(place, arrays)
-            note("merge", rank, row, began, perf_counter())
-        for row, (src, rank, posted, sent, carried) in enumerate(flying):
+            note("merge", rank, row, start, perf_counter())
+        for row, (src, rank, posted, sent, carried) in enumerate(messages):
             note("send", src, row, posted, sent)
-            began = perf_counter()
+            start = perf_counter()
             for place, arrays in carried:
                 memory = self.memory[rank]
                 store = memory.add if TENSORS[place[0]].accumulates else memory.keep
                 store(place, arrays)
-            note("receive", rank, row, posted, began)
-            note("arrive", rank, row, began, perf_counter())
+            note("receive", rank, row, posted, start)
+            note("arrive", rank, row, start, perf_counter())
         for rank, place in self._over[number]:
             del self.memory[rank].inputs[place]
 
@@ -124,29 +125,29 @@ class VirtualRanks:
         """Yields (source, destination, time posted, time sent, contents) of every message."""
         rows = zip(move.blocks, move.src.tolist(), move.dst.tolist(), strict=True)
         for blocks, src, dst in rows:
-            began, carried, memory = perf_counter(), list[Delivery](), self.memory[src]
+            start, contents, memory = perf_counter(), list[Delivery](), self.memory[src]
             places = [(tensor, block) for block in _present(blocks) for tensor in move.tensors]
             if move.accumulates:
-                carried += memory.take(places, step)
+                contents += memory.take(places, step)
             else:
                 for place in places:
                     copies = tuple(a.copy() for a in memory.read(place, step))
-                    carried.append((place, copies))
-            yield src, dst, began, perf_counter(), carried
+                    contents.append((place, copies))
+            yield src, dst, start, perf_counter(), contents
 
     def _attend(
         self, attend: Attend, step: int
     ) -> Iterator[tuple[int, float, float, list[Delivery]]]:
         """Yields (rank, start, end, results) of every rectangle."""
         for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
-            began = perf_counter()
+            start = perf_counter()
             results = list(self._rectangle(self.memory[rank], step, _present(q), _present(kv)))
-            yield rank, began, perf_counter(), results
+            yield rank, start, perf_counter(), results
 
     def _rectangle(
         self, memory: Rank, step: int, q: list[int], kv: list[int]
     ) -> Iterator[Delivery]:
-        """Yields (o, lse) of every q block, or shares of dq of each q and of (dk, dv) of each kv.
+        """Yields (o, lse) of every q block, or dq of every q block and (dk, dv) of every kv block.
 
         For heads of the q blocks that are not computed here, o is 0 and lse is -inf.
         """
@@ -158,22 +159,22 @@ class VirtualRanks:
 
         heads, kv_heads = self._heads_in_common(memory, step, q, kv)
         (queries,), (k, v) = read("Q", q), read("KV", kv)
-        own = queries[:, heads], k[:, kv_heads], v[:, kv_heads]
+        inputs = queries[:, heads], k[:, kv_heads], v[:, kv_heads]
         tokens = (
             np.concatenate([self.tokens[side][block] for block in blocks])
             for side, blocks in (("q", q), ("kv", kv))
         )
-        sees = self.plan.workload.allowed(*tokens)
+        allowed = self.plan.workload.allowed(*tokens)
         if self.plan.pass_ == "forward":
             o = np.zeros((*queries.shape[:3], v.shape[3]), self.number)
             lse = np.full(queries.shape[:3], -np.inf, self.number)
-            o[:, heads], lse[:, heads] = attend(*own, sees, self.scale)
+            o[:, heads], lse[:, heads] = attend(*inputs, allowed, self.scale)
             yield from self._by_block("OUT", q, o, lse)
             return
         dout, lse, rowsum = (x[:, heads] for x in (*read("DOUT", q), *read("STATS", q)))
         dq, dk, dv = map(np.zeros_like, (queries, k, v))
-        dq[:, heads], *shares = gradients(*own, dout, lse, rowsum, sees, self.scale)
-        for whole, share in zip((dk, dv), shares, strict=True):
+        dq[:, heads], *parts = gradients(*inputs, dout, lse, rowsum, allowed, self.scale)
+        for whole, share in zip((dk, dv), parts, strict=True):
             np.add.at(whole.swapaxes(0, 1), kv_heads, share.swapaxes(0, 1))
         yield from self._by_block("DQ", q, dq)
         yield from self._by_block("DKV", kv, dk, dv)
@@ -181,7 +182,7 @@ class VirtualRanks:
     def _heads_in_common(
         self, memory: Rank, step: int, q: list[int], kv: list[int]
     ) -> tuple[Ints, Ints]:
-        """Returns indices of the query heads that both sides share, and of their KV heads."""
+        """Returns the indices of the query heads that both sides have, and of their KV heads."""
         slices = list[range]()
         for side, blocks in (("q", q), ("kv", kv)):
             heads = {self.plan.partition.side(side).blocks[block].heads for block in blocks}
@@ -203,15 +204,15 @@ class VirtualRanks:
             yield (tensor, block), tuple(arrays)
 
     def _last_uses(self) -> dict[int, list[tuple[int, Place]]]:
-        """Returns, for each step, the copies whose last use is in it."""
-        over = defaultdict[int, list[tuple[int, Place]]](list)
+        """Returns the (rank, block) copies whose last use is in each step, by step."""
+        last_uses = defaultdict[int, list[tuple[int, Place]]](list)
         for tensor in INPUTS[self.plan.pass_]:
             received, last = lifetimes(self.plan, tensor)
             end = np.maximum(np.maximum(received, last), 0)
             for rank, block in np.argwhere(received > -2).tolist():
                 if self.plan.side(tensor).owners[block] != rank:
-                    over[int(end[rank, block])].append((rank, (tensor, block)))
-        return over
+                    last_uses[int(end[rank, block])].append((rank, (tensor, block)))
+        return last_uses
 
 
 def _present(blocks: Ints) -> list[int]:

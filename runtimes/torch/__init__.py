@@ -1,1 +1,1 @@
-"""Runs emitted torch programs on ranks that are processes or members of a process group."""
+"""Runs emitted torch programs on new processes or on the ranks of a process group."""

@@ -28,7 +28,7 @@ Rule = Callable[[Tensor, Tensor], Any]  # (query positions, key positions) -> al
 def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") -> BlockMask:
     """Returns the mask of a workload for `flex_attention` on the whole sequence.
 
-    Its tables equal those of `create_block_mask` and take seq x kv_seq / block_size^2 entries.
+    Its tables equal those of `create_block_mask` and have seq x kv_seq / block_size^2 entries.
     """
     as_tuple_of(Workload, (work,), "work")
     q, kv = (
@@ -36,9 +36,9 @@ def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") ->
         for tokens in (work.seq, work.kv_seq)
     )
     aligned = [(range(r.start + work.offset, r.stop + work.offset),) for r in q]
-    inside = count_pairs(work.mask.region(), aligned, [(r,) for r in kv])
-    full = inside == block_size**2
-    tables = (x for marked in ((inside > 0) & ~full, full) for x in _ordered(marked, device))
+    counts = count_pairs(work.mask.region(), aligned, [(r,) for r in kv])
+    full = counts == block_size**2
+    tables = (x for marked in ((counts > 0) & ~full, full) for x in _ordered(marked, device))
     rule = rule_of(work.mask, range(min(0, work.offset), work.kv_seq), device)
 
     def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Any:
@@ -51,49 +51,49 @@ def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") ->
 def from_block_mask(block_mask: BlockMask, heads: Iterable[int] | None = None) -> Mask:
     """Returns a causal, full or `Slices` mask that allows the same pairs as a `BlockMask`.
 
-    heads: the heads to convert, by default all. Raises RingloomError if batch rows or these heads
-    differ.
+    heads: the heads to convert, by default all. Raises RingloomError if the mask differs between
+    batch rows or between these heads.
     """
     as_tuple_of(BlockMask, (block_mask,), "block_mask")
     seq, kv_seq = block_mask.seq_lengths
-    many = block_mask.kv_indices.shape[1]
-    chosen = range(many) if heads is None else [*heads]
-    if not chosen or not {*chosen} <= {*range(many)}:
-        raise RingloomError(f"heads must be some of 0 to {many - 1}, not {brief(heads)}")
+    head_count = block_mask.kv_indices.shape[1]
+    chosen = range(head_count) if heads is None else [*heads]
+    if not chosen or not {*chosen} <= {*range(head_count)}:
+        raise RingloomError(f"heads must be 0 to {head_count - 1}, not {brief(heads)}")
     return covering_mask(_rows(block_mask, seq, kv_seq, chosen), kv_seq - seq, kv_seq)
 
 
 def rule_of(mask: Mask, positions: range, device: Any) -> Rule:
     """Returns the definition of a mask as a function of tensors of aligned positions.
 
-    A lookup of a position among bounds becomes an index into a table of all positions.
+    Searches for a position among bounds become lookups in a table of all positions.
     """
     first = positions.start
-    fixed, inner = dict[str, Tensor](), dict[str, Rule]()
+    tables, rules = dict[str, Tensor](), dict[str, Rule]()
     for name, value in mask.names.items():
         if isinstance(value, Mask):
-            inner[name] = rule_of(value, positions, device)
+            rules[name] = rule_of(value, positions, device)
         else:
             indexed = f"{name}[" in mask.expression
-            at = value if indexed else np.searchsorted(value, positions, side="right")
-            fixed[name] = torch.tensor(at, device=device)
-    names = ", ".join(["i", "j", "place", *fixed, *inner])
+            table = value if indexed else np.searchsorted(value, positions, side="right")
+            tables[name] = torch.tensor(table, device=device)
+    names = ", ".join(["i", "j", "place", *tables, *rules])
     expression = eval(f"lambda {names}: {mask.expression}", {"__builtins__": {}})
 
     def place(x: Tensor, table: Tensor) -> Tensor:
         return table[x - first]
 
     def rule(i: Tensor, j: Tensor) -> Any:
-        parts = [part(i, j) for part in inner.values()]
-        at = i.clip(0) if mask.from_zero else i
-        pairs = expression(at, j, place, *fixed.values(), *parts)
+        parts = [inner(i, j) for inner in rules.values()]
+        queries = i.clip(0) if mask.from_zero else i
+        pairs = expression(queries, j, place, *tables.values(), *parts)
         return pairs & (i >= 0) if mask.from_zero else pairs
 
     return rule
 
 
 def _ordered(table: Bools, device: Any) -> tuple[Tensor, Tensor]:
-    """Returns the number of blocks in each row, and all columns, those that have blocks first.
+    """Returns the number of blocks per row, and the columns of each row, those with blocks first.
 
     Shapes: [1, 1, rows] and [1, 1, rows, columns].
     """
@@ -102,52 +102,54 @@ def _ordered(table: Bools, device: Any) -> tuple[Tensor, Tensor]:
     return counts, columns
 
 
-def _rows(given: BlockMask, seq: int, kv_seq: int, heads: Sequence[int]) -> Iterator[Bools]:
+def _rows(block_mask: BlockMask, seq: int, kv_seq: int, heads: Sequence[int]) -> Iterator[Bools]:
     """Yields the keys that each query may attend to: bool [kv_seq]."""
-    partial, full = _table(given, ""), _table(given, "full_")
-    block_of = np.arange(kv_seq) // given.BLOCK_SIZE[1]
-    for number, first in enumerate(range(0, seq, given.BLOCK_SIZE[0])):
-        queries = np.arange(first, min(first + given.BLOCK_SIZE[0], seq))
-        by_head = list[Bools]()
+    partial, full = _table(block_mask, ""), _table(block_mask, "full_")
+    block_of = np.arange(kv_seq) // block_mask.BLOCK_SIZE[1]
+    for number, first in enumerate(range(0, seq, block_mask.BLOCK_SIZE[0])):
+        queries = np.arange(first, min(first + block_mask.BLOCK_SIZE[0], seq))
+        head_pairs = list[Bools]()
         for row, head in product(range(len(partial)), heads):
             pairs = np.repeat(full[row, head][number, block_of][None], len(queries), axis=0)
             keys = np.flatnonzero(partial[row, head][number, block_of])
-            pairs[:, keys] |= _evaluated(given, (row, head), queries, keys)
-            by_head.append(pairs)
-            if not np.array_equal(pairs, by_head[0]):
-                differing = f"queries {first} to {queries[-1]} of"
-                raise RingloomError(f"{differing} {_remedy(row, head, heads[0])}")
-        yield from by_head[0]
+            pairs[:, keys] |= _evaluated(block_mask, (row, head), queries, keys)
+            head_pairs.append(pairs)
+            if not np.array_equal(pairs, head_pairs[0]):
+                span = f"queries {first} to {queries[-1]} of"
+                raise RingloomError(f"{span} {_remedy(row, head, heads[0])}")
+        yield from head_pairs[0]
 
 
 def _remedy(row: int, head: int, first: int) -> str:
-    """Returns a sentence that names the batch rows or heads that differ, and a remedy."""
+    """Returns the end of an error: the batch rows or heads that differ, and a remedy."""
     if row:
         return f"batch rows 0 and {row} attend to different keys: pack the rows into documents"
     return (
-        f"heads {first} and {head} attend to different keys: make one program per group of heads"
-        " with the same mask, from_block_mask(block_mask, heads=[...]), and call each program with"
-        " its heads"
+        f"heads {first} and {head} attend to different keys: for each group of heads with the same"
+        " mask, emit a program for from_block_mask(block_mask, heads=[...]), and call it with"
+        " these heads"
     )
 
 
-def _evaluated(given: BlockMask, head: tuple[int, ...], queries: Ints, keys: Ints) -> Bools:
+def _evaluated(block_mask: BlockMask, head: tuple[int, ...], queries: Ints, keys: Ints) -> Bools:
     """Returns the pairs that mask_mod allows: bool [queries, keys]."""
     if not len(keys):
         return np.zeros((len(queries), 0), np.bool_)
-    by_key = torch.vmap(given.mask_mod, in_dims=(None, None, None, 0))
+    by_key = torch.vmap(block_mask.mask_mod, in_dims=(None, None, None, 0))
     by_query = torch.vmap(by_key, in_dims=(None, None, 0, None))
     arguments = (*(np.array(x) for x in head), queries, keys)
-    device = given.kv_indices.device
+    device = block_mask.kv_indices.device
     pairs: Bools = by_query(*(torch.tensor(x, device=device) for x in arguments)).cpu().numpy()
     return pairs
 
 
-def _table(given: BlockMask, kind: str) -> Bools:
-    """Returns True for partial blocks, or for "full_" ones: bool [batch, heads, rows, columns]."""
-    table = np.zeros(given.kv_indices.shape, np.bool_)
-    counts, columns = (getattr(given, f"{kind}kv_{name}") for name in ("num_blocks", "indices"))
+def _table(block_mask: BlockMask, kind: str) -> Bools:
+    """Returns True for the partial ("") or full ("full_") blocks: [batch, heads, rows, columns]."""
+    table = np.zeros(block_mask.kv_indices.shape, np.bool_)
+    counts, columns = (
+        getattr(block_mask, f"{kind}kv_{name}") for name in ("num_blocks", "indices")
+    )
     if counts is not None:
-        present = np.arange(table.shape[-1]) < counts.cpu().numpy()[..., None]
-        np.put_along_axis(table, columns.cpu().numpy().astype(np.int64), present, axis=-1)
+        is_present = np.arange(table.shape[-1]) < counts.cpu().numpy()[..., None]
+        np.put_along_axis(table, columns.cpu().numpy().astype(np.int64), is_present, axis=-1)
     return table

@@ -1,11 +1,11 @@
-"""Describes failures of rank processes: the rank that failed, and where the others wait.
+"""Describes failures of rank processes: the failed rank, and where the other ranks wait.
 
-    watch(path)                    called in a rank: it writes its call stack on a signal
-    failure(ranks, folder)         returns an error that names a failed rank, or None
-    lateness(ranks, folder, time)  returns an error that names the ranks that are still running
+    watch(path)                     makes a rank write its call stack on a signal
+    failure(ranks, folder)          returns an error that names a failed rank, or None
+    lateness(ranks, folder, time)   returns an error that names the ranks that are still running
 
-A rank answers the signal even while it waits for a message. The error shows the line of the
-emitted program that each rank is executing.
+A rank answers the signal even while it waits for a message. The error shows the line of the emitted
+program that each rank is executing.
 """
 
 import faulthandler
@@ -26,8 +26,8 @@ from ringloom.planner.errors import RingloomError
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.machine import RankError, ended
 
-ASK = signal.SIGUSR1
-ANSWER, LOOK = 1.0, 0.02  # seconds that a rank has to answer, and between two polls
+STACK_SIGNAL = signal.SIGUSR1
+ANSWER_TIME, POLL = 1.0, 0.02  # seconds that a rank has to answer, and between two polls
 UNGUARDED = 78  # exit code of a rank whose main module starts ranks on import
 FRAME = re.compile(r'^ *File "(.+)", line (\d+),? in (\S+)', re.MULTILINE)
 PROGRAM = re.compile(r"(ringloom_program|emitted)_[0-9a-f]{16}\.py")
@@ -42,7 +42,7 @@ GUARD = (
 def watch(path: Path) -> Any:
     """Makes this process write its call stack to a file on a signal; returns the open file."""
     file = path.open("w", encoding="utf-8")
-    faulthandler.register(ASK, file=file, all_threads=False)
+    faulthandler.register(STACK_SIGNAL, file=file, all_threads=False)
     return file
 
 
@@ -62,7 +62,7 @@ def stack_file(folder: Path, rank: int) -> Path:
 
 
 def failure(ranks: Sequence[BaseProcess], folder: Path) -> Exception | None:
-    """Returns an error that names a failed rank and where the others wait; None if none failed."""
+    """Returns an error that names a failed rank and where the others wait, or None."""
     codes = {n: process.exitcode for n, process in enumerate(ranks)}
     failed = [
         (rank, code)
@@ -72,38 +72,38 @@ def failure(ranks: Sequence[BaseProcess], folder: Path) -> Exception | None:
     silent = [(n, code) for n, code in failed if not error_file(folder, n).exists()]
     if not failed:
         return None
-    if silent:  # a rank that just died broke the connections of the others
+    if silent:  # the failures of other ranks may follow from the death of this rank
         rank, code = silent[0]
         if code == UNGUARDED:
             return RingloomError(GUARD)
-        said = f"rank {rank} failed ({ended(code)}) and left no traceback"
+        message = f"rank {rank} failed ({ended(code)}) and left no traceback"
     else:
         first = min(folder.glob("error-*.txt"), key=lambda path: path.stat().st_mtime)
         rank = int(first.stem.partition("-")[2])
-        said = f"rank {rank} failed:\n{first.read_text(encoding='utf-8').rstrip()}"
+        message = f"rank {rank} failed:\n{first.read_text(encoding='utf-8').rstrip()}"
     others = [n for n in codes if n != rank]
-    return RankError("\n".join([said, *places(ranks, others, folder, said)]))
+    return RankError("\n".join([message, *locations(ranks, others, folder, message)]))
 
 
 def lateness(ranks: Sequence[BaseProcess], folder: Path, seconds: float) -> RankError:
-    """Returns an error that names the ranks that are still running, and where each waits."""
+    """Returns an error that names the ranks that are still running, and where each rank waits."""
     late = [rank for rank, process in enumerate(ranks) if process.is_alive()]
-    said = f"ranks {late} are not done after {seconds:g} s"
-    return RankError("\n".join([said, *places(ranks, late, folder, said)]))
+    message = f"ranks {late} are not done after {seconds:g} s"
+    return RankError("\n".join([message, *locations(ranks, late, folder, message)]))
 
 
-def places(
-    ranks: Sequence[BaseProcess], asked: Sequence[int], folder: Path, said: str
+def locations(
+    ranks: Sequence[BaseProcess], numbers: Sequence[int], folder: Path, message: str
 ) -> Iterator[str]:
-    """Yields a line for each `asked` rank that has not succeeded: where it waits or failed.
+    """Yields a line for each of these ranks that has not succeeded: where it waits or failed.
 
-    Skips ranks whose error `said` already contains.
+    Skips ranks whose error `message` already contains.
     """
-    for rank in asked:
+    for rank in numbers:
         with suppress(OSError):
-            os.kill(ranks[rank].pid or 0, ASK)
-    end = time.monotonic() + ANSWER
-    for rank in asked:
+            os.kill(ranks[rank].pid or 0, STACK_SIGNAL)
+    end = time.monotonic() + ANSWER_TIME
+    for rank in numbers:
         if stopped(ranks[rank].pid):
             yield f"rank {rank} is stopped by a signal"
             continue
@@ -111,14 +111,14 @@ def places(
             functions = {frame[2] for frame in FRAME.findall(text_of(stack_file(folder, rank)))}
             if functions & {*PASSES}:
                 break
-            time.sleep(LOOK)  # the rank may be about to fail
+            time.sleep(POLL)  # the rank may be about to fail
         error = text_of(error_file(folder, rank)).rstrip()
-        last = error.rpartition("\n")[2]
-        if error and last in said:
+        last_line = error.rpartition("\n")[2]
+        if error and last_line in message:
             continue
-        if place := place_of(error or text_of(stack_file(folder, rank))):
-            why = f" ({last.partition('. ')[0]})" if error else ""
-            yield f"rank {rank} was in {place}{why}"
+        if location := location_of(error or text_of(stack_file(folder, rank))):
+            reason = f" ({last_line.partition('. ')[0]})" if error else ""
+            yield f"rank {rank} was in {location}{reason}"
         elif ranks[rank].is_alive():
             yield f"rank {rank} does not report its position"
 
@@ -131,20 +131,20 @@ def stopped(pid: int | None) -> bool:
 
 
 def text_of(path: Path) -> str:
-    """Returns the text of a file, "" if there is none."""
+    """Returns the text of a file, or "" if it does not exist."""
     with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace")
     return ""
 
 
-def place_of(stack: str) -> str:
-    """Returns the program line that a stack is in, or else that of the innermost call."""
+def location_of(stack: str) -> str:
+    """Returns the line of the emitted program in a stack, or else of the innermost call."""
     frames = FRAME.findall(stack)
     if stack.startswith("Traceback"):
         frames.reverse()  # innermost first, as in faulthandler's stacks
-    own = [frame for frame in frames if PROGRAM.fullmatch(Path(frame[0]).name)]
-    passes = [frame for frame in own if frame[2] in PASSES]
-    for path, line, function in (passes or own or frames)[:1]:
+    program = [frame for frame in frames if PROGRAM.fullmatch(Path(frame[0]).name)]
+    passes = [frame for frame in program if frame[2] in PASSES]
+    for path, line, function in (passes or program or frames)[:1]:
         text = linecache.getline(path, int(line)).strip()
         return f"{function}, line {line} of {Path(path).name}: {text}".rstrip(": ")
     return ""

@@ -4,7 +4,7 @@ run_attention   attention(q, k, v), and its gradients if dout is given
 run_forward     forward(q, k, v): out and lse
 run_backward    backward(dout, q, k, v, out, lse): dq, dk, dv
 
-Each of them takes sinks, too.
+All three functions also take sinks.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ Body = Callable[..., Parts]  # takes a program, a group, arrays and perhaps sink
 
 
 def to_torch(array: Array) -> Any:
-    """Returns a tensor with the same bits; bfloat16 passes as int16, which numpy has."""
+    """Returns a tensor with the same bits; converts bfloat16 by way of int16."""
     array = np.ascontiguousarray(array)
     if array.dtype == dtype_of("bfloat16"):
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -38,19 +38,19 @@ def to_numpy(tensor: Any) -> Array:
 
 
 def shards(program: ModuleType, rank: int, arrays: Sequence[Array]) -> list[Any]:
-    """Returns a rank's shards of q, k, v and, if given, of dout, out and lse."""
-    sided = zip(arrays, SIDES, strict=False)
-    return [program.shard(to_torch(x), rank, side=side) for x, side in sided]
+    """Returns a rank's shards of q, k, v and of dout, out and lse if given."""
+    pairs = zip(arrays, SIDES, strict=False)
+    return [program.shard(to_torch(x), rank, side=side) for x, side in pairs]
 
 
 def run_attention(
     program: ModuleType, group: Any, arrays: Sequence[Array], sinks: Array | None = None
 ) -> Parts:
-    """Returns out; if dout is given, also dq, dk, dv and this rank's share of dsinks."""
+    """Returns out; if dout is given, also dq, dk, dv and this rank's contribution to dsinks."""
     *qkv, dout = (*shards(program, group.rank(), arrays), None)[:4]
     inputs = [x.requires_grad_(dout is not None) for x in (*qkv, *_logits(sinks))]
-    more = {"sinks": inputs[3]} if len(inputs) > 3 else {}
-    out = program.attention(*inputs[:3], group=group, seq=arrays[0].shape[2], **more)
+    options = {"sinks": inputs[3]} if len(inputs) > 3 else {}
+    out = program.attention(*inputs[:3], group=group, seq=arrays[0].shape[2], **options)
     if dout is None:
         return [to_numpy(out)]
     return [to_numpy(x) for x in (out, *torch.autograd.grad(out, inputs, dout))]
@@ -68,14 +68,14 @@ def run_forward(
 def run_backward(
     program: ModuleType, group: Any, arrays: Sequence[Array], sinks: Array | None = None
 ) -> Parts:
-    """Runs the backward pass on q, k, v, dout, out, lse alone; returns dq, dk, dv and dsinks."""
+    """Runs the backward pass alone on q, k, v, dout, out, lse; returns dq, dk, dv and dsinks."""
     q, k, v, dout, out, lse = shards(program, group.rank(), arrays)
     saved = [q, k, v, *_logits(sinks), out, lse]
     return [to_numpy(x) for x in program.backward(dout, saved, group.group_name)]
 
 
 def _logits(sinks: Array | None) -> list[Any]:
-    """Returns sinks in the dtype of partial sums, so that shares of dsinks are not rounded."""
+    """Returns sinks in the dtype of partial sums, so that partial dsinks are not rounded."""
     return [] if sinks is None else [to_torch(sinks.astype(wide(sinks.dtype.name)))]
 
 

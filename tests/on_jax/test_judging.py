@@ -14,7 +14,7 @@ pytest.importorskip("jax")
 from process_trees import begun, wait_for
 from ringloom.runtimes.judging.case import Case
 from ringloom.runtimes.judging.claims import claims
-from ringloom.runtimes.judging.process import judged
+from ringloom.runtimes.judging.process import run_and_compare
 from ringloom.runtimes.judging.verdict import Verdict
 
 WORK = rl.Workload(seq=37, heads=4, kv_heads=2, head_dim=8, v_head_dim=4, sinks=True)
@@ -29,9 +29,9 @@ def judge(source: str, folder: Path, mask: str | None = None) -> Verdict:
     work = said.workload(None, mask)
     case = Case(
         source, said.target, said.ranks, work, said.backward, said.dynamic,
-        seed=7, memory=2**34, until=time.monotonic() + 120,
+        seed=7, memory=2**34, deadline=time.monotonic() + 120,
     )  # fmt: skip
-    return judged(case, folder, lambda *_: None)
+    return run_and_compare(case, folder, lambda *_: None)
 
 
 def test_padding_values_of_another_width_and_sinks_are_exact(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_layouts_are_detected(layout: str, ranks: int, mask: str) -> None:
 def test_a_layout_is_invisible_under_a_full_mask() -> None:
     attention = Workload(64, heads=1, head_dim=8, dtype="float32", mask="full")
     asker = OneProcess(np.ones((64, 64), bool), Case(attention, 4))
-    assert "look the same" in detect(asker.case, asker.ask, asker.change).alike[0]
+    assert "cannot be distinguished" in detect(asker.case, asker.ask, asker.change).ambiguities[0]
 
 
 class OneProcess:

@@ -172,7 +172,7 @@ def test_a_gradient_that_is_a_little_too_large_is_seen(name: str) -> None:
 
     report = audited(lambda q, k, v: attend(q=q, k=k, v=v), attention)
     assert kinds(report) == {"gradient scaled"}
-    assert "x dense attention's" in report.faults[0].sentence
+    assert "x that of dense attention" in report.faults[0].sentence
 
 
 def rounded(attention: Workload) -> Callable[..., Any]:

@@ -104,8 +104,8 @@ class Raises(torch.autograd.Function):  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("attend", "kind", "pass_", "said"),
     [
-        (lambda q, k, v: None, "wrong shape", "forward", "returned None in place"),
-        (lambda q, k, v: {"out": q}, "wrong shape", "forward", "returned a dict in place"),
+        (lambda q, k, v: None, "wrong shape", "forward", "returned None instead"),
+        (lambda q, k, v: {"out": q}, "wrong shape", "forward", "returned a dict instead"),
         (lambda q, k, v: Raises.apply(v), "crash", "backward", "KeyError: 'no such'"),
     ],
 )

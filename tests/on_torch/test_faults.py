@@ -26,7 +26,7 @@ from ringloom.runtimes.machine import RankError
 pytest.importorskip("torch")
 
 from ringloom.runtimes.torch import launch
-from ringloom.runtimes.torch.faults import FRAME, place_of
+from ringloom.runtimes.torch.faults import FRAME, location_of
 from ringloom.runtimes.torch.launch import in_processes
 from ringloom.runtimes.torch.rank import run_attention
 
@@ -110,12 +110,14 @@ def test_a_place_is_the_line_of_the_pass_and_else_that_of_the_innermost_call() -
     number = source.splitlines().index("    group = group_named(name)") + 1
     inner = f'  File "{__file__}", line 1 in wait\n'
     stack = f'Current thread:\n{inner}  File "{path}", line {number} in forward\n'
-    assert place_of(stack).endswith("py: group = group_named(name)")
-    assert place_of(stack).startswith(f"forward, line {number} of emitted_")
-    assert place_of(inner).startswith("wait, line 1 of test_faults.py: ")
+    assert location_of(stack).endswith("py: group = group_named(name)")
+    assert location_of(stack).startswith(f"forward, line {number} of emitted_")
+    assert location_of(inner).startswith("wait, line 1 of test_faults.py: ")
     turned = reversed([f'  File "{a}", line {b}, in {c}\n' for a, b, c in FRAME.findall(stack)])
-    assert place_of(f"Traceback (most recent call last):\n{''.join(turned)}") == place_of(stack)
-    assert place_of("") == ""
+    assert location_of(f"Traceback (most recent call last):\n{''.join(turned)}") == location_of(
+        stack
+    )
+    assert location_of("") == ""
 
 
 # ---- on the terminal

@@ -20,7 +20,7 @@ from process_trees import begun, wait_for
 from ringloom.runtimes.judging import case as cases
 from ringloom.runtimes.judging.case import Case
 from ringloom.runtimes.judging.claims import claims
-from ringloom.runtimes.judging.process import judged
+from ringloom.runtimes.judging.process import run_and_compare
 from ringloom.runtimes.judging.verdict import Verdict
 from ringloom.views.judgement import reason
 
@@ -36,12 +36,12 @@ def case_of(source: str, seq: int | None = None, mask: str | None = None) -> Cas
     said = claims(source.encode())
     return Case(
         source, said.target, said.ranks, said.workload(seq, mask), said.backward, said.dynamic,
-        seed=7, memory=2**34, until=time.monotonic() + 60.0,
+        seed=7, memory=2**34, deadline=time.monotonic() + 60.0,
     )  # fmt: skip
 
 
 def judge(case: Case, folder: Path) -> Verdict:
-    return judged(case, folder, lambda *_: None)
+    return run_and_compare(case, folder, lambda *_: None)
 
 
 EXACT = {
@@ -109,7 +109,7 @@ LYING = {
     "no result": (doing("return None"), "Error"),
     "tokens twice": (
         ZIGZAG.replace("pieces[2 * RANKS - 1 - rank]", "pieces[:RANKS][rank]"),
-        "positions are no layout: of queries, rank 0 has position 0 twice",
+        "positions do not form a layout: of queries, rank 0 has position 0 twice",
     ),
     "exits with 0": (beginning("os._exit(0)"), "(exit code 0) and left no traceback"),
     "exits with 0 later": (doing("os._exit(0)"), "(exit code 0) and left no traceback"),
@@ -167,7 +167,7 @@ def test_the_first_wrong_pair_is_named(right: str, wrong: str, said: str, tmp_pa
 def test_a_program_that_never_ends_is_not_exact_and_its_ranks_are_named(
     body: str, tmp_path: Path
 ) -> None:
-    case = replace(case_of(doing(body)), until=time.monotonic() + 5.0)
+    case = replace(case_of(doing(body)), deadline=time.monotonic() + 5.0)
     verdict = judge(case, tmp_path)
     assert not verdict.exact
     assert re.match(r"ranks \[0, 1\] are not done after [\d.]+ s", verdict.reason)
@@ -192,8 +192,8 @@ def test_the_length_of_a_plan_is_not_mistaken_for_a_shard_of_it(tmp_path: Path) 
 def test_of_long_sequences_some_queries_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cases, "FEWEST", 7)
-    monkeypatch.setattr(cases, "PAIRS", 0)
+    monkeypatch.setattr(cases, "MIN_QUERIES", 7)
+    monkeypatch.setattr(cases, "MAX_PAIRS", 0)
     case = case_of(EXACT["sinks"])
     rows = case.rows()
     assert len(rows) == len({*rows.tolist()}) == 7

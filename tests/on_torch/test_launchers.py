@@ -159,7 +159,7 @@ def test_more_ranks_than_there_is_memory_for_are_refused_before_any_begins(
     monkeypatch.setattr("ringloom.runtimes.torch.launch.memory_bytes", lambda: 2.0**28)
     source = emit(plan("ring", SMALL, 2), "torch")
     with pytest.raises(
-        RingloomError, match=r"2 torch processes take 0\.5 GiB, but this machine has"
+        RingloomError, match=r"2 torch processes need 0\.5 GiB, but this machine has"
     ):
         in_processes(source, 2, draw(SMALL, 0)[:3], run_attention, 60.0)
 

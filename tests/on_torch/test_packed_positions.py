@@ -77,8 +77,8 @@ def test_other_documents_than_those_of_the_plan_are_refused(alone: Any) -> None:
 def test_a_plan_of_documents_is_refused_positions_that_go_on(alone: Any) -> None:
     program = emitted(DOCUMENTS)
     said = refusal(program, alone, WHOLE)
-    assert "do not begin again" in said
-    assert "entry 10 is 10, but the token is at 10, the first of its document at 10" in said
+    assert "do not restart" in said
+    assert "entry 10 is 10, but the token is at 10, and its document begins at 10" in said
     ours = llama(rl.transformers_attention(program, "meant", group=alone, any_mask=True))
     assert torch.isfinite(logits(ours, WHOLE)).all()
 
@@ -87,7 +87,7 @@ def test_positions_of_a_mask_without_documents_do_not_begin_again(alone: Any) ->
     """Rows of a prefix have boxes of their own, which are no documents."""
     program = emitted(rl.Prefix(10))
     said = refusal(program, alone, PACKED, any_mask=True)
-    assert "begin again: entry 10 is 0" in said
+    assert "restart: entry 10 is 0" in said
 
 
 def test_rows_that_are_packed_differently_are_refused(alone: Any) -> None:
@@ -111,12 +111,12 @@ def test_the_causes_are_told_apart_on_several_ranks() -> None:
         ]
 
     for rank, (again, whole, packed, other) in enumerate(in_threads(2, body)):
-        assert ("begin again" in again) == (rank == 1)  # 0 has tokens 0 to 6, then 10 to 15 of 20
-        assert f"'causal & documents:10,16' as far as rank {rank} has tokens" in again
+        assert ("restart" in again) == (rank == 1)  # 0 has tokens 0 to 6, then 10 to 15 of 20
+        assert f"'causal & documents:10,16' as far as rank {rank} has their tokens" in again
         for said in (whole, packed):
             assert f"rank {rank} has all {SEQ} tokens of the sequence" in said
             assert "shard_batch" in said
-        assert "are of another layout" in other
+        assert "have another layout" in other
         assert ("Either the model's mask is" in other) == (rank == 0)  # 0 to 6, then 7 to 12
 
 
@@ -169,9 +169,9 @@ def test_documents_of_a_model_whose_attention_is_not_told_are_compared(alone: An
                 (square(DOCUMENTS), "untold-documents"),
             )
         )
-        with pytest.raises(RingloomError, match="begin again: entry 10 is 0"):
+        with pytest.raises(RingloomError, match="restart: entry 10 is 0"):
             logits(causal, PACKED)
-        with pytest.raises(RingloomError, match="do not begin again"):
+        with pytest.raises(RingloomError, match="do not restart"):
             logits(cut, WHOLE)
         for model, positions in ((causal, WHOLE), (cut, PACKED)):
             right = logits(bigcode("sdpa"), positions)
@@ -191,7 +191,7 @@ def test_documents_by_other_arguments_are_refused(alone: Any, name: str) -> None
     q, kv = torch.zeros(1, 4, SEQ, 4), torch.zeros(1, 2, SEQ, 4)
     asked = huggingface.Adapter(emitted(), alone, False)
     asked.attend(None, q, kv, kv, None, **{name: None})
-    with pytest.raises(RingloomError, match=f"{name} in attention says which documents"):
+    with pytest.raises(RingloomError, match=f"{name} is not supported: packed documents"):
         asked.attend(None, q, kv, kv, None, **{name: torch.tensor([0, 10, 26])})
 
 
@@ -206,7 +206,7 @@ def test_gradients_of_packed_documents_are_compared_by_the_tables_of_a_batch() -
     def body(group: Any) -> dict[str, Any]:
         name = rl.transformers_attention(program, f"tables-{group.rank()}", group=group)
         causal, cut = (program.positions(group.rank(), given) for given in tables)
-        with pytest.raises(RingloomError, match="but the plan's is of these tables"):
+        with pytest.raises(RingloomError, match="but the plan's is that of its tables"):
             trained(llama(name), causal, PACKED[:, causal], tables=tables[0])
         return trained(llama(name), cut, PACKED[:, cut], tables=tables[1])
 

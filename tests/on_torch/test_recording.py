@@ -216,7 +216,7 @@ def test_a_program_that_does_something_else_is_refused() -> None:
     from rank_threads import as_threads
 
     one, two = (plan(name, SMALL, 2) for name in ("ring", "zigzag"))
-    body = partial(of_torch.watched, of_torch.ENTRY_POINTS["attention"])
+    body = partial(of_torch.run_twice, of_torch.ENTRY_POINTS["attention"])
     parts = as_threads(emit(one, "torch"), 2, draw(SMALL, 0)[:3], body, 30.0)
     notes = [[of_torch.Note(*row) for row in shards[-1].tolist()] for shards in parts]
     assert of_torch.events_of(one, notes)

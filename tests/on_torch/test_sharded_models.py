@@ -77,5 +77,5 @@ def test_positions_are_compared_again_for_tables_of_the_same_steps_and_other_tok
     asked = huggingface.Adapter(program, None, False)
     at = program.positions(0, one)[None]
     asked.refuse_other_positions(None, at, 0, 26, one, "a model")
-    with pytest.raises(RingloomError, match="position_ids of rank 0 are"):
+    with pytest.raises(RingloomError, match="position_ids of rank 0 have another layout"):
         asked.refuse_other_positions(None, at, 0, 26, other, "a model")

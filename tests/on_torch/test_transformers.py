@@ -113,5 +113,5 @@ def test_the_end_of_a_prompt_attends_to_the_keys_of_a_cache() -> None:
     cache = plain(input_ids=tokens[:, :-6], use_cache=True).past_key_values
     end = ours(input_ids=tokens[:, -6:], past_key_values=cache).logits
     torch.testing.assert_close(end, plain(input_ids=tokens).logits[:, -6:], rtol=0, atol=1e-6)
-    with pytest.raises(RingloomError, match=r"leave out the keys of the cache.*; add 20"):
+    with pytest.raises(RingloomError, match=r"do not count the keys of the cache.*; add 20"):
         ours(input_ids=tokens[:, :6])

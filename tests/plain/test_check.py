@@ -22,7 +22,7 @@ from ringloom.cli import output
 from ringloom.cli.check import check
 from ringloom.planner.errors import RingloomError
 from ringloom.runtimes import judging
-from ringloom.runtimes.judging.case import Case, misplaced
+from ringloom.runtimes.judging.case import Case, layout_error
 from ringloom.runtimes.judging.claims import claims
 from ringloom.runtimes.judging.self_check import self_check
 from ringloom.runtimes.judging.verdict import Verdict
@@ -55,11 +55,17 @@ EXACT = Verdict(True, "", {"forward": 1e-16}, {"forward": 1e-12}, 8)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("print('exact')", "ringloom did not emit it: it has no functions attention and positions"),
-        ("x = (\n", "it is not valid Python: '(' was never closed"),
-        ("\0", "it is not valid Python: "),
-        (HEAD, "ringloom did not emit it: it has no PLAN of literals"),
-        (f"{HEAD}PLAN = dict(ranks=2)", "ringloom did not emit it: it has no PLAN of literals"),
+        (
+            "print('exact')",
+            "ringloom did not emit this file: it has no functions attention and positions",
+        ),
+        ("x = (\n", "the file is not valid Python: '(' was never closed"),
+        ("\0", "the file is not valid Python: "),
+        (HEAD, "ringloom did not emit this file: it has no PLAN of literals"),
+        (
+            f"{HEAD}PLAN = dict(ranks=2)",
+            "ringloom did not emit this file: it has no PLAN of literals",
+        ),
         (f"{HEAD}PLAN = {PLAN | {'ranks': 0}}", "PLAN['ranks'] 0 is less than 1"),
         (f"{HEAD}PLAN = {PLAN | {'heads': 'x'}}", "PLAN['heads'] 'x' is not a whole number"),
         (f"{HEAD}PLAN = {PLAN | {'mask': 'casual'}}", "did you mean causal?"),
@@ -108,16 +114,18 @@ def test_a_file_does_not_choose_to_be_judged_on_a_token() -> None:
 def test_a_layout_has_every_position_once(tokens: int, ranks: int, random: Random) -> None:
     order = np.array(random.sample(range(tokens), tokens))
     layout = np.array_split(order, ranks)
-    assert misplaced(layout, tokens, padded=False) == ""
+    assert layout_error(layout, tokens, padded=False) == ""
     padded = [np.append(x, -1) for x in layout]
-    assert misplaced(padded, tokens, padded=True) == ""
-    assert "position -1" in misplaced(padded, tokens, padded=False)
-    assert "no rank has position" in misplaced([x[x != order[0]] for x in layout], tokens, False)
-    assert str(order[0]) in misplaced(
+    assert layout_error(padded, tokens, padded=True) == ""
+    assert "position -1" in layout_error(padded, tokens, padded=False)
+    assert "no rank has position" in layout_error([x[x != order[0]] for x in layout], tokens, False)
+    assert str(order[0]) in layout_error(
         [*layout[:-1], np.append(layout[-1], order[0])], tokens, False
     )
-    assert f"position {tokens} of" in misplaced([np.append(layout[0], tokens)], tokens, False)
-    assert "whole numbers" in misplaced([x.astype(float) for x in layout], tokens, False)
+    assert f"position {tokens}, but there are {tokens} tokens" in layout_error(
+        [np.append(layout[0], tokens)], tokens, False
+    )
+    assert "list of integers" in layout_error([x.astype(float) for x in layout], tokens, False)
 
 
 # ---- the verdict, and the second opinion
@@ -134,7 +142,7 @@ def test_a_program_is_exact_where_neither_the_judge_nor_its_own_check_disagrees(
     exact: bool, passes: bool, tmp_path: Path, ringloom: CommandLine,
     judged: Callable[[Verdict], list[Case]],
 ) -> None:  # fmt: skip
-    judged(replace(EXACT, exact=exact, reason="" if exact else "positions are no layout"))
+    judged(replace(EXACT, exact=exact, reason="" if exact else "positions do not form a layout"))
     path = program(tmp_path, f"print('exact', True); raise SystemExit({int(not passes)})")
     both = exact and passes
     told = ringloom.json("check", path, status=int(not both))
@@ -144,7 +152,7 @@ def test_a_program_is_exact_where_neither_the_judge_nor_its_own_check_disagrees(
     assert (alone["exact"], alone["self_check"], alone["output"]) == (exact, None, "")
     shown = ringloom("check", path, status=int(not both))
     assert ("own check  passes" in shown) == passes
-    assert ("positions are no layout" in shown) != exact
+    assert ("positions do not form a layout" in shown) != exact
 
 
 def test_errors_that_are_no_numbers_are_null(
@@ -212,7 +220,7 @@ def test_of_an_own_check_that_fails_its_numbers_and_errors_are_shown(
     lines = own.summary.splitlines()
     assert lines[0] == "seq 64, largest errors: 1e+00"
     assert lines[1:] == shown + ["log of the end"] * (said == "killed")
-    assert "log of the end" in own.words
+    assert "log of the end" in own.text
 
 
 def test_an_own_check_has_limits(tmp_path: Path) -> None:
@@ -224,7 +232,7 @@ def test_an_own_check_has_limits(tmp_path: Path) -> None:
     began = time.monotonic()
     own = self_check(str(path), None, 2**30, 1.0)
     assert own.passed is None
-    assert "\x1b" not in own.words
+    assert "\x1b" not in own.text
     assert time.monotonic() - began < 30
 
 
@@ -255,7 +263,7 @@ def test_without_a_verdict_a_program_is_not_exact(
 ) -> None:
     monkeypatch.setattr(judging, "MAIN", ending)
     work = rl.Workload(seq=8, dtype="float64")
-    case = Case(PROGRAM, "torch", 2, work, True, False, seed=0, memory=2**33, until=1.0)
+    case = Case(PROGRAM, "torch", 2, work, True, False, seed=0, memory=2**33, deadline=1.0)
     verdict = judging.judge(case, seconds, lambda *_: None)
     assert not verdict.exact
     assert verdict.reason.endswith(said)

@@ -19,7 +19,7 @@ from ringloom.runtimes.arrays import Array, draw, draw_sinks, dtype_of, shapes
 from ringloom.runtimes.backends import executor, forward, run
 from ringloom.runtimes.reference import dense, online_softmax, oracle, virtual_ranks
 from ringloom.runtimes.reference.online_softmax import attend, merge
-from ringloom.runtimes.validation import misfits
+from ringloom.runtimes.validation import mask_conflicts
 from slots_used import sharded, used
 from strategies import CLASSIC, any_workloads, ranks, schedules
 
@@ -233,7 +233,7 @@ def test_arrays_that_do_not_fit_are_refused_with_both_shapes() -> None:
 
 def test_sinks_are_given_where_the_workload_has_them_and_only_there() -> None:
     inputs, sunk = draw(SMALL, 0), replace(SMALL, sinks=True)
-    with pytest.raises(RingloomError, match=r"has sinks: give sinks=, one logit for each of 4"):
+    with pytest.raises(RingloomError, match=r"has sinks: pass sinks=, one logit for each of 4"):
         run(planning.plan("ring", sunk, 4), *inputs[:3])
     with pytest.raises(RingloomError, match=r"has no sinks: plan Workload\(..., sinks=True\)"):
         run(planning.plan("ring", SMALL, 4), *inputs[:3], sinks=np.zeros(4))
@@ -307,8 +307,8 @@ def test_dense_attention_of_some_queries_at_a_time_is_the_same(
 
     whole = results()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "PAIRS", pairs)
-        assert not misfits(work)
+        patch.setattr(dense, "MAX_SCORES", pairs)
+        assert not mask_conflicts(work)
         for result, truth in zip(results(), whole, strict=True):
             assert_close(result, truth, 1e-12)
 

@@ -87,7 +87,7 @@ def command(
         dynamic=plan_claims.dynamic,
         seed=secrets.randbits(32) if seed is None else seed,
         memory=memory_limit,
-        until=end - min(REPORT_TIME[0], REPORT_TIME[1] * time_limit),
+        deadline=end - min(REPORT_TIME[0], REPORT_TIME[1] * time_limit),
     )
     with stages() as track:
         try:
@@ -149,5 +149,5 @@ def document(file: str, case: Case, verdict: Verdict, self_result: SelfCheck) ->
         **{f"{name}_error": finite.get(name) for name in names},
         "tolerances": verdict.tolerances,
         "self_check": self_result.passed,
-        "output": self_result.words,
+        "output": self_result.text,
     }

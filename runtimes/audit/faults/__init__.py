@@ -1,4 +1,4 @@
-"""Locates and classifies faults in what probing showed.
+"""Locates and classifies faults in the weights that probing showed.
 
 suspects    lists masks that are often computed by mistake
 shapes      classifies a fault by the shape of its wrong pairs

@@ -5,7 +5,7 @@ slices       builds questions for slices of queries and keys
 screening    determines the slices with unexpected weights
 weights      stores weights, and counts multiplicities
 probing      determines the weights of all pairs from outputs and gradients
-detecting    determines the positions of local rows if they are not given
+detecting    determines the positions of local rows if they are unknown
 levels       checks heads, the scale and merging with a few different scores
 loud         checks scores at which exp overflows, and their gradients
 samples      compares results on random inputs with dense attention

@@ -1,10 +1,10 @@
-"""Checks which head and batch row is read, the scale, and how partial results merge.
+"""Checks heads and batch rows, the scale, and the merging of partial results.
 
-    heads     values identify lanes, at equal scores
-    scale     scores of keys at even and odd positions differ by about 1
-    merges    each half of a rank's keys has its own score
+    check_heads     values identify lanes, at equal scores
+    check_scale     scores of keys at even and odd positions differ by about 1
+    check_merges    each half of a rank's keys has its own score
 
-All of them compare weights with those of the wanted mask, so they are meaningful only if probing at
+All checks compare weights with those of the wanted mask, so they are meaningful only if probing at
 equal scores showed no fault.
 """
 
@@ -21,14 +21,14 @@ from ringloom.runtimes.audit.report import KINDS, Fault
 
 Ask = Callable[[Question], Answer]
 SPREAD = 2.0  # levels of scores range from -SPREAD to SPREAD
-HELD = 20  # 2^HELD is a product of two float16 numbers, with room for LOUD and levels
-FAINT = 0.5  # scores below this cannot measure a scale
-STEADY = 0.05  # maximum relative spread of a scale that counts as equal in all rows
+MAX_POWER = 20  # 2^20 is a product of two float16 numbers, with room for LOUD and levels
+MIN_SCORE = 0.5  # scores below this value cannot measure a scale
+MAX_SPREAD = 0.05  # maximum relative spread of a scale that counts as equal in all rows
 
 
-def heads(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
-    """Yields the fault of a head or batch row that reads values of another one."""
-    work, sees = case.work, at.wanted.any(axis=1)
+def check_heads(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
+    """Yields the fault of a head that reads values of a wrong KV head or batch row."""
+    work, has_keys = case.work, at.wanted.any(axis=1)
     lanes = work.batch * work.kv_heads
     shares = np.concatenate(
         [
@@ -38,88 +38,90 @@ def heads(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
         axis=3,
     )[..., :lanes]
     batch, head = np.indices((work.batch, work.heads))
-    own = batch * work.kv_heads + head // work.group
-    right = np.take_along_axis(shares, own[..., None, None], axis=3)[..., 0]
-    wrong = sees & (np.abs(right - 1) > rough(case))
+    wanted = batch * work.kv_heads + head // work.group
+    share = np.take_along_axis(shares, wanted[..., None, None], axis=3)[..., 0]
+    wrong = has_keys & (np.abs(share - 1) > rounding_of(case))
     for b, h, row in np.argwhere(wrong)[:1].tolist():
         lane = int(np.argmax(shares[b, h, row]))
-        if lane == own[b, h]:
+        if lane == wanted[b, h]:
             total = shares[b, h, row, lane]
-            said = f"the weights of head {h} of batch row {b} sum to {total:.4g}"
-            yield _row_fault(at, "wrong weights", said, row, b, h, wrong[b, h])
+            text = f"the weights of head {h} of batch row {b} sum to {total:.4g}"
+            yield _row_fault(at, "wrong weights", text, row, b, h, wrong[b, h])
             return
         other, group = divmod(lane, work.kv_heads)
         kind = "wrong GQA group" if other == b else "wrong batch row"
-        read = f"KV head {group} of batch row {other}"
-        wanted = f"KV head {h // work.group} of batch row {b}"
-        said = f"head {h} of batch row {b} reads {read} instead of {wanted}"
-        yield _row_fault(at, kind, said, row, b, h, wrong[b, h])
+        actual = f"KV head {group} of batch row {other}"
+        expected = f"KV head {h // work.group} of batch row {b}"
+        text = f"head {h} of batch row {b} reads {actual} instead of {expected}"
+        yield _row_fault(at, kind, text, row, b, h, wrong[b, h])
 
 
-def scale(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
+def check_scale(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
     """Yields the fault of scores with a wrong scale."""
     even = np.arange(at.wanted.shape[1]) % 2 == 0
     number = np.stack([at.wanted[:, even].sum(1), at.wanted[:, ~even].sum(1)], axis=1)
-    both, dims = number.min(axis=1) > 0, case.work.v_head_dim
-    if not both.any():
+    has_both, dims = number.min(axis=1) > 0, case.work.v_head_dim
+    if not has_both.any():
         return
     step, wanted = _step(case), _step(case) * case.work.softmax_scale
-    if abs(wanted) < FAINT:
+    if abs(wanted) < MIN_SCORE:
         return
-    answer = ask(leveled(case, even.astype(float), np.where(even, 0, 1 if dims > 1 else -1)))
-    shares = answer.out[:, :, at.rows[both], :2].astype(np.float64)
-    one, other = shares[..., 0], shares[..., 1] if dims > 1 else 1 - shares[..., 0]
+    answer = ask(with_scores(case, even.astype(float), np.where(even, 0, 1 if dims > 1 else -1)))
+    shares = answer.out[:, :, at.rows[has_both], :2].astype(np.float64)
+    even_share = shares[..., 0]
+    odd_share = shares[..., 1] if dims > 1 else 1 - even_share
     with np.errstate(divide="ignore", invalid="ignore"):
-        odds = np.log(one / other * (number[both, 1] / number[both, 0]))
-    ratio = odds / wanted
+        difference = np.log(even_share / odd_share * (number[has_both, 1] / number[has_both, 0]))
+    ratio = difference / wanted
     wrong = np.abs(ratio - 1) > (10 if case.work.dtype in ROUGH else 1) * 0.01
     for b, h in np.argwhere(wrong.any(axis=2))[:1].tolist():
-        middle = float(np.median(ratio[b, h]))
-        row = int(np.flatnonzero(both)[np.flatnonzero(wrong[b, h])[0]])
-        if np.all(np.abs(ratio[b, h] - middle) <= STEADY * abs(middle) + 1e-3):
-            factor = middle * wanted / step
-            said = (
+        median = float(np.median(ratio[b, h]))
+        row = int(np.flatnonzero(has_both)[np.flatnonzero(wrong[b, h])[0]])
+        if np.all(np.abs(ratio[b, h] - median) <= MAX_SPREAD * abs(median) + 1e-3):
+            factor = median * wanted / step
+            text = (
                 f"head {h} scales scores by {factor:.4g} instead of {case.work.softmax_scale:.4g}"
             )
-            yield _row_fault(at, "wrong scale", said, row, b, h, wrong[b, h])
+            yield _row_fault(at, "wrong scale", text, row, b, h, wrong[b, h])
         else:
-            said = f"head {h} weighs keys of different scores wrongly"
+            text = f"head {h} gives keys with different scores wrong weights"
             kind = "unmerged partials" if case.ranks > 1 else "wrong weights"
-            yield _row_fault(at, kind, said, row, b, h, wrong[b, h])
+            yield _row_fault(at, kind, text, row, b, h, wrong[b, h])
 
 
-def merges(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
+def check_merges(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
     """Yields the fault of partial results that are merged with wrong weights."""
-    yield from compared(case, ask, at, spread(parts(case, at)))
+    yield from check_levels(case, ask, at, spread(parts(case, at)))
 
 
-def compared(case: Case, ask: Ask, at: Place, levels: Array, times: float = 1.0) -> Iterator[Fault]:
-    """Yields the fault of rows whose weights do not follow the scores of parts, `times` `levels`.
+def check_levels(
+    case: Case, ask: Ask, at: Place, levels: Array, times: float = 1.0
+) -> Iterator[Fault]:
+    """Yields the fault of rows whose weights do not follow the scores `times` * `levels` of parts.
 
     Values can show one part per dimension.
     """
     bins, dims = parts(case, at), min(len(levels), case.work.v_head_dim)
-    answer = ask(leveled(case, levels[bins], np.where(bins < dims, bins, -1), times))
+    answer = ask(with_scores(case, levels[bins], np.where(bins < dims, bins, -1), times))
     shares = answer.out[:, :, at.rows, :dims].astype(np.float64)
     scores = levels * times * _step(case) * case.work.softmax_scale
     wanted = shares_of(at, bins, scores)[:, :dims]
-    off = np.abs(shares - wanted)
-    wrong = np.asarray(~(off <= 2 * rough(case)).all(axis=3) & at.wanted.any(axis=1))
+    error = np.abs(shares - wanted)
+    wrong = np.asarray(~(error <= 2 * rounding_of(case)).all(axis=3) & at.wanted.any(axis=1))
     for b, h, row in np.argwhere(wrong)[:1].tolist():
         highest = f"scores up to {np.abs(scores).max():.3g}"
         if not np.isfinite(shares[b, h, row]).all():
-            said = f"head {h} returns NaN or infinity for {highest}"
-            yield _row_fault(at, "overflow", said, row, b, h, wrong[b, h])
+            text = f"head {h} returns NaN or infinity for {highest}"
+            yield _row_fault(at, "overflow", text, row, b, h, wrong[b, h])
             return
-        part = int(np.argmax(off[b, h, row]))
+        part = int(np.argmax(error[b, h, row]))
         rank = int(at.key_ranks[np.flatnonzero(bins == part)[0]])
-        got, due = shares[b, h, row, part], wanted[row, part]
-        said = (
-            f"part of the keys of rank {rank} has {got:.3g} of a row's weight instead of {due:.3g},"
-            f" for {highest}"
+        text = (
+            f"some keys of rank {rank} have {shares[b, h, row, part]:.3g} of the row's weight"
+            f" instead of {wanted[row, part]:.3g}, for {highest}"
         )
         kind = "unmerged partials" if times == 1 and case.ranks > 1 else "wrong weights"
-        yield _row_fault(at, kind, said, row, b, h, wrong[b, h])
+        yield _row_fault(at, kind, text, row, b, h, wrong[b, h])
 
 
 def shares_of(at: Place, bins: Ints, scores: Array) -> Array:
@@ -131,60 +133,63 @@ def shares_of(at: Place, bins: Ints, scores: Array) -> Array:
 
 
 def spread(bins: Ints) -> Array:
-    """Returns unordered levels of parts from -`SPREAD` to `SPREAD`, multiples of 1/4."""
+    """Returns a level for each part, unordered, between -`SPREAD` and `SPREAD`."""
     wave = np.cos(2.0 + 2.4 * np.arange(max(2, bins.max() + 1)))
     level = 2 * (wave - wave.min()) / np.ptp(wave) - 1
     return np.asarray(np.round(4 * SPREAD * level) / 4)
 
 
-def leveled(case: Case, levels: Array, bins: Ints, times: float = 1.0) -> Question:
-    """Returns a question with these scores of columns, in units of about 1, and these bins."""
-    one, other = powers(case, times)
-    ones = np.full(case.side("q").width, one)
-    return Question(q=(Level(ones, 0),), k=(Level(levels * other, 0),), v=(Bins(bins),))
+def with_scores(case: Case, levels: Array, bins: Ints, times: float = 1.0) -> Question:
+    """Returns a question in which columns have scores near `times` * `levels`, and these bins."""
+    q_factor, k_factor = powers(case, times)
+    queries = np.full(case.side("q").width, q_factor)
+    return Question(q=(Level(queries, 0),), k=(Level(levels * k_factor, 0),), v=(Bins(bins),))
 
 
 def powers(case: Case, times: float) -> tuple[float, float]:
-    """Returns powers of two by which to multiply queries and keys; their product is `times` step.
+    """Returns powers of two to multiply queries and keys by, with a product near `times` / scale.
 
-    Each of them fits into 16 bits even if their product does not.
+    Both powers fit into 16 bits even if their product does not.
     """
     power = round(np.log2(_step(case) * times))
     return 2.0 ** (power - power // 2), 2.0 ** (power // 2)
 
 
 def parts(case: Case, at: Place) -> Ints:
-    """Returns the part of each column: half a rank's keys if values can show as many parts."""
+    """Returns the part of each column, which is half a rank if values can show all parts."""
     return halves(at, max(2, case.work.v_head_dim))
 
 
-def halves(at: Place, most: int) -> Ints:
-    """Returns numbers below `most` of half ranks, or of ranks if these are too many: [columns]."""
-    count = np.bincount(at.key_ranks)
-    later = at.key_indices * 2 >= count[at.key_ranks]
-    bins = at.key_ranks * 2 + later if len(count) * 2 <= most else at.key_ranks
-    return np.asarray(np.minimum(bins, most - 1))
+def halves(at: Place, limit: int) -> Ints:
+    """Returns the half rank of each column, or its rank if there are too many: [columns].
+
+    Numbers are below `limit`.
+    """
+    sizes = np.bincount(at.key_ranks)
+    is_second = at.key_indices * 2 >= sizes[at.key_ranks]
+    bins = at.key_ranks * 2 + is_second if len(sizes) * 2 <= limit else at.key_ranks
+    return np.asarray(np.minimum(bins, limit - 1))
 
 
 def _step(case: Case) -> float:
-    """Returns the power of two that brings the scale closest to 1, within the range of 16 bits."""
+    """Returns the power of two closest to 1 / scale, limited to the range of float16."""
     power = -round(np.log2(abs(case.work.softmax_scale) or 1.0))
-    return float(2.0 ** (min(power, HELD) if case.work.dtype == "float16" else power))
+    return float(2.0 ** (min(power, MAX_POWER) if case.work.dtype == "float16" else power))
 
 
-def rough(case: Case) -> float:
-    """Returns the allowed rounding error of a row's share."""
+def rounding_of(case: Case) -> float:
+    """Returns the allowed rounding error of a share of a row's weight."""
     return 0.03 if case.work.dtype in ROUGH else 0.005
 
 
 def _row_fault(
-    at: Place, kind: str, said: str, row: int, batch: int, head: int, wrong: Array
+    at: Place, kind: str, text: str, row: int, batch: int, head: int, wrong: Array
 ) -> Fault:
     query, rank = int(at.queries[row]), int(at.query_ranks[row])
     index, number = int(at.query_indices[row]), int(wrong.sum())
     return Fault(
         kind,
-        f"query {query} (rank {rank}, row {index}): {said}; {number} rows of this head are wrong: "
+        f"query {query} (rank {rank}, row {index}): {text}; {number} rows of this head are wrong: "
         f"{KINDS[kind]}",
         query=query,
         query_rank=rank,

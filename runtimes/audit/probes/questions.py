@@ -1,11 +1,11 @@
-"""Describes the inputs of one call in a few numbers, from which every rank fills its arrays.
+"""Describes the inputs of a call in a few numbers, from which every rank fills its arrays.
 
-    question ::= Question(q, k, v, dout)      each a sum of fills; dout None: only a forward pass
-    fill     ::= Indicators | Level | Codes | Noise
+    question ::= Question(q, k, v, dout)      sums of fills; dout None: only a forward pass
+    fill     ::= Indicators | Level | Bins | Codes | Noise
 
 An indicator writes a number at one dimension of one column, so a slice of n columns takes n
-dimensions, or fewer if several columns share one. Padding has its own columns and is filled like
-tokens.
+dimensions, or fewer if several columns share a dimension. Padding has its own columns and is filled
+like tokens.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from ringloom.runtimes.audit.case import Case, Ints, Side
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Indicators:
-    """Writes `amounts[n]` at dimension `dim` + n // `size` of column `start` + n."""
+    """A fill that writes `amounts[n]` at dimension `dim` + n // `size` of column `start` + n."""
 
     start: int
     dim: int
@@ -31,14 +31,14 @@ class Indicators:
     def add(self, array: Array, columns: Ints, side: Side, work: Workload) -> None:
         """Adds the fill to an array [batch, heads, slots, dimension] of some slots."""
         number = columns - self.start
-        at = np.flatnonzero((number >= 0) & (number < len(self.amounts)))
-        number = number[at]
-        array[:, :, at, self.dim + number // self.size] += self.amounts[number]
+        slots = np.flatnonzero((number >= 0) & (number < len(self.amounts)))
+        number = number[slots]
+        array[:, :, slots, self.dim + number // self.size] += self.amounts[number]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
-    """Writes a number at dimension `dim` of every column: `values[column]`."""
+    """A fill that writes `values[column]` at dimension `dim` of every column."""
 
     values: NDArray[np.float64]
     dim: int
@@ -50,47 +50,41 @@ class Level:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bins:
-    """Writes `amount` at dimension `bins[column]`, unless that is negative."""
+    """A fill that writes 1 at dimension `bins[column]`, unless that is negative."""
 
     bins: NDArray[np.int64]
-    amount: float = 1.0
 
     def add(self, array: Array, columns: Ints, side: Side, work: Workload) -> None:
         """Adds the fill to an array [batch, heads, slots, dimension] of some slots."""
-        at = np.flatnonzero(self.bins[columns] >= 0)
-        array[:, :, at, self.bins[columns[at]]] += self.amount
+        slots = np.flatnonzero(self.bins[columns] >= 0)
+        array[:, :, slots, self.bins[columns[slots]]] += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Writes `amount` at dimension n of lane `start` + n; a lane is a batch row and a head."""
+    """A fill that writes 1 at dimension n of lane `start` + n; a lane is a batch row and a head."""
 
     start: int
-    amount: float = 1.0
 
     def add(self, array: Array, columns: Ints, side: Side, work: Workload) -> None:
         """Adds the fill to an array [batch, heads, slots, dimension] of some slots."""
         batch, heads, _, dim = array.shape
         for lane in range(self.start, min(self.start + dim, batch * heads)):
-            array[lane // heads, lane % heads, :, lane - self.start] += self.amount
+            array[lane // heads, lane % heads, :, lane - self.start] += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Adds independent normal numbers of a stream of the seed, times `amount`."""
+    """A fill of standard normal numbers from a stream of the seed."""
 
     seed: int
     stream: int
-    amount: float = 1.0
 
     def add(self, array: Array, columns: Ints, side: Side, work: Workload) -> None:
         """Adds the fill to an array [batch, heads, slots, dimension] of some slots."""
-        array += self.whole(array.shape, side.width)[:, :, columns] * self.amount
-
-    def whole(self, shape: tuple[int, ...], columns: int) -> Array:
-        """Draws the numbers of all columns."""
         random = np.random.default_rng([self.seed, self.stream])
-        return random.standard_normal((*shape[:2], columns, shape[3]))
+        batch, heads, _, dim = array.shape
+        array += random.standard_normal((batch, heads, side.width, dim))[:, :, columns]
 
 
 Fill = Indicators | Level | Bins | Codes | Noise
@@ -103,7 +97,7 @@ FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The inputs of one call; no fill means zeros.
+    """The inputs of a call; an empty tuple means zeros.
 
     `poison`: fill memory with NaN and free it before the call. `watch`: count messages, and compare
     inputs with copies. `form`: the strides of inputs, a key of `FORMS`. `between`: a question to
@@ -122,9 +116,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Results of one call on all slots: float64 or float32 [batch, heads, slots, dimension].
+    """The results of a call on all slots: float64 or float32 [batch, heads, slots, dimension].
 
-    `said`: a sentence for each rank with wrong results. `traffic`: bytes sent by (pass, source,
+    `complaints`: about ranks with wrong results. `traffic`: bytes sent by (pass, source,
     destination), None if not counted. `backward`: a rank raised an error in its backward pass.
     """
 
@@ -132,7 +126,7 @@ class Answer:
     dq: Array | None = None
     dk: Array | None = None
     dv: Array | None = None
-    said: tuple[tuple[int, str, str], ...] = ()  # rank, kind, sentence
+    complaints: tuple[tuple[int, str, str], ...] = ()  # rank, kind, sentence
     traffic: dict[tuple[str, int, int], int] | None = None
     backward: bool = False
 
@@ -145,7 +139,7 @@ class Answer:
 
 
 def inputs(case: Case, question: Question, rank: int | None = None) -> dict[str, Array]:
-    """Fills the arrays of a rank, or of all slots: q, k, v, and dout if asked, in the dtype."""
+    """Returns the filled arrays q, k, v, and dout if any, of a rank or of all slots."""
     work, arrays = case.work, dict[str, Array]()
     dims = {"q": work.head_dim, "k": work.head_dim, "v": work.v_head_dim, "dout": work.v_head_dim}
     for name, dim in dims.items():
@@ -158,7 +152,7 @@ def inputs(case: Case, question: Question, rank: int | None = None) -> dict[str,
         array = np.zeros((work.batch, heads, int(slots.sum()), dim))
         for fill in fills:
             fill.add(array, side.columns[slots], side, work)
-        if name == "dout":  # no loss is of padding
+        if name == "dout":  # padding has no loss
             array[:, :, side.positions[slots] < 0] = 0
         arrays[name] = array.astype(dtype_of(work.dtype))
     return arrays

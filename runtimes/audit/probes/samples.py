@@ -1,6 +1,6 @@
 """Compares results on random inputs with dense attention in float64.
 
-The unit of errors is the error of dense attention in the workload's dtype on the same inputs, and
+The unit of errors is the error of dense attention in the workload's dtype on the same inputs, but
 at least the rounding error of the largest result.
 """
 
@@ -19,11 +19,11 @@ from ringloom.runtimes.audit.report import KINDS, Fault, Measured
 from ringloom.runtimes.reference import dense
 
 NAMES = "out", "dq", "dk", "dv"
-# Allowed units. Merging over many ranks, and rounding partial results to 16 bit as some libraries
-# do, stay below both.
+# Allowed units. The errors of merging over many ranks, and of rounding partial results to 16 bit as
+# in some libraries, are smaller.
 TOLERANCE, TOLERANCE_16 = 64.0, 16.0
 ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-8, "float16": 2.0**-11}
-FAINT = 0.02  # share of the largest result below which an error counts as imprecision
+IMPRECISE = 0.02  # share of the largest result below which an error counts as imprecision
 
 
 def sample(case: Case, seed: int, poison: bool = False, watch: bool = False) -> Question:
@@ -32,23 +32,24 @@ def sample(case: Case, seed: int, poison: bool = False, watch: bool = False) -> 
     return Question(q, k, v, dout if case.passes == "both" else None, poison, watch)
 
 
-def measured(case: Case, at: Place, seed: int, answer: Answer) -> dict[str, Measured]:
+def measure(case: Case, at: Place, seed: int, answer: Answer) -> dict[str, Measured]:
     """Returns the errors of an answer to `sample(case, seed)` by tensor."""
-    results, truth = whole(case, at, answer), truths(case, seed)
-    own, work = list(truth), case.work
+    results, truths = in_sequence(case, at, answer), dense_results(case, seed)
+    rounded, work = list(truths), case.work
     if work.dtype != "float64":
-        own = truths(case, seed, work.dtype)
+        rounded = dense_results(case, seed, work.dtype)
     allowed = TOLERANCE_16 if work.dtype in ROUGH else TOLERANCE
+    rounding = ROUNDING[work.dtype]
     errors = dict[str, Measured]()
-    for name, result, right, rounded in zip(NAMES, results, truth, own, strict=False):
-        largest = float(np.max(np.abs(right), initial=0.0))
-        unit = max(farthest(rounded, right), ROUNDING[work.dtype] * largest, 1e-300)
-        one = Measured(farthest(result, right), unit, allowed)
-        errors[name] = with_factor(one, result, right, rounded, ROUNDING[work.dtype])
+    for name, result, truth, dense_result in zip(NAMES, results, truths, rounded, strict=False):
+        largest = float(np.max(np.abs(truth), initial=0.0))
+        unit = max(max_error(dense_result, truth), rounding * largest, 1e-300)
+        error = Measured(max_error(result, truth), unit, allowed)
+        errors[name] = with_factor(error, result, truth, dense_result, rounding)
     return errors
 
 
-def truths(case: Case, seed: int, precision: str = "float64") -> list[Array]:
+def dense_results(case: Case, seed: int, precision: str = "float64") -> list[Array]:
     """Returns dense results on a sample's inputs: out, and dq, dk, dv if both passes run."""
     work, arrays = case.work, inputs(case, sample(case, seed))
     slots = {"q": case.side("q").first_slots(), "k": case.side("kv").first_slots()}
@@ -61,7 +62,7 @@ def truths(case: Case, seed: int, precision: str = "float64") -> list[Array]:
     return [out, *dense.backward(work, q, k, v, arrays["dout"][:, :, order["q"]], precision)]
 
 
-def whole(case: Case, at: Place, answer: Answer) -> list[Array]:
+def in_sequence(case: Case, at: Place, answer: Answer) -> list[Array]:
     """Returns the results of an answer in sequence order, summed over replicated keys."""
     results = [answer.out[:, :, at.rows]]
     if answer.dq is not None:
@@ -70,82 +71,92 @@ def whole(case: Case, at: Place, answer: Answer) -> list[Array]:
     return results
 
 
-def farthest(result: Array, right: Array) -> float:
+def max_error(result: Array, truth: Array) -> float:
     """Returns the largest absolute difference, or infinity if a result is not finite."""
-    off = np.abs(result.astype(np.float64) - right.astype(np.float64))
-    return float(np.max(np.where(np.isfinite(off), off, np.inf), initial=0.0))
+    error = np.abs(result.astype(np.float64) - truth.astype(np.float64))
+    return float(np.max(np.where(np.isfinite(error), error, np.inf), initial=0.0))
 
 
-def same(case: Case, at: Place, one: Answer, other: Answer) -> bool:
+def is_same(case: Case, at: Place, first: Answer, second: Answer) -> bool:
     """Returns True if answers differ by no more than allowed errors."""
-    for a, b in zip(whole(case, at, one), whole(case, at, other), strict=True):
-        a, b = np.nan_to_num(a, nan=np.inf), np.nan_to_num(b, nan=np.inf)
+    return first_difference(case, at, first, second) is None
+
+
+def first_difference(
+    case: Case, at: Place, first: Answer, second: Answer, tolerance: float = 0.0
+) -> str | None:
+    """Returns the name of the first result that differs by more than rounding, or None.
+
+    `tolerance`: a minimum for the allowed difference, as a share of the largest value.
+    """
+    results = zip(NAMES, in_sequence(case, at, first), in_sequence(case, at, second), strict=False)
+    for name, a, b in results:
+        a, b = (np.nan_to_num(x.astype(np.float64), nan=np.inf) for x in (a, b))
         largest = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
-        allowed = TOLERANCE_16 * ROUNDING[case.work.dtype] * largest
+        allowed = max(tolerance, TOLERANCE_16 * ROUNDING[case.work.dtype]) * largest
         with np.errstate(invalid="ignore"):
             if not np.all((a == b) | (np.abs(a - b) <= allowed)):
-                return False
-    return True
+                return name
+    return None
 
 
 def sample_faults(
     case: Case, at: Place, seed: int, answer: Answer, errors: dict[str, Measured], known: bool
 ) -> Iterator[Fault]:
-    """Yields the faults on random inputs, unless `known`: probing already showed one."""
-    results, truth = whole(case, at, answer), truths(case, seed)
+    """Yields a fault on random inputs, unless other faults are `known`."""
+    results, truths = in_sequence(case, at, answer), dense_results(case, seed)
     if not np.isfinite(answer.out[:, :, at.rows[~at.wanted.any(axis=1)]]).all():
-        yield Fault("empty rows", f"rows without a key are not finite: {KINDS['empty rows']}")
+        yield Fault("empty rows", f"rows without keys are not finite: {KINDS['empty rows']}")
         return
-    bad = [name for name, error in errors.items() if not error.exact]
-    if known or not bad:
+    wrong = [name for name, error in errors.items() if not error.exact]
+    if known or not wrong:
         return
-    name = bad[0]
+    name = wrong[0]
     if errors[name].close:
-        yield _factor(name, errors[name])
+        yield _factor_fault(name, errors[name])
         return
-    result, right = (dict(zip(NAMES, xs, strict=False))[name] for xs in (results, truth))
-    off = np.abs(result.astype(np.float64) - right)
-    worst = int(np.argmax(np.nan_to_num(off, nan=np.inf)))
-    _, head, token, _ = np.unravel_index(worst, off.shape)
+    result, truth = (dict(zip(NAMES, xs, strict=False))[name] for xs in (results, truths))
+    difference = np.abs(result.astype(np.float64) - truth)
+    worst = int(np.argmax(np.nan_to_num(difference, nan=np.inf)))
+    _, head, token, _ = np.unravel_index(worst, difference.shape)
     error = errors[name]
     if not np.isfinite(error.error):
         kind = "not finite"
-    elif error.error < FAINT * float(np.abs(right).max()) and case.work.dtype not in ROUGH:
+    elif error.error < IMPRECISE * float(np.abs(truth).max()) and case.work.dtype not in ROUGH:
         kind = "imprecise"
     else:
         kind = "wrong values" if name == "out" else "wrong gradient"
     side = "query" if name in ("out", "dq") else "key"
-    said = (
-        f"{', '.join(bad)} on random inputs: the error of {name} is {error.error:.3g}, "
+    text = (
+        f"{', '.join(wrong)} on random inputs: the error of {name} is {error.error:.3g}, "
         f"{error.units:.3g}x that of dense attention in {dtype_of(case.work.dtype)}, worst at "
         f"{side} {token} of head {head}: {KINDS[kind]}"
     )
-    where = {side: int(token), **_rank_of(at, side, int(token))}
+    location = {side: int(token), **_rank_fields(at, side, int(token))}
     yield Fault(
-        kind, said, "forward" if name == "out" else "backward", name, **where, head=int(head)
+        kind, text, "forward" if name == "out" else "backward", name, **location, head=int(head)
     )
 
 
-def _factor(name: str, error: Measured) -> Fault:
-    """Returns the fault of results that are off by a common factor."""
+def _factor_fault(name: str, error: Measured) -> Fault:
+    """Returns the fault of results that have a common factor."""
     kind = "wrong values" if name == "out" else "gradient scaled"
     head = f"{'KV ' * (name in ('dk', 'dv'))}head {error.head}"
-    said = f"{name} of {head} is {error.factor:.4g}x dense attention's on random inputs"
+    text = f"{name} of {head} is {error.factor:.4g}x that of dense attention on random inputs"
     pass_ = "forward" if name == "out" else "backward"
-    where = {"batch": error.batch, "head": error.head}
-    return Fault(kind, f"{said}: {KINDS[kind]}", pass_, name, **where)
+    return Fault(kind, f"{text}: {KINDS[kind]}", pass_, name, batch=error.batch, head=error.head)
 
 
-def _rank_of(at: Place, side: str, token: int) -> dict[str, int]:
+def _rank_fields(at: Place, side: str, token: int) -> dict[str, int]:
     ranks, indices = (
         (at.query_ranks, at.query_indices) if side == "query" else (at.key_ranks, at.key_indices)
     )
     return {f"{side}_rank": int(ranks[token]), f"{side}_index": int(indices[token])}
 
 
-def said_faults(answer: Answer) -> tuple[Fault, ...]:
+def complaint_faults(answer: Answer) -> tuple[Fault, ...]:
     """Returns a fault for each kind of complaint in an answer."""
-    said = {kind: (rank, text) for rank, kind, text in answer.said[::-1]}
+    complaints = {kind: (rank, text) for rank, kind, text in answer.complaints[::-1]}
     return tuple(
         Fault(
             kind,
@@ -153,5 +164,5 @@ def said_faults(answer: Answer) -> tuple[Fault, ...]:
             "backward" if kind == "crash" and answer.backward else "forward",
             query_rank=rank,
         )
-        for kind, (rank, text) in said.items()
+        for kind, (rank, text) in complaints.items()
     )

@@ -4,13 +4,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.audit.report import Fault
 
-Said = tuple[tuple[int, str, str], ...]  # rank, kind of fault, sentence
+Complaints = tuple[tuple[int, str, str], ...]  # rank, kind of fault, sentence
 
 
 class EndedError(Exception):
-    """A call returned no results; `faults` are those that it showed."""
+    """A call that returned no results, with its `faults`."""
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         super().__init__(faults)
@@ -25,22 +28,22 @@ def takes(function: Callable[..., Any], name: str) -> bool:
         return False
 
 
-def nothing(text: str) -> None:
+def discard(text: str) -> None:
     """Discards a note."""
 
 
-def untensor(result: Any) -> str:
-    """Names a result whose first entry is no tensor."""
-    return "None" if result is None else f"a {type(result).__name__}"
+def widen(array: Array) -> Array:
+    """Returns a float64 array unchanged, and other arrays as float32."""
+    return array if array.dtype == np.float64 else array.astype(np.float32)
 
 
-def misfits(out: Any, q: Any, v: Any, rank: int, dtype: str) -> Said:
-    """Returns what is wrong with the shape or dtype of a result, if anything."""
+def check_result(out: Any, q: Any, v: Any, rank: int, dtype: str) -> Complaints:
+    """Returns a complaint about a wrong shape or dtype of a result, or none."""
     shape = *q.shape[:3], v.shape[3]
     if tuple(out.shape) != shape:
-        sizes = f"{list(out.shape)} instead of {list(shape)}"
-        return ((rank, "wrong shape", f"rank {rank} returned a result of shape {sizes}"),)
+        shapes = f"{list(out.shape)} instead of {list(shape)}"
+        return ((rank, "wrong shape", f"rank {rank} returned a result of shape {shapes}"),)
     if out.dtype != q.dtype:
-        wanted = str(q.dtype).rpartition(".")[2]
-        return ((rank, "wrong dtype", f"rank {rank} returned {dtype} for inputs of {wanted}"),)
+        expected = str(q.dtype).rpartition(".")[2]
+        return ((rank, "wrong dtype", f"rank {rank} returned {dtype} for {expected} inputs"),)
     return ()

@@ -1,7 +1,7 @@
-"""Launches an audit in gloo processes, or in one process with virtual devices; ends them always.
+"""Runs an audit in gloo processes, or in one process with virtual devices.
 
-Ranks without progress for the timeout are killed; the report names the ranks that did not arrive
-and where each of them was.
+Processes always end: if no rank makes progress within the timeout, they are killed, and the report
+names the ranks that did not arrive and where each of them was.
 """
 
 import faulthandler
@@ -29,40 +29,40 @@ from ringloom.runtimes.machine import end_with_parent, memory_bytes, serve
 from ringloom.runtimes.torch.faults import GUARD, UNGUARDED, error_file, stack_file, text_of, watch
 
 BACKENDS = "torch", "jax"
-PROCESS = 1 << 28  # bytes of memory that a rank with torch takes
-BEAT = 0.05  # seconds between two polls of the notes of ranks
-SPARE = 60.0  # seconds by which ranks outwait the process that watches them
+RANK_BYTES = 1 << 28  # memory of a rank with torch
+POLL = 0.05  # seconds between two polls of the notes of ranks
+MARGIN = 60.0  # seconds by which ranks wait longer than the watching process
 
 
 def launch(target: str, case: Case, backend: str = "torch", timeout: float = 60.0) -> Report:
     """Starts ranks and audits "module:function" or "file.py:function" on them.
 
-    torch: one process per rank, exchanging over gloo; jax: one process with a virtual device per
-    rank. `timeout`: seconds without progress after which ranks are killed. Never raises for faults
-    of the function; raises RingloomError for an invalid target or backend.
+    "torch" starts one gloo process per rank, "jax" one process with a virtual device per rank.
+    `timeout`: seconds without progress after which ranks are killed. Never raises for faults of the
+    function; raises RingloomError for an invalid target or backend.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(UNGUARDED)
     if backend not in BACKENDS:
         raise RingloomError(unknown("backend", backend, BACKENDS))
     if ":" not in target:
-        raise RingloomError(f"the function is given as module:function, not {target!r}")
+        raise RingloomError(f"the function must be module:function, not {target!r}")
     ranks = case.ranks if backend == "torch" else 1
-    if ranks * PROCESS > memory_bytes():
-        raise RingloomError(f"{ranks} processes of torch take more memory than this machine has")
+    if ranks * RANK_BYTES > memory_bytes():
+        raise RingloomError(f"{ranks} torch processes need more memory than this machine has")
     serve("ringloom.runtimes.audit.running.on_torch", __name__)
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory(prefix="ringloom-", ignore_cleanup_errors=True) as name:
         folder, body = Path(name), _torch_rank if backend == "torch" else _jax_rank
-        given = folder, target, case, timeout
+        arguments = folder, target, case, timeout
         workers: list[BaseProcess] = [
-            context.Process(target=_worker, args=(body, *given, rank), daemon=True)
+            context.Process(target=_worker, args=(body, *arguments, rank), daemon=True)
             for rank in range(ranks)
         ]
         try:
             for worker in workers:
                 worker.start()
-            return _watched(workers, folder, timeout)
+            return _watch_ranks(workers, folder, timeout)
         finally:
             for worker in workers:
                 if worker.pid is not None:
@@ -87,10 +87,11 @@ def load_function(target: str) -> Callable[..., Any]:
     except RingloomError:
         raise
     except (Exception, SystemExit) as error:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        where = "" if at.filename.startswith("<") else f", at line {at.lineno} of {at.filename}"
-        said = f"{type(error).__name__}: {error}{'' if isinstance(error, SyntaxError) else where}"
-        raise RingloomError(f"cannot import {module}: {said}") from error
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        has_line = not isinstance(error, SyntaxError) and not frame.filename.startswith("<")
+        location = f", at line {frame.lineno} of {frame.filename}" if has_line else ""
+        text = f"{type(error).__name__}: {error}{location}"
+        raise RingloomError(f"cannot import {module}: {text}") from error
     function: Any = loaded
     for part in name.split("."):
         function = getattr(function, part, None)
@@ -99,15 +100,15 @@ def load_function(target: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-# ---- the process that watches
+# ---- the watching process
 
 
-def _watched(workers: Sequence[BaseProcess], folder: Path, timeout: float) -> Report:
+def _watch_ranks(workers: Sequence[BaseProcess], folder: Path, timeout: float) -> Report:
     """Returns the report of rank 0, or a report of the fault that ended the ranks."""
-    moved, notes, raised = time.monotonic(), [""], 0.0
+    progress_time, notes, error_time = time.monotonic(), [""], 0.0
     while True:
-        if (kept := folder / "report.pickle").exists():
-            report: Report = pickle.loads(kept.read_bytes())
+        if (file := folder / "report.pickle").exists():
+            report: Report = pickle.loads(file.read_bytes())
             return report
         if failed := [n for n, w in enumerate(workers) if w.exitcode]:
             if any(workers[n].exitcode == UNGUARDED for n in failed):
@@ -117,21 +118,22 @@ def _watched(workers: Sequence[BaseProcess], folder: Path, timeout: float) -> Re
             text = text_of(error_file(folder, failed[0])).strip()
             return Report(could_not_run=text.rpartition("\n")[2].partition(": ")[2] or text)
         if not any(worker.is_alive() for worker in workers):
-            return Report(could_not_run="all ranks ended, and left no report")
+            return Report(could_not_run="all ranks ended without a report")
         now, latest = time.monotonic(), watching.notes_of(folder, len(workers))
         if latest != notes:
-            moved, notes = now, latest
+            progress_time, notes = now, latest
         if any(watching.RAISED in note for note in notes):
-            raised = raised or now
-            if now > raised + watching.GRACE and (fault := watching.crash(workers, folder)):
+            error_time = error_time or now
+            if now > error_time + watching.GRACE and (fault := watching.crash(workers, folder)):
                 return Report((fault,))
-        if now > moved + timeout and (early := {"", watching.IMPORTS} & {*latest}):
-            what = "importing" if watching.IMPORTS in early else "starting ranks"
-            return Report(could_not_run=f"{what} took longer than {timeout:g} s, the timeout")
-        if now > moved + timeout:
+        is_late = now > progress_time + timeout
+        if is_late and (early := {"", watching.IMPORTS} & {*latest}):
+            action = "importing" if watching.IMPORTS in early else "starting ranks"
+            return Report(could_not_run=f"{action} took longer than the timeout of {timeout:g} s")
+        if is_late:
             return Report((watching.hang(workers, folder, timeout),))
         alive = [worker.sentinel for worker in workers if worker.is_alive()]
-        multiprocessing.connection.wait(alive, timeout=BEAT)
+        multiprocessing.connection.wait(alive, timeout=POLL)
 
 
 # ---- a rank
@@ -147,7 +149,7 @@ def _worker(
 ) -> None:
     """Runs one rank; writes errors outside the audited function to a file."""
     end_with_parent()
-    os.dup2(2, 1)  # keeps the function's output off stdout, where the report goes
+    os.dup2(2, 1)  # keeps the function's output off stdout, which is for the report
     if not folder.exists():
         return
     note = watching.Notes(folder, rank)
@@ -155,9 +157,9 @@ def _worker(
         try:
             report = body(folder, target, case, timeout, rank, note)
             if rank == 0:
-                place = folder / "report.part"
-                place.write_bytes(pickle.dumps(report))
-                place.rename(folder / "report.pickle")
+                file = folder / "report.part"
+                file.write_bytes(pickle.dumps(report))
+                file.rename(folder / "report.pickle")
         except BaseException:
             error_file(folder, rank).write_text(traceback.format_exc(), encoding="utf-8")
             os._exit(1)
@@ -175,12 +177,11 @@ def _torch_rank(
     from ringloom.runtimes.audit.running.on_torch import Asker, lead
 
     torch.set_num_threads(max(1, torch.get_num_threads() // case.ranks))
-    wait = timedelta(seconds=timeout + SPARE)
-    meeting = f"file://{folder}/meeting-point"
-    dist.init_process_group("gloo", meeting, wait, case.ranks, rank)
+    wait = timedelta(seconds=timeout + MARGIN)
+    dist.init_process_group("gloo", f"file://{folder}/rendezvous", wait, case.ranks, rank)
     note(watching.IMPORTS)
     attend = load_function(target)
-    asker = Asker(attend, case, rank, dist.group.WORLD, timeout + SPARE, note)
+    asker = Asker(attend, case, rank, dist.group.WORLD, timeout + MARGIN, note)
     report: Report = lead(asker, examine)
     return report
 

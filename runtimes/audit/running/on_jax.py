@@ -12,17 +12,17 @@ from ringloom.planner.errors import RingloomError
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.audit.case import Case
 from ringloom.runtimes.audit.probes.questions import Answer, Question, inputs
-from ringloom.runtimes.audit.running.asking import misfits, nothing, takes
+from ringloom.runtimes.audit.running.asking import check_result, discard, takes, widen
 from ringloom.runtimes.jax.mesh import devices
 
 AXIS = "sp"
 
 
 class Asker:
-    """A function of q, k and v, [batch, heads, slots, head_dim], sharded along slots.
+    """A function of q, k and v, [batch, heads, slots, head_dim], which are sharded along slots.
 
-    The function gets `mesh`, with the axis "sp", if it has such a parameter. It is traced once for
-    each kind of question; if it cannot be traced, it is called directly.
+    The function receives `mesh`, with the axis "sp", if it has a parameter of this name. It is
+    traced once for each kind of question; if it cannot be traced, it is called directly.
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class Asker:
         attend: Callable[..., Any],
         case: Case,
         mesh: Mesh,
-        note: Callable[[str], None] = nothing,
+        note: Callable[[str], None] = discard,
     ) -> None:
         self.case, self.mesh, self.note, self.calls = case, mesh, note, 0
-        given = {"mesh": mesh} if takes(attend, "mesh") else {}
+        options = {"mesh": mesh} if takes(attend, "mesh") else {}
 
         def forward(q: Any, k: Any, v: Any) -> Any:
-            out = attend(q, k, v, **given)
+            out = attend(q, k, v, **options)
             return out[0] if isinstance(out, tuple | list) else out
 
         def both(q: Any, k: Any, v: Any, dout: Any) -> Any:
@@ -49,9 +49,9 @@ class Asker:
 
     @staticmethod
     def on_devices(
-        attend: Callable[..., Any], case: Case, note: Callable[[str], None] = nothing
+        attend: Callable[..., Any], case: Case, note: Callable[[str], None] = discard
     ) -> "Asker":
-        """Returns an asker on one device per rank, virtual ones on a CPU."""
+        """Returns an asker on one device per rank, which on a CPU are virtual."""
         if len(chips := devices(case.ranks)) < case.ranks:
             raise RingloomError(f"this process cannot have {case.ranks} JAX devices")
         return Asker(attend, case, Mesh(np.array(chips), (AXIS,)), note)
@@ -71,39 +71,33 @@ class Asker:
             except RingloomError:
                 raise
             except Exception as error:
-                said = f"the function raised {type(error).__name__}: {error}"[:400]
+                text = f"the function raised {type(error).__name__}: {error}"[:400]
                 self.note(f"call {self.calls}: is done")
-                return Answer(np.zeros(0), said=((0, "crash", said),))
+                return Answer(np.zeros(0), complaints=((0, "crash", text),))
             self.note(f"call {self.calls}: is done")
-            whole: dict[str, Any] = dict(
-                zip(("out", "dq", "dk", "dv"), map(_wide, results), strict=False)
-            )
-            said_of = misfits(results[0], arrays[0], arrays[2], 0, str(results[0].dtype))
-        if any(kind == "wrong shape" for _, kind, _ in said_of):
-            return Answer(np.zeros(0), said=said_of)
-        return Answer(**whole, said=said_of)
+            widened = (widen(np.asarray(x)) for x in results)
+            tensors: dict[str, Any] = dict(zip(("out", "dq", "dk", "dv"), widened, strict=False))
+            complaints = check_result(results[0], arrays[0], arrays[2], 0, str(results[0].dtype))
+        if any(kind == "wrong shape" for _, kind, _ in complaints):
+            return Answer(np.zeros(0), complaints=complaints)
+        return Answer(**tensors, complaints=complaints)
 
     def _call(self, arrays: list[Any]) -> list[Any]:
-        number = len(arrays) > 3
+        with_gradients = len(arrays) > 3
         if self.can_trace:
             try:
-                results = self.traced[number](*arrays)
-                return list(results) if number else [results]
+                results = self.traced[with_gradients](*arrays)
+                return list(results) if with_gradients else [results]
             except Exception:  # a direct call fails again if tracing was not the cause
                 self.can_trace = False
-        results = self.plain[number](*arrays)
-        return list(results) if number else [results]
+        results = self.plain[with_gradients](*arrays)
+        return list(results) if with_gradients else [results]
 
     def _sharded(self, array: Array) -> Any:
         if array.shape[2] % len(self.mesh.devices.flat):
             return jax.numpy.asarray(array)
         spec = PartitionSpec(None, None, AXIS)
         return jax.device_put(array, NamedSharding(self.mesh, spec))
-
-
-def _wide(array: Any) -> Array:
-    whole = np.asarray(array)
-    return whole if whole.dtype == np.float64 else whole.astype(np.float32)
 
 
 def _precision(double: bool) -> AbstractContextManager[Any]:

@@ -1,8 +1,8 @@
 """Counts the bytes that a torch program sends in collectives and messages of any group.
 
 Every call of torch.distributed passes the dispatcher as an operator of c10d or of its functional
-form, in the forward and the backward pass. A collective counts as if each rank sent every peer
-directly what the peer needs from it; an all-reduce counts as a reduce-scatter and an all-gather.
+form, in both passes. A collective counts as direct messages with the data that each peer needs; an
+all-reduce counts as a reduce-scatter and an all-gather.
 """
 
 from collections import Counter
@@ -12,12 +12,12 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PLAIN = "aten", "prim", "prims"  # operators that send nothing
+LOCAL = "aten", "prim", "prims"  # namespaces of operators that send nothing
 Key = tuple[str, int, int]  # pass, source, destination
 
 
 class Traffic(TorchDispatchMode):  # type: ignore[misc]
-    """Counts this rank's bytes by (pass, peer) inside a `with` block; `pass_` is the pass."""
+    """A `with` block that counts the bytes of this rank by (pass, peer)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,26 +28,26 @@ class Traffic(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Runs an operator and counts what it sends."""
+        """Runs an operator and counts the bytes that it sends."""
         namespace, _, name = str(func).partition(".")
         if "c10d" in namespace:
             self._note(name.partition(".")[0], args)
-        elif namespace not in PLAIN and (own := python_of(func)):
+        elif namespace not in LOCAL and (function := python_of(func)):
             with self:  # operators in Python may send messages
-                return own(*args, **(kwargs or {}))
+                return function(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def bytes_from(self, rank: int, ranks: list[int]) -> dict[Key, int]:
-        """Returns the bytes by (pass, this rank, peer); peers are numbered within a group."""
-        number = {peer: n for n, peer in enumerate(ranks)}
+        """Returns the bytes by (pass, this rank, peer); `ranks` numbers the peers."""
+        index_of = {peer: n for n, peer in enumerate(ranks)}
         return {
-            (pass_, rank, number[peer]): size
+            (pass_, rank, index_of[peer]): size
             for (pass_, peer), size in self.sent.items()
-            if peer in number
+            if peer in index_of
         }
 
-    def strangers(self, ranks: list[int]) -> list[int]:
-        """Returns the ranks outside a group to which this rank sent something."""
+    def outsiders(self, ranks: list[int]) -> list[int]:
+        """Returns the ranks outside a group to which this rank sent messages."""
         return sorted({peer for _, peer in self.sent} - {*ranks})
 
     def _note(self, name: str, args: tuple[Any, ...]) -> None:
@@ -61,7 +61,7 @@ class Traffic(TorchDispatchMode):  # type: ignore[misc]
 
 
 def sends(name: str, args: tuple[Any, ...], ranks: list[int], rank: int) -> dict[int, int]:
-    """Returns the bytes that an operator sends from this rank to each of the group's ranks."""
+    """Returns the bytes that an operator sends from this rank to each rank of the group."""
     count, first = len(ranks), args[0]
     match name:
         case "send":
@@ -95,7 +95,7 @@ def sends(name: str, args: tuple[Any, ...], ranks: list[int], rank: int) -> dict
 
 
 def python_of(func: Any) -> Any:
-    """Returns the Python function of a `torch.library.custom_op` operator; None for others."""
+    """Returns the Python function of a `torch.library.custom_op` operator, otherwise None."""
     try:
         operators: Any = import_module("torch._library.custom_ops").OPDEFS
         return operators[func._schema.name]._init_fn
@@ -111,7 +111,7 @@ def size_of(tensors: Any) -> int:
 
 
 def _ranks(args: tuple[Any, ...]) -> list[int] | None:
-    """Returns the ranks of the group among an operator's arguments, or None without one."""
+    """Returns the ranks of the group among an operator's arguments, or None without a group."""
     for arg in args:
         if "ScriptObject" in type(arg).__name__:
             try:

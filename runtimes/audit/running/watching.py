@@ -1,4 +1,4 @@
-"""Watches rank processes: where each of them is, and where it waits.
+"""Watches rank processes, and reports where each rank waits.
 
 A rank writes a note before and after each call. On a signal it also writes its call stack, as in
 `ringloom.runtimes.torch.faults`.
@@ -16,10 +16,10 @@ from pathlib import Path
 from ringloom.runtimes.audit.report import KINDS, Fault
 from ringloom.runtimes.machine import ended
 from ringloom.runtimes.torch.faults import (
-    ANSWER,
-    ASK,
+    ANSWER_TIME,
     FRAME,
-    LOOK,
+    POLL,
+    STACK_SIGNAL,
     error_file,
     stack_file,
     stopped,
@@ -29,11 +29,11 @@ from ringloom.runtimes.torch.faults import (
 RAISED = "raised "
 IMPORTS = "imports the function"
 BACKWARD = "in the function, backward"
-LEFT = "waits for the other ranks"
-GRACE = 3.0  # seconds in which ranks must end after one of them raised an error
+ARRIVED = "waits for the other ranks"
+GRACE = 3.0  # seconds in which ranks must end after a rank raised an error
 FOREIGN = sysconfig.get_paths()["stdlib"], str(Path(__file__).parents[1]), "<frozen"
 PACKAGES = "site-packages"
-WAITING = "distributed"  # part of the path of code that waits for other ranks
+WAIT_PATH = "distributed"  # part of the path of code that waits for other ranks
 
 
 def note_file(folder: Path, rank: int) -> Path:
@@ -42,7 +42,7 @@ def note_file(folder: Path, rank: int) -> Path:
 
 
 class Notes:
-    """Writes a rank's notes to its file."""
+    """A function that writes a rank's notes to its file."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.path = note_file(folder, rank)
@@ -60,17 +60,17 @@ def notes_of(folder: Path, ranks: int) -> list[str]:
 def hang(workers: Sequence[BaseProcess], folder: Path, seconds: float) -> Fault:
     """Returns the fault of ranks without progress for `seconds`."""
     notes = notes_of(folder, len(workers))
-    late = [n for n, note in enumerate(notes) if LEFT not in note and workers[n].is_alive()]
+    late = [n for n, note in enumerate(notes) if ARRIVED not in note and workers[n].is_alive()]
     late = late or [*range(len(workers))]
-    lines = "\n".join(waits(workers, folder))
-    late = [n for n in late if not waiting(folder, n)] or late
-    who = f"ranks {late}" if len(late) > 1 else f"rank {late[0]}"
-    said = f"{who} did not arrive within {seconds:g} s: {KINDS['hang']}\n{lines}"
-    return Fault("hang", said, query_rank=late[0])
+    lines = "\n".join(locations(workers, folder))
+    late = [n for n in late if not is_waiting(folder, n)] or late
+    subject = f"ranks {late}" if len(late) > 1 else f"rank {late[0]}"
+    text = f"{subject} did not arrive within {seconds:g} s: {KINDS['hang']}\n{lines}"
+    return Fault("hang", text, query_rank=late[0])
 
 
 def crash(workers: Sequence[BaseProcess], folder: Path) -> Fault | None:
-    """Returns the fault of a rank whose function raised an error or that died, if any."""
+    """Returns the fault of a rank that died or whose function raised an error, or None."""
     notes = notes_of(folder, len(workers))
     raised = [(n, note.partition(RAISED)[2]) for n, note in enumerate(notes) if RAISED in note]
     dead = [(n, w.exitcode) for n, w in enumerate(workers) if w.exitcode]
@@ -83,43 +83,43 @@ def crash(workers: Sequence[BaseProcess], folder: Path) -> Fault | None:
         text = f"rank {rank} raised {error}"
     else:
         return None
-    lines = "\n".join(waits(workers, folder))
+    lines = "\n".join(locations(workers, folder))
     pass_ = "backward" if BACKWARD in notes[rank] else "forward"
     return Fault("crash", f"{text}\n{lines}".rstrip(), pass_, query_rank=rank)
 
 
-def waits(workers: Sequence[BaseProcess], folder: Path) -> list[str]:
-    """Returns a line for each living rank: where it is, and where it waits."""
+def locations(workers: Sequence[BaseProcess], folder: Path) -> list[str]:
+    """Returns a line for each living rank, with its note and the line that it executes."""
     alive = [n for n, worker in enumerate(workers) if worker.is_alive()]
     before = {n: len(text_of(stack_file(folder, n))) for n in alive}
     for n in alive:
         with suppress(OSError):
-            os.kill(workers[n].pid or 0, ASK)
-    end, lines = time.monotonic() + ANSWER, []
+            os.kill(workers[n].pid or 0, STACK_SIGNAL)
+    end, lines = time.monotonic() + ANSWER_TIME, []
     for n in alive:
         note = text_of(note_file(folder, n))
         if stopped(workers[n].pid):
             lines.append(f"rank {n} is stopped by a signal")
             continue
         while len(text_of(stack_file(folder, n))) == before[n] and time.monotonic() < end:
-            time.sleep(LOOK)
-        where = (
+            time.sleep(POLL)
+        location = (
             ""
-            if LEFT in note or RAISED in note
-            else place_of(text_of(stack_file(folder, n))[before[n] :])
+            if ARRIVED in note or RAISED in note
+            else location_of(text_of(stack_file(folder, n))[before[n] :])
         )
-        lines.append(f"rank {n}: {note or 'starts'}{where and f', at {where}'}")
+        lines.append(f"rank {n}: {note or 'starts'}{location and f', at {location}'}")
     return lines
 
 
-def waiting(folder: Path, rank: int) -> bool:
-    """Returns True if a rank's last stack is inside a call that waits for others."""
+def is_waiting(folder: Path, rank: int) -> bool:
+    """Returns True if a rank's last stack is inside a call that waits for other ranks."""
     frames = FRAME.findall(text_of(stack_file(folder, rank)))
-    return any(WAITING in path for path, _, _ in frames[:3])
+    return any(WAIT_PATH in path for path, _, _ in frames[:3])
 
 
-def place_of(stack: str) -> str:
-    """Returns the innermost line of the function's own code in a stack.
+def location_of(stack: str) -> str:
+    """Returns the innermost line of the audited code in a stack.
 
     If that line calls a library, the innermost function of the library follows in parentheses.
     """
