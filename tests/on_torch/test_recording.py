@@ -131,7 +131,7 @@ def test_a_backward_pass_alone_is_recorded_unless_it_needs_what_the_forward_pass
     arrays, alone = draw(SMALL, 1), plan("ring", SMALL, 4, pass_="backward")
     ((one, events),) = in_torch(alone, *arrays)[1]
     each_attend_and_message_ran_once(one, spans(timeline(one, events)))
-    with pytest.raises(RingloomError, match=r"starts with .* give both plans"):
+    with pytest.raises(RingloomError, match=r"starts with .* record both passes together"):
         in_torch(plan("ulysses", SMALL, 4, pass_="backward"), *arrays)
 
 

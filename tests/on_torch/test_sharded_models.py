@@ -52,7 +52,7 @@ def test_positions_that_attention_is_not_told_are_refused_on_several_ranks() -> 
     right, both = bert("sdpa")(text()[0])[0], ("input_ids", "position_ids")
     for own in ({}, {"any_positions": True}):
         torch.testing.assert_close(encoded(both, **own), right, rtol=0, atol=1e-12)
-    with pytest.raises(RingloomError, match="BertSelfAttention does not get position_ids"):
+    with pytest.raises(RingloomError, match="BertSelfAttention does not receive position_ids"):
         encoded(("input_ids",))
 
 
