@@ -60,4 +60,4 @@ def test_a_rank_that_ends_a_call_lets_no_other_wait(
 def test_a_slow_import_is_no_hang(tmp_path: Path, forked: None) -> None:
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(60)")
     report = launch(f"{tmp_path}/slow.py:attend", CASE, timeout=2)
-    assert "took longer than 2 s" in (report.could_not_run or "")
+    assert "took longer than the timeout of 2 s" in (report.could_not_run or "")
