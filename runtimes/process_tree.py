@@ -141,9 +141,9 @@ def _descendants() -> list[int]:
             children.setdefault(parent, []).append(int(name))
     descendants, parents = list[int](), [os.getpid()]
     while parents:
-        found = children.get(parents.pop(), [])
-        descendants += found
-        parents += found
+        own = children.get(parents.pop(), [])
+        descendants += own
+        parents += own
     return descendants
 
 
