@@ -22,7 +22,7 @@ from typing import Any, SupportsFloat
 
 from ringloom.planner.disk import write
 from ringloom.planner.errors import RingloomError, as_tuple_of, brief
-from ringloom.planner.files.digest import described, digest
+from ringloom.planner.files.digest import describe_plans, digest
 from ringloom.planner.ir import Plan
 from ringloom.simulator.memory import Memory
 from ringloom.simulator.timeline import STREAMS, Run, Span, Timeline, spans
@@ -89,7 +89,7 @@ def trace(
         "otherData": {
             "plan": run.name,
             "digest": digest(plans),
-            "work": described(plans),
+            "work": describe_plans(plans),
             "hardware": run.hardware,
             "time_scale": scale,
         },

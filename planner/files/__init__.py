@@ -1,8 +1,7 @@
-"""Plan files: JSON with a version, one plan or a (forward, backward) pair, gzip if named .gz.
+"""Plan files: JSON with a version and one plan or a (forward, backward) pair; .gz is compressed.
 
-A plan file is untrusted input: sizes are capped before and after decompression and before any
-column or table is made, every constructor checks its fields, and the plan is verified before it is
-returned.
+A plan file is untrusted input. Reading limits sizes before and after decompression, and before it
+makes columns or tables; constructors check all fields, and the verifier checks the plan.
 """
 
 import gzip
@@ -19,7 +18,7 @@ from numpy.typing import ArrayLike
 from ringloom.planner.disk import from_json, read, write
 from ringloom.planner.disk import largest as largest_file
 from ringloom.planner.errors import PlanError, brief
-from ringloom.planner.files.runs import LONG, expand_runs, runs_of
+from ringloom.planner.files.runs import SHORTEST_COLUMN, expand_runs, runs_of
 from ringloom.planner.files.sizes import check_sizes
 from ringloom.planner.given import LONGEST_NAME, require_name
 from ringloom.planner.ir import Attend, InitialCopy, Move, Node, Plan, Step
@@ -28,42 +27,43 @@ from ringloom.planner.plans import AnyPlans, Plans
 from ringloom.planner.verify import verify, verify_pair
 from ringloom.planner.workload import Workload
 
-# 1: read, no longer written; without absent accumulators in messages or initial copies of OUT
-# 2: with both
+# 1: read, but no longer written
+# 2: adds absent accumulators in messages, and initial copies of OUT
 # 3: adds v_head_dim and sinks
-# 4: long columns as runs, where those are shorter
+# 4: adds runs, if shorter than the numbers of long columns
 VERSIONS = (1, 2, 3, 4)
 SIDES = ("q", "kv")
-STEP = ("attends", "moves")
-NUMBERS = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch", "dtype", "scale")
+NODE_KINDS = ("attends", "moves")
+WORKLOAD_FIELDS = ("seq", "kv_seq", "heads", "kv_heads", "head_dim", "batch", "dtype", "scale")
 KINDS = {dict: "an object", list: "a list", int: "a whole number", str: "a short text"}
 Json = Any
 Checked = TypeVar("Checked", dict[str, Any], list[Any], int, str)
 AnyNode = TypeVar("AnyNode", bound=Node)
 
 
-def dumps(given: AnyPlans) -> str:
+def dumps(plans: AnyPlans) -> str:
     """Returns the JSON text of a plan or of a (forward, backward) pair."""
-    plans = Plans.of(given)
-    version = max(map(_version, plans))
-    return json.dumps({"ringloom": version, "plans": [_plan_out(p) for p in plans]})
+    pair = Plans.of(plans)
+    version = max(map(_version, pair))
+    return json.dumps({"ringloom": version, "plans": [_plan_out(p) for p in pair]})
 
 
 def _version(plan: Plan) -> int:
     """Returns the first version whose readers accept a plan."""
     moves, attends = ((node for _, node in nodes) for nodes in (plan.moves(), plan.attends()))
     if any(
-        len(node) >= LONG for node in chain[InitialCopy | Move | Attend](plan.start, moves, attends)
+        len(node) >= SHORTEST_COLUMN
+        for node in chain[InitialCopy | Move | Attend](plan.start, moves, attends)
     ):
         return 4
-    return 3 if _added(plan.workload) else 2
+    return 3 if _new_fields(plan.workload) else 2
 
 
 def loads(text: str, largest: int | None = None) -> Plan | Plans:
-    """Reads and verifies the plans in a JSON text; raises PlanError if it is invalid.
+    """Reads and verifies the plans in a JSON text; raises PlanError if the text is invalid.
 
-    `largest` (default: RINGLOOM_LARGEST_FILE or 64 MiB) bounds the text in bytes, its values to one
-    per 16 bytes, and what the plans need: columns in bytes, tables of ranks x blocks in entries.
+    `largest` (default: RINGLOOM_LARGEST_FILE or 64 MiB) limits the text in bytes, its values to one
+    per 16 bytes, columns of plans in bytes, and tables of ranks x blocks in entries.
     """
     largest = largest_file() if largest is None else largest
     try:
@@ -81,17 +81,17 @@ def loads(text: str, largest: int | None = None) -> Plan | Plans:
 
 
 def save(plans: AnyPlans, path: str | Path) -> None:
-    """Write a plan file, compressed if its name ends in .gz; raises RingloomError on failure."""
-    data = dumps(plans).encode()
+    """Writes a plan file, compressed if its name ends in .gz; raises RingloomError on failure."""
+    content = dumps(plans).encode()
     if str(path).endswith(".gz"):
-        data = gzip.compress(data, mtime=0)
-    write(path, data)
+        content = gzip.compress(content, mtime=0)
+    write(path, content)
 
 
 def load(path: str | Path, largest: int | None = None) -> Plan | Plans:
-    """Read and verify a plan file; raises PlanError if invalid, RingloomError if unreadable.
+    """Reads and verifies a plan file; raises PlanError if invalid, RingloomError if unreadable.
 
-    `largest` bounds its unpacked bytes; default: RINGLOOM_LARGEST_FILE or 64 MiB.
+    `largest` limits the decompressed bytes; default: RINGLOOM_LARGEST_FILE or 64 MiB.
     """
     largest = largest_file() if largest is None else largest
     return read(path, lambda content: loads(content.decode(), largest), str(path), largest)
@@ -101,8 +101,8 @@ def _document_in(document: Json, largest: int) -> Plan | Plans:
     if not isinstance(document, dict) or "ringloom" not in document:
         raise PlanError("not a plan file: it has no 'ringloom' version")
     if type(version := document["ringloom"]) is not int or version not in VERSIONS:
-        known = f"{VERSIONS[0]} to {VERSIONS[-1]}"
-        raise PlanError(f"plan file version {brief(version)} is not supported, only {known}")
+        supported = f"{VERSIONS[0]} to {VERSIONS[-1]}"
+        raise PlanError(f"plan file version {brief(version)} is not supported, only {supported}")
     plans = _checked(list, document["plans"], "plans")
     if len(plans) > 2:
         raise PlanError(f"a plan file holds a plan or a pair, not {len(plans)} plans")
@@ -116,9 +116,9 @@ def _document_in(document: Json, largest: int) -> Plan | Plans:
 
 
 def _checked(kind: type[Checked], value: Json, what: str) -> Checked:
-    """Returns a value of the given kind; raises PlanError for any other."""
-    long = isinstance(value, str) and len(value) > LONGEST_NAME
-    if not isinstance(value, kind) or isinstance(value, bool) or long:
+    """Returns the value; raises PlanError unless it is of the given kind."""
+    is_long = isinstance(value, str) and len(value) > LONGEST_NAME
+    if not isinstance(value, kind) or isinstance(value, bool) or is_long:
         raise PlanError(f"corrupt plan file: {what} must be {KINDS[kind]}, not {brief(value)}")
     return value
 
@@ -133,10 +133,10 @@ def _plan_out(plan: Plan) -> Json:
         "ranks": plan.ranks,
         "workload": _workload_out(plan.workload),
         "partition": {s: [_block_out(b) for b in plan.partition.side(s).blocks] for s in SIDES},
-        "start": [_node_out(held) for held in plan.start],
+        "start": [_node_out(copies) for copies in plan.start],
         "buffers": [list(pair) for pair in plan.buffers],
         "steps": [
-            {kind: [_node_out(node) for node in getattr(step, kind)] for kind in STEP}
+            {kind: [_node_out(node) for node in getattr(step, kind)] for kind in NODE_KINDS}
             for step in plan.steps
         ],
     }
@@ -153,7 +153,7 @@ def _plan_in(value: Json, largest: int) -> Plan:
         ranks=ranks,
         partition=Partition(*(Side(tuple(map(_block_in, sides[side]))) for side in SIDES)),
         pass_=plan["pass"],
-        start=tuple(_node_in(InitialCopy, held) for held in plan["start"]),
+        start=tuple(_node_in(InitialCopy, copies) for copies in plan["start"]),
         buffers=tuple(
             (_checked(str, tensor, "a tensor"), _checked(int, slots, "slots"))
             for tensor, slots in _checked(list, plan["buffers"], "buffers")
@@ -172,8 +172,8 @@ def _plan_in(value: Json, largest: int) -> Plan:
 
 
 def _workload_out(work: Workload) -> Json:
-    numbers = {field: getattr(work, field) for field in NUMBERS}
-    return {"mask": str(work.mask), **numbers, **_added(work)}
+    numbers = {field: getattr(work, field) for field in WORKLOAD_FIELDS}
+    return {"mask": str(work.mask), **numbers, **_new_fields(work)}
 
 
 def _workload_in(value: Json) -> Workload:
@@ -181,15 +181,15 @@ def _workload_in(value: Json) -> Workload:
     text = fields.pop("mask")
     if not isinstance(text, str) or "@" in text:
         raise PlanError("corrupt plan file: the mask must be text, without a file name")
-    if unknown := set(fields) - {*NUMBERS, "v_head_dim", "sinks"}:
+    if unknown := set(fields) - {*WORKLOAD_FIELDS, "v_head_dim", "sinks"}:
         raise PlanError(f"corrupt plan file: unknown workload field {brief(min(unknown))}")
     return Workload(mask=text, **fields)
 
 
-def _added(work: Workload) -> dict[str, Json]:
+def _new_fields(work: Workload) -> dict[str, Json]:
     """Returns the fields added in version 3 that differ from their defaults."""
-    plain = {"v_head_dim": work.head_dim, "sinks": False}
-    return {k: getattr(work, k) for k, usual in plain.items() if getattr(work, k) != usual}
+    defaults = {"v_head_dim": work.head_dim, "sinks": False}
+    return {k: getattr(work, k) for k, default in defaults.items() if getattr(work, k) != default}
 
 
 def _block_out(block: Block) -> Json:
@@ -199,10 +199,10 @@ def _block_out(block: Block) -> Json:
 
 def _block_in(value: Json) -> Block:
     positions, heads, owner = _checked(list, value, "a block")
-    spans = [[_checked(int, n, "a position") for n in part] for part in positions]
+    ranges = [[_checked(int, n, "a position") for n in part] for part in positions]
     low, high = (_checked(int, n, "a head") for n in heads)
     rank = _checked(int, owner, "an owner")
-    return Block(tuple(range(*s) for s in spans), range(low, high), rank)
+    return Block(tuple(range(*s) for s in ranges), range(low, high), rank)
 
 
 def _node_out(node: Node) -> Json:

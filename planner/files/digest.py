@@ -1,4 +1,4 @@
-"""digest(plans)   a hash of what plans do, independent of their names."""
+"""digest(plans)   returns a hash of the contents of plans, independent of their names."""
 
 import hashlib
 from collections.abc import Iterable
@@ -17,8 +17,8 @@ def digest(plans: Iterable[Plan]) -> str:
     """Returns the first digits of the SHA-256 of the plans' workloads, partitions and rows."""
     sha = hashlib.sha256()
     for plan in plans:
-        given = [(f.name, str(getattr(plan.workload, f.name))) for f in fields(Workload)]
-        for part in (given, plan.ranks, plan.pass_, plan.buffers):
+        workload = [(f.name, str(getattr(plan.workload, f.name))) for f in fields(Workload)]
+        for part in (workload, plan.ranks, plan.pass_, plan.buffers):
             sha.update(f"{part!r}\n".encode())
         for side in (plan.partition.q, plan.partition.kv):
             sha.update(f"{side.chunks!r} {side.slices!r}\n".encode())
@@ -33,8 +33,8 @@ def digest(plans: Iterable[Plan]) -> str:
     return sha.hexdigest()[:LENGTH]
 
 
-def described(plans: Iterable[Plan]) -> str:
-    """Returns passes and workload in words, such as "forward and backward of Workload(...)"."""
+def describe_plans(plans: Iterable[Plan]) -> str:
+    """Returns the passes and the workload, such as "forward and backward of Workload(...)"."""
     first, *others = plans
     return f"{' and '.join(plan.pass_ for plan in (first, *others))} of {first.workload}"
 

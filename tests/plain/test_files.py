@@ -65,7 +65,7 @@ def test_columns_of_many_rows_are_stored_as_runs(
     text = files.dumps(plans)
     assert json.loads(text)["ringloom"] == 4
     assert files.loads(text) == plans
-    monkeypatch.setattr(runs, "LONG", 1 << 20)
+    monkeypatch.setattr(runs, "SHORTEST_COLUMN", 1 << 20)
     by_rows = files.dumps(plans)
     assert files.loads(by_rows) == plans
     assert len(text) < len(by_rows) / 3
@@ -78,8 +78,8 @@ def test_a_column_comes_back_from_its_runs(parts: list[tuple[int, int, int]]) ->
     result = runs.runs_of(column)
     if result is not None:
         assert runs.expand_runs(result).tolist() == column.tolist()
-        assert runs.length(result) == len(column) > 3 * len(result) - 4
-    assert result is not None or len(column) < max(runs.LONG, 3 * 3 * len(parts))
+        assert runs.count_numbers(result) == len(column) > 3 * len(result) - 4
+    assert result is not None or len(column) < max(runs.SHORTEST_COLUMN, 3 * 3 * len(parts))
 
 
 @pytest.mark.parametrize("name", ["plan.json", "plan.json.gz"])
@@ -160,9 +160,9 @@ STEP = (*FIRST, "steps", 0)
         (corrupted((*STEP, "moves", 0, "dst"), [0, 1, 0.5]), "whole numbers"),
         (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, 1, 3], 4]]}), "a run must be"),
         (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, 1, True]]]}), "a run must be"),
-        (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, 1, 0]]]}), "is outside of -1"),
-        (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, -1, 3]]]}), "is outside of -1"),
-        (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, 10**30, 3]]]}), "is outside of -1"),
+        (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, 1, 0]]]}), "is outside -1"),
+        (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, -1, 3]]]}), "is outside -1"),
+        (corrupted((*STEP, "moves", 0, "src"), {"runs": [[[0, 10**30, 3]]]}), "is outside -1"),
         (corrupted((*STEP, "moves", 0, "src"), {"runs": 5}), "runs must be a list"),
         (corrupted((*STEP, "moves", 0, "src"), {"runs": []}), "corrupt plan file"),
         (corrupted((*STEP, "moves", 0, "src"), {"run": []}), "missing key 'runs'"),

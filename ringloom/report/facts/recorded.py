@@ -13,7 +13,7 @@ from typing import Any
 from ringloom.comparison import Comparison
 from ringloom.planner.disk import from_json, largest, read
 from ringloom.planner.errors import RingloomError
-from ringloom.planner.files.digest import described, digest
+from ringloom.planner.files.digest import describe_plans, digest
 from ringloom.planner.given import LONGEST_NAME, require_integer, require_name, require_number
 from ringloom.simulator.chrome_trace import LANES, TRANSFER
 from ringloom.simulator.timeline import STREAMS, Span
@@ -98,5 +98,5 @@ def matching_case(comparison: Comparison, run: Recorded) -> Case:
     first, names = comparison.cases[0], ", ".join(case.row.schedule for case in comparison.cases)
     raise RingloomError(
         f"the recorded run has other plans: {run.plan} on {run.ranks} ranks, {run.work[:200]};"
-        f" the report has {names} on {comparison.ranks} ranks, {described(first.plans)}"
+        f" the report has {names} on {comparison.ranks} ranks, {describe_plans(first.plans)}"
     )
