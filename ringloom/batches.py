@@ -20,7 +20,7 @@ from ringloom.planner.given import require_integer
 from ringloom.planner.ir import Pass, Plan
 from ringloom.planner.masks.packing import within_documents
 from ringloom.planner.plans import Plans
-from ringloom.planner.search import Found, Recipe, Score, build, explore
+from ringloom.planner.search import FoundRecipe, Recipe, Score, build, explore
 from ringloom.planner.workload import Workload, check_request
 from ringloom.pricing import search_prices
 from ringloom.simulator.hardware import Hardware
@@ -61,7 +61,7 @@ class Choice:
 
     def __str__(self) -> str:
         schedule = self.forward.schedule
-        if isinstance(schedule, Found) and self.keep is not None:
+        if isinstance(schedule, FoundRecipe) and self.keep is not None:
             return str(replace(schedule, keep=self.keep))
         return str(self.forward)
 
@@ -148,7 +148,7 @@ class BatchPlanner:
         yield from (Choice(recipe, None) for recipe in seeds)
         ranks, prices = self.ranks, self._prices
         tried = explore(work, ranks, "forward", prices, self.score, seeds=seeds, budget=BUDGET)
-        scored = [x for x in tried if x.score and isinstance(x.recipe.schedule, Found)]
+        scored = [x for x in tried if x.score and isinstance(x.recipe.schedule, FoundRecipe)]
         scored.sort(key=lambda x: x.score.seconds if x.score else 0.0)
         for x in scored[:RANKED]:
             for keep in KEEP_CHOICES if self.pass_ == "both" else (None,):

@@ -33,7 +33,7 @@ from ringloom.planner.planning import find_schedule, plan
 from ringloom.planner.plans import Passes, Plans
 from ringloom.planner.schedules import comparable_schedules, further_schedules
 from ringloom.planner.search import Recipe
-from ringloom.planner.search.recipe import ROWS, TRIM
+from ringloom.planner.search.recipe import BY_ROWS, TRIM
 from ringloom.planner.verify import ensure_verified
 from ringloom.planner.workload import Workload
 from ringloom.pricing import rebuild
@@ -201,7 +201,9 @@ class Trials:
         if not shares_keys(self.work):
             return Further([], 0, 0)
         names, faster, tried, pruned = {case.row.schedule for case in cases}, list[Case](), 0, 0
-        originals = {f"{x.row.schedule}{ROWS}": x for x in cases if ROWS not in x.row.schedule}
+        originals = {
+            f"{x.row.schedule}{BY_ROWS}": x for x in cases if BY_ROWS not in x.row.schedule
+        }
         for name in track([name for name in originals if name not in names]):
             if self.is_out_of_time:
                 break

@@ -20,7 +20,7 @@ from ringloom.planner.given import require_integer
 from ringloom.planner.ir import Plan
 from ringloom.planner.layouts import canonical_layout
 from ringloom.planner.plans import Passes, Plans
-from ringloom.planner.search import BUDGET, Tried
+from ringloom.planner.search import BUDGET, Candidate
 from ringloom.planner.workload import Workload, check_request
 from ringloom.pricing import prices_in
 from ringloom.searching.gaps import gaps_of, lost_by
@@ -107,7 +107,7 @@ def search(
     )
 
 
-def _best(tried: Sequence[list[Tried]], search: Search) -> list[Tried]:
+def _best(tried: Sequence[list[Candidate]], search: Search) -> list[Candidate]:
     """Returns the fastest candidate, or the fastest pair whose plans fit together.
 
     Raises PlanError if there is none.
@@ -120,7 +120,7 @@ def _best(tried: Sequence[list[Tried]], search: Search) -> list[Tried]:
     raise PlanError("no backward plan tried fits a forward plan: remove the time limit")
 
 
-def _refusals(tried: Sequence[list[Tried]], search: Search) -> Iterator[str]:
+def _refusals(tried: Sequence[list[Candidate]], search: Search) -> Iterator[str]:
     """Yields a message that no candidate of a pass can run, and reasons for a few candidates."""
     within = f" within {search.time_limit:g} s" * search.is_out_of_time()
     failing = next(x for x in tried if not any(candidate.score for candidate in x))
@@ -141,7 +141,7 @@ def _refusals(tried: Sequence[list[Tried]], search: Search) -> Iterator[str]:
 
 
 def _runner_ups(
-    tried: Sequence[list[Tried]], winner: list[Tried], machine: Hardware, scenario: Scenario
+    tried: Sequence[list[Candidate]], winner: list[Candidate], machine: Hardware, scenario: Scenario
 ) -> tuple[RunnerUp, ...]:
     """Returns the best plans of other families, the fastest first; pairs for two passes."""
     best = {winner[0].family: winner}
@@ -158,10 +158,10 @@ def _runner_ups(
     )
 
 
-def _name(pair: Sequence[Tried]) -> str:
+def _name(pair: Sequence[Candidate]) -> str:
     """Returns the recipe of a candidate, or both recipes of a pair if they differ."""
     return " / ".join(dict.fromkeys(str(x.recipe) for x in pair))
 
 
-def _runs(pair: Sequence[Tried]) -> list[tuple[Plan, Prediction]]:
+def _runs(pair: Sequence[Candidate]) -> list[tuple[Plan, Prediction]]:
     return [(plan_of(x), prediction_of(x)) for x in pair]

@@ -7,13 +7,13 @@ import numpy as np
 
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import Plan
-from ringloom.planner.search import Tried
+from ringloom.planner.search import Candidate
 from ringloom.planner.verify import verify_pair
 
 PAIRED = 5  # number of best plans of a pass for which the other pass is also tried
 
 
-def fit(pair: Sequence[Tried]) -> bool:
+def fit(pair: Sequence[Candidate]) -> bool:
     """Returns True for one candidate, and for a pair whose backward plan fits the forward plan."""
     if len(pair) == 1:
         return True
@@ -27,7 +27,7 @@ def fit(pair: Sequence[Tried]) -> bool:
     return True
 
 
-def by_sum(tried: Sequence[list[Tried]]) -> Iterator[list[Tried]]:
+def by_sum(tried: Sequence[list[Candidate]]) -> Iterator[list[Candidate]]:
     """Yields the scored candidates of one pass, or all pairs of two passes, by total time."""
     scored = [fastest(candidates, None) for candidates in tried]
     sums = np.zeros(())  # [forward, backward]
@@ -38,15 +38,15 @@ def by_sum(tried: Sequence[list[Tried]]) -> Iterator[list[Tried]]:
         yield [candidates[i] for candidates, i in zip(scored, indices, strict=True)]
 
 
-def fastest(tried: Sequence[Tried], limit: int | None = PAIRED) -> list[Tried]:
+def fastest(tried: Sequence[Candidate], limit: int | None = PAIRED) -> list[Candidate]:
     """Returns at most `limit` scored candidates, the fastest first."""
     return sorted((x for x in tried if x.score), key=time_of)[:limit]
 
 
-def time_of(candidate: Tried) -> float:
+def time_of(candidate: Candidate) -> float:
     return candidate.score.seconds if candidate.score else math.inf
 
 
-def plan_of(candidate: Tried) -> Plan:
+def plan_of(candidate: Candidate) -> Plan:
     assert candidate.plan is not None
     return candidate.plan

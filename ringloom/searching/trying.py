@@ -10,7 +10,7 @@ from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import Pass, Plan
 from ringloom.planner.masks import Full
 from ringloom.planner.plans import Passes
-from ringloom.planner.search import Prices, Recipe, Score, Tried, backwards, explore
+from ringloom.planner.search import Candidate, Prices, Recipe, Score, backward_recipes, explore
 from ringloom.planner.search.recipe import TRIM
 from ringloom.planner.workload import Workload
 from ringloom.rows import shortage
@@ -89,9 +89,9 @@ class Search:
         split = [f"{name}{TRIM}blocks" for name in unsplit]
         return [Recipe.parse(name) for name in dict.fromkeys(["ring", *names, *split])]
 
-    def try_pass(self, pass_: Pass, budget: int) -> list[Tried]:
+    def try_pass(self, pass_: Pass, budget: int) -> list[Candidate]:
         """Tries the seeds and the built plans of one pass."""
-        tried, best = list[Tried](), math.inf
+        tried, best = list[Candidate](), math.inf
         kernels = Kernels(self.scenario.machine(self.machine), self.work, pass_)
         for candidate in explore(
             self.work,
@@ -116,16 +116,16 @@ class Search:
         return tried
 
     def complete_pairs(
-        self, forward: Sequence[Tried], backward: Sequence[Tried]
-    ) -> list[list[Tried]]:
+        self, forward: Sequence[Candidate], backward: Sequence[Candidate]
+    ) -> list[list[Candidate]]:
         """Tries the other pass of the best plans of each pass if it was pruned before.
 
         For built plans, only backward passes are added.
         """
         schedules = (x for x in fastest(backward) if isinstance(x.recipe.schedule, str))
         missing = [
-            (r for x in schedules for r in backwards(x.recipe)),
-            (r for x in fastest(forward) for r in backwards(x.recipe)),
+            (r for x in schedules for r in backward_recipes(x.recipe)),
+            (r for x in fastest(forward) for r in backward_recipes(x.recipe)),
         ]
         completed = []
         for pass_, tried, recipes in zip(PASSES["both"], (forward, backward), missing, strict=True):
@@ -134,7 +134,7 @@ class Search:
             completed.append([*tried, *chain(*added)])
         return completed
 
-    def _try_one(self, recipe: Recipe, pass_: Pass) -> Iterator[Tried]:
+    def _try_one(self, recipe: Recipe, pass_: Pass) -> Iterator[Candidate]:
         """Tries one plan without pruning."""
         yield from explore(
             self.work,
@@ -149,6 +149,6 @@ class Search:
         )
 
 
-def prediction_of(candidate: Tried) -> Prediction:
+def prediction_of(candidate: Candidate) -> Prediction:
     assert isinstance(candidate.score, Predicted)
     return candidate.score.prediction

@@ -12,7 +12,7 @@ from ringloom.planner.analysis.balance import loads
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import Pass, Plan
 from ringloom.planner.layouts import owners_of_tokens, sides
-from ringloom.planner.search import Found, Prices, Recipe, Score, Tried, build, explore
+from ringloom.planner.search import Candidate, FoundRecipe, Prices, Recipe, Score, build, explore
 from ringloom.planner.search.evening import even_out
 from ringloom.planner.search.pieces import Owned
 from ringloom.planner.verify import verify_pair
@@ -32,14 +32,14 @@ FAMILIES: dict[str, rl.Mask] = {
     "cache": rl.Causal(),
 }
 WAYS = (
-    Found("pieces", 7),
-    Found("pieces", 30, rows="edges", slices=(2,)),
-    Found("work", 50, rows="edges", own=1),
-    Found("zigzag", offload=5, slices=(1, 2), rows="whole"),
-    Found("contiguous", rows="edges", offload=6, own=1, slices=(3,)),
-    Found("work", 100, relay=2, slices=(2,)),
-    Found("pieces", 11, relay=2, own=2),
-    Found("per-document", relay=3, offload=4, rows="edges"),
+    FoundRecipe("pieces", 7),
+    FoundRecipe("pieces", 30, rows="edges", slices=(2,)),
+    FoundRecipe("work", 50, rows="edges", own=1),
+    FoundRecipe("zigzag", offload=5, slices=(1, 2), rows="whole"),
+    FoundRecipe("contiguous", rows="edges", offload=6, own=1, slices=(3,)),
+    FoundRecipe("work", 100, relay=2, slices=(2,)),
+    FoundRecipe("pieces", 11, relay=2, own=2),
+    FoundRecipe("per-document", relay=3, offload=4, rows="edges"),
 )
 
 
@@ -59,7 +59,7 @@ def prices(ranks: int, slow: float = 1.0, node: int = 0) -> Prices:
 
 def scored(prices: Prices, plan: Plan) -> Score:
     """A plan takes as long as the pairs of its busiest rank, and what comes to it."""
-    busy = loads(plan).sum(axis=0) * prices.pair / prices.speed(plan.ranks)
+    busy = loads(plan).sum(axis=0) * prices.pair / prices.speed_of_ranks(plan.ranks)
     come = np.zeros(plan.ranks)
     for _, move in plan.moves():
         np.add.at(come, move.dst, prices.near * (move.blocks >= 0).sum(axis=1))
@@ -68,13 +68,13 @@ def scored(prices: Prices, plan: Plan) -> Score:
 
 def search(
     work: rl.Workload, ranks: int, pass_: Pass, told: Prices, **options: object
-) -> list[Tried]:
+) -> list[Candidate]:
     named = tuple(map(Recipe.parse, ("ring", "zigzag", "allgather:layout=contiguous")))
     given = {"seeds": named} | options
     return [*explore(work, ranks, pass_, told, lambda plan: scored(told, plan), **given)]  # type: ignore[arg-type]
 
 
-def check_both(way: Found, work: rl.Workload, ranks: int, told: Prices) -> None:
+def check_both(way: FoundRecipe, work: rl.Workload, ranks: int, told: Prices) -> None:
     """Both passes compute what dense attention does."""
     forward = build(Recipe(way), work, ranks, "forward", told)
     for keep in (None, ("KV",), ("Q", "KV", "OUT")):
@@ -93,7 +93,7 @@ def test_found_plans_are_exact_in_both_passes_under_every_mask(family: str) -> N
 @given(workloads(), st.integers(1, 9), st.sampled_from(WAYS), st.sampled_from([1.0, 0.3]))
 @settings(max_examples=15)
 def test_found_plans_are_exact_for_any_lengths(
-    work: rl.Workload, ranks: int, way: Found, slow: float
+    work: rl.Workload, ranks: int, way: FoundRecipe, slow: float
 ) -> None:
     equal = (len(way.slices),) if sum(way.slices) != work.kv_heads else way.slices
     fitting = replace(way, relay=way.relay * (ranks % max(1, way.relay) == 0), slices=equal)
@@ -101,7 +101,7 @@ def test_found_plans_are_exact_for_any_lengths(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_recipe_is_read_from_its_own_text(way: Found) -> None:
+def test_a_recipe_is_read_from_its_own_text(way: FoundRecipe) -> None:
     for keep in (None, (), ("Q", "KV")):
         recipe = Recipe(replace(way, keep=keep))
         assert Recipe.parse(str(recipe)) == recipe
@@ -131,11 +131,13 @@ def test_a_recipe_that_makes_no_sense_is_refused(text: str, reason: str) -> None
 @pytest.mark.parametrize(
     ("way", "reason"),
     [
-        (Found("pieces", 4, slices=(1, 3)), "slices=1-3 must add up to 3 KV heads"),
-        (Found("pieces", 4, relay=3), "relay=3 of a found plan must divide 4 ranks"),
+        (FoundRecipe("pieces", 4, slices=(1, 3)), "slices=1-3 must add up to 3 KV heads"),
+        (FoundRecipe("pieces", 4, relay=3), "relay=3 of a found plan must divide 4 ranks"),
     ],
 )
-def test_a_recipe_that_does_not_go_with_heads_or_ranks_is_refused(way: Found, reason: str) -> None:
+def test_a_recipe_that_does_not_go_with_heads_or_ranks_is_refused(
+    way: FoundRecipe, reason: str
+) -> None:
     with pytest.raises(PlanError, match=reason):
         build(
             Recipe(way), replace(workload("causal"), heads=6, kv_heads=3), 4, "forward", prices(4)
@@ -197,7 +199,7 @@ def moved(plan: Plan, tensor: str) -> set[tuple[int, int]]:
 
 def test_rows_of_a_slow_rank_run_elsewhere() -> None:
     work, told = workload("full"), prices(4, slow=0.5)
-    plan = build(Recipe(Found("contiguous", offload=3)), work, 4, "forward", told)
+    plan = build(Recipe(FoundRecipe("contiguous", offload=3)), work, 4, "forward", told)
     assert {src for src, _ in moved(plan, "Q")} == {0} == {dst for _, dst in moved(plan, "OUT")}
     done = loads(plan).sum(axis=0)
     assert done[0] < 0.6 * done[1:].mean()
@@ -209,7 +211,7 @@ def test_rows_of_a_slow_rank_run_elsewhere() -> None:
 def test_keys_go_into_each_node_once_and_are_passed_on_there() -> None:
     work, told = workload("full"), prices(6, node=3)
     plain, relayed = (
-        build(Recipe(Found("contiguous", relay=r)), work, 6, "forward", told) for r in (0, 3)
+        build(Recipe(FoundRecipe("contiguous", relay=r)), work, 6, "forward", told) for r in (0, 3)
     )
 
     def far(plan: Plan) -> int:
@@ -247,7 +249,7 @@ def test_a_schedule_with_a_layout_of_its_own_is_refused_where_the_layout_is_fixe
 
 def test_stripes_are_not_cut_into_found_plans() -> None:
     with pytest.raises(PlanError, match="stripes of tokens"):
-        build(Recipe(Found("striped")), workload("full"), 4, "forward", prices(4))
+        build(Recipe(FoundRecipe("striped")), workload("full"), 4, "forward", prices(4))
 
 
 def test_swaps_of_unlike_pieces_even_out_work_and_keep_tokens() -> None:
