@@ -41,12 +41,12 @@ def require_number(
     label: str, value: Any, least: float = -LARGEST_NUMBER, most: float = LARGEST_NUMBER
 ) -> float:
     """Returns the value as a float; raises RingloomError unless it is a number within bounds."""
-    real: Any = value
+    number: Any = value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise RingloomError(f"{label} {brief(value)} is not a number")
-    if not least <= real <= most:  # NaN fails, too
+    if not least <= number <= most:  # NaN fails, too
         raise RingloomError(f"{label} {brief(value)} is not between {least:g} and {most:g}")
-    return float(real)
+    return float(number)
 
 
 def parse_tokens(text: str) -> int:

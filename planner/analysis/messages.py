@@ -45,8 +45,8 @@ def reaches_owner(plan: Plan, number: int, move: Move) -> Bits:
         return np.zeros(len(move), np.bool_)
     step, src = (table.take(move.blocks.T) for table in last_messages(plan)[move.tensors[0]])
     finished = (step == number) & (src == move.src)
-    nothing_else = (finished | (step == ALWAYS)).all(axis=0)
-    return np.asarray(nothing_else & finished.any(axis=0))
+    has_no_others = (finished | (step == ALWAYS)).all(axis=0)
+    return np.asarray(has_no_others & finished.any(axis=0))
 
 
 def travelling_sums(plan: Plan) -> dict[str, dict[int, int]]:
@@ -58,14 +58,17 @@ def travelling_sums(plan: Plan) -> dict[str, dict[int, int]]:
     counts = dict[str, dict[int, int]]()
     for number, move in plan.moves():
         if move.accumulates:
-            done = int(reaches_owner(plan, number, move).sum())
+            finished_count = int(reaches_owner(plan, number, move).sum())
             for tensor in move.tensors:
-                own = counts.setdefault(tensor, {})
-                for width, count in ((max(4, size), len(move) - done), (size, done)):
-                    own[8 * width] = own.get(8 * width, 0) + count
+                by_width = counts.setdefault(tensor, {})
+                for width, count in (
+                    (max(4, size), len(move) - finished_count),
+                    (size, finished_count),
+                ):
+                    by_width[8 * width] = by_width.get(8 * width, 0) + count
     return {
-        tensor: {width: count for width, count in own.items() if count}
-        for tensor, own in counts.items()
+        tensor: {width: count for width, count in by_width.items() if count}
+        for tensor, by_width in counts.items()
     }
 
 
@@ -76,24 +79,24 @@ def last_messages(plan: Plan) -> dict[str, tuple[Ints, Ints]]:
     This message brings the finished block to the owner, since all routes end at the owner. int32
     [blocks + 1] each; the last entry is for block -1.
     """
-    return {tensor: _ways_to_owners(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
+    return {tensor: _find_last_messages(plan, tensor) for tensor in ACCUMULATORS[plan.pass_]}
 
 
-def _ways_to_owners(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
-    total = _added(plan, tensor)
+def _find_last_messages(plan: Plan, tensor: str) -> tuple[Ints, Ints]:
+    total = _count_contributions(plan, tensor)
     step_of = np.where(total == 0, ALWAYS, NEVER).astype(np.int32)
     source_of = np.full(len(total), NEVER, np.int32)
-    added = Table(plan, tensor, np.min_scalar_type(total.max()))
-    sends = transfers(plan, tensor, added, np.add)
-    for number, sent in sends if tensor in travelling_accumulators(plan) else ():
-        for move, _, parts in sent:
+    contributions = Table(plan, tensor, np.min_scalar_type(total.max()))
+    steps = transfers(plan, tensor, contributions, np.add)
+    for number, group in steps if tensor in travelling_accumulators(plan) else ():
+        for move, _, parts in group:
             row, column = np.nonzero((parts == total.take(move.blocks.T).T) & (parts > 0))
             block = move.blocks[row, column]
             step_of[block], source_of[block] = number, move.src[row]
     return step_of, source_of
 
 
-def _added(plan: Plan, tensor: str) -> Index:
+def _count_contributions(plan: Plan, tensor: str) -> Index:
     """Counts the rectangles of all ranks that add to each block: [blocks + 1]; 0 for block -1."""
     total = np.zeros(len(plan.side(tensor)) + 1, np.intp)
     for _, attend in plan.attends():

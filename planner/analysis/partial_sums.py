@@ -21,62 +21,63 @@ def check_partial_sums(plan: Plan) -> None:
     An absent accumulator counts as zero if another accumulator of its message is present.
     """
     for tensor in ACCUMULATORS[plan.pass_]:
-        held = Table(plan, tensor, np.uint8)
-        for number, sent in transfers(plan, tensor, held):
-            _refuse_transfers(number, tensor, sent, held)
-        left = [held.cells.at(entry) for entry in away_from_owners(held).tolist()]
-        if left:
-            rank, block = min(left)
+        counts = Table(plan, tensor, np.uint8)
+        for number, group in transfers(plan, tensor, counts):
+            _refuse_transfers(number, tensor, group, counts)
+        misplaced = [counts.cells.at(entry) for entry in away_from_owners(counts).tolist()]
+        if misplaced:
+            rank, block = min(misplaced)
             raise PlanError(
                 f"end: rank {rank} still holds {tensor} block {block}, whose owner is rank"
-                f" {plan.side(tensor).owners[block]}; {len(left)} such blocks in total"
+                f" {plan.side(tensor).owners[block]}; {len(misplaced)} such blocks in total"
             )
 
 
 def travelling_accumulators(plan: Plan) -> list[str]:
     """Returns the accumulators that messages carry."""
-    carried = {tensor for _, move in plan.moves() for tensor in move.tensors}
-    return [tensor for tensor in ACCUMULATORS[plan.pass_] if tensor in carried]
+    carried_tensors = {tensor for _, move in plan.moves() for tensor in move.tensors}
+    return [tensor for tensor in ACCUMULATORS[plan.pass_] if tensor in carried_tensors]
 
 
-def away_from_owners(held: Table) -> Index:
-    """Returns the entries of `held` with a contribution on a rank other than the owner."""
-    others = held.flat > 0
-    others[held.cells.owned] = False
-    return np.flatnonzero(others)
+def away_from_owners(counts: Table) -> Index:
+    """Returns the entries with a contribution on a rank other than the owner."""
+    is_elsewhere = counts.flat > 0
+    is_elsewhere[counts.cells.owned] = False
+    return np.flatnonzero(is_elsewhere)
 
 
 def transfers(
-    plan: Plan, tensor: str, held: Table, join: np.ufunc = np.maximum
+    plan: Plan, tensor: str, counts: Table, accumulate: np.ufunc = np.maximum
 ) -> Iterator[tuple[int, Transfers]]:
-    """Yields the partial-sum transfers of each step that has any, and updates `held`.
+    """Yields the partial-sum transfers of each step that has any, and updates `counts`.
 
-    held: 1 for accumulators with contributions, or the number of contributions if `join` is np.add.
+    counts: 1 for an accumulator with contributions; with np.add, the number of contributions.
     """
 
     def add(entries: Index, parts: Counts) -> None:
         """Adds parts at entries [n, w], which may repeat; flat arrays are six times as fast."""
-        join.at(held.flat, entries.T.reshape(-1), parts.T.reshape(-1))
+        accumulate.at(counts.flat, entries.T.reshape(-1), parts.T.reshape(-1))
 
     for number, step in enumerate(plan.steps):
         moves = [move for move in step.moves if tensor in move.tensors]
-        taken = [held.of(move.src, move.blocks) for move in moves]
-        sent = [(move, entries, held[entries]) for move, entries in zip(moves, taken, strict=True)]
-        if sent:
-            yield number, sent
-        for entries in taken:
-            held[entries] = 0
-        for move, _, parts in sent:
-            add(held.of(move.dst, move.blocks), parts)
+        sources = [counts.of(move.src, move.blocks) for move in moves]
+        pairs = zip(moves, sources, strict=True)
+        group = [(move, entries, counts[entries]) for move, entries in pairs]
+        if group:
+            yield number, group
+        for entries in sources:
+            counts[entries] = 0
+        for move, _, parts in group:
+            add(counts.of(move.dst, move.blocks), parts)
         for attend in step.attends:
-            entries = held.of(attend.rank, attended_blocks(attend, tensor))
-            add(entries, np.ones_like(entries, held.flat.dtype))
-        held.flat[held.cells.nowhere] = 0
+            entries = counts.of(attend.rank, attended_blocks(attend, tensor))
+            add(entries, np.ones_like(entries, counts.flat.dtype))
+        counts.flat[counts.cells.nowhere] = 0
 
 
-def _refuse_transfers(number: int, tensor: str, sent: Transfers, held: Table) -> None:
+def _refuse_transfers(number: int, tensor: str, group: Transfers, counts: Table) -> None:
     """Raises PlanError for a message without accumulators, and for two of one accumulator."""
-    for move, _, parts in sent:
+    for move, _, parts in group:
         empty = ~parts.any(axis=1)
         if empty.any():
             row = int(np.argmax(empty))
@@ -85,9 +86,9 @@ def _refuse_transfers(number: int, tensor: str, sent: Transfers, held: Table) ->
                 f"step {number}: rank {move.src[row]} sends {tensor} block {blocks} but holds none:"
                 " the transfer is empty"
             )
-    keys = [entries.T[move.blocks.T >= 0] for move, entries, _ in sent]
+    keys = [entries.T[move.blocks.T >= 0] for move, entries, _ in group]
     if has_duplicates(key := np.concatenate(keys)):
-        rank, block = held.cells.at(int(key[is_repeat(key)][0]))
+        rank, block = counts.cells.at(int(key[is_repeat(key)][0]))
         raise PlanError(
             f"step {number}: rank {rank} sends {tensor} block {block} twice in one step"
         )

@@ -115,11 +115,11 @@ def _document_in(document: Json, largest: int) -> Plan | Plans:
             raise PlanError(f"a plan file holds a plan or a pair, not {len(plans)} plans")
 
 
-def _checked(kind: type[Checked], value: Json, what: str) -> Checked:
+def _checked(kind: type[Checked], value: Json, label: str) -> Checked:
     """Returns the value; raises PlanError unless it is of the given kind."""
     is_long = isinstance(value, str) and len(value) > LONGEST_NAME
     if not isinstance(value, kind) or isinstance(value, bool) or is_long:
-        raise PlanError(f"corrupt plan file: {what} must be {KINDS[kind]}, not {brief(value)}")
+        raise PlanError(f"corrupt plan file: {label} must be {KINDS[kind]}, not {brief(value)}")
     return value
 
 

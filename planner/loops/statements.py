@@ -81,11 +81,11 @@ class Clusters:
     """The ways to express the items of one group."""
 
     def __init__(
-        self, group: Group, items: list[Record], mesh: tuple[int, ...], where: Ints
+        self, group: Group, items: list[Record], mesh: tuple[int, ...], coordinates: Ints
     ) -> None:
-        self.group, self.items, self.mesh, self.where = group, items, mesh, where
+        self.group, self.items, self.mesh, self.coordinates = group, items, mesh, coordinates
         self.name, self.tensors = group.key
-        self.ranks = len(where)
+        self.ranks = len(coordinates)
 
     def best(self) -> list[Statement]:
         """Returns the cheapest list of statements; empty if no statements fit."""
@@ -164,10 +164,12 @@ class Clusters:
         if len({*values}) == 1:
             return Expr(values[0])
         ranks_of_items = [i.rank if i.dst is None or role != "into" else i.dst for i in items]
-        samples = self.where[[rank for ranks in ranks_of_items for rank in (ranks[0], ranks[-1])]]
+        samples = self.coordinates[
+            [rank for ranks in ranks_of_items for rank in (ranks[0], ranks[-1])]
+        ]
         e = fit_plane(samples[:, :-1], np.repeat([i.t for i in items], 2), np.repeat(values, 2))
         options = zip(items, ranks_of_items, values, strict=True)
-        if e and all((e.at(i.t, self.where[ranks]) == x).all() for i, ranks, x in options):
+        if e and all((e.at(i.t, self.coordinates[ranks]) == x).all() for i, ranks, x in options):
             return e
         table = _table_of_ranks(np.zeros(self.ranks, np.intp), ranks_of_items, values)
         strides = tuple(int(np.prod(self.mesh[i + 1 :])) for i in range(len(self.mesh)))

@@ -164,8 +164,8 @@ def _sum_floors(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:
         a, b = a % m, b % m
         top = a * n + b
         n, m, a, b = top // m, a, m, top % m
-        more = n > 0
-        live, n, m, a, b = live[more], n[more], m[more], a[more], b[more]
+        is_active = n > 0
+        live, n, m, a, b = live[is_active], n[is_active], m[is_active], a[is_active], b[is_active]
     return total
 
 

@@ -140,9 +140,9 @@ def _subtract(pieces: Ints, cuts: Ints) -> Ints:
     Round r subtracts from every remnant the r-th of the cuts near its piece, so the number of
     rounds is the largest number of cuts near one piece.
     """
-    near = [*_overlapping_pieces(pieces, cuts)]
-    owner = np.concatenate([np.empty(0, np.int64), *(piece for piece, _ in near)])
-    cut = np.concatenate([np.empty(0, np.int64), *(cut for _, cut in near)])
+    pairs = [*_overlapping_pieces(pieces, cuts)]
+    owner = np.concatenate([np.empty(0, np.int64), *(piece for piece, _ in pairs)])
+    cut = np.concatenate([np.empty(0, np.int64), *(cut for _, cut in pairs)])
     start = np.searchsorted(owner, np.arange(len(pieces)), side="left")
     end = np.searchsorted(owner, np.arange(len(pieces)), side="right")
     done = [np.empty((0, 6), np.int64)]

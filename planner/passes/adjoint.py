@@ -69,15 +69,18 @@ def _finished_away(plan: Plan) -> tuple[list[InitialCopy], Table]:
     return result_copies, finished
 
 
-def _query_side(move: Move, finished: Table | None, kept: bool) -> list[Move]:
+def _query_side(move: Move, finished: Table | None, has_queries: bool) -> list[Move]:
     """Returns messages of DOUT, with Q and STATS for ranks that do not have them."""
     rows = np.zeros(len(move), np.bool_)
     if finished is not None:
         rows = np.asarray((finished[move.dst, move.blocks] | (move.blocks < 0)).all(axis=1))
-    inputs = QUERY_SIDE["backward"][kept:]
+    inputs = QUERY_SIDE["backward"][has_queries:]
     return [
-        Move(tensors, move.blocks[which], move.src[which], move.dst[which])
-        for tensors, which in ((inputs, ~rows), (tuple(t for t in inputs if t != "STATS"), rows))
+        Move(tensors, move.blocks[selection], move.src[selection], move.dst[selection])
+        for tensors, selection in (
+            (inputs, ~rows),
+            (tuple(t for t in inputs if t != "STATS"), rows),
+        )
     ]
 
 

@@ -85,10 +85,10 @@ def shares_keys(work: Workload) -> bool:
     i0, i1, j0, j1, *_ = work.mask.region().pieces.T
     queries = np.searchsorted(rows, np.stack([i0, i1]) - work.offset)
     keys = np.searchsorted(columns, np.stack([j0, j1]))
-    seen = np.zeros((max(len(rows), 1) - 1, max(len(columns), 1) - 1), np.bool_)
+    is_seen = np.zeros((max(len(rows), 1) - 1, max(len(columns), 1) - 1), np.bool_)
     for a, b, c, d in np.concatenate([queries, keys]).T.tolist():
-        seen[a:b, c:d] = True
-    return any(int(seen.sum(axis=axis).max(initial=0)) > 1 for axis in (0, 1))
+        is_seen[a:b, c:d] = True
+    return any(int(is_seen.sum(axis=axis).max(initial=0)) > 1 for axis in (0, 1))
 
 
 def _cut_side(side: Side, edges: list[int]) -> tuple[Side, Parts]:

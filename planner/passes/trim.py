@@ -144,16 +144,16 @@ def drop_empty(plan: Plan) -> Plan:
 
 def without_empty_transfers(plan: Plan) -> tuple[Plan, bool]:
     """Drops empty transfers; also returns True if all sums still end at their owners."""
-    kept, all_owned = dict[tuple[int, int], Move](), True
+    filtered, all_owned = dict[tuple[int, int], Move](), True
     for tensor in travelling_accumulators(plan):
         copies = Table(plan, tensor, np.uint8)
         for number, group in transfers(plan, tensor, copies):
             for move, _, parts in group:
                 rows: Bits = np.asarray((parts > 0).any(axis=1))
-                kept[number, id(move)] = move.only(rows)
+                filtered[number, id(move)] = move.only(rows)
         all_owned = all_owned and not away_from_owners(copies).size
     steps = (
-        Step(step.attends, tuple(kept.get((number, id(m)), m) for m in step.moves))
+        Step(step.attends, tuple(filtered.get((number, id(m)), m) for m in step.moves))
         for number, step in enumerate(plan.steps)
     )
     return replace(plan, steps=tuple(steps)), all_owned

@@ -72,8 +72,8 @@ def cut_pieces(work: Workload, ranks: int, prices: Prices, layout: str, grain: i
     return pieces
 
 
-def _subrange(whole: range, part: range) -> range:
-    return whole[part.start : part.stop]
+def _subrange(segment: range, part: range) -> range:
+    return segment[part.start : part.stop]
 
 
 def _cut_by_work(
