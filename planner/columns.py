@@ -85,7 +85,7 @@ def pad_columns(table: NDArray[Any], width: int) -> NDArray[Any]:
 
 
 def is_repeat(keys: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Returns which keys occurred earlier in the column: bool [n]."""
+    """Returns True for keys that occurred earlier in the column: bool [n]."""
     is_later = np.ones(len(keys), np.bool_)
     is_later[np.unique(keys, return_index=True)[1]] = False
     return is_later

@@ -150,7 +150,7 @@ def _replace_file(path: Path, content: bytes) -> bool:
 
 
 def is_file(path: str | Path) -> bool:
-    """Returns True if the path names a file; also accepts invalid names."""
+    """Returns True for a file, and False for other paths, even invalid names."""
     return os.path.isfile(path)
 
 

@@ -94,7 +94,7 @@ def _column(values: ArrayLike, label: str) -> Ints:
 
 
 def _block_table(values: ArrayLike, rows: int, label: str) -> tuple[Ints, Rows]:
-    """Returns blocks as [rows, width], and which rows have a block; True if all entries do."""
+    """Returns blocks as [rows, width], and True for rows with a block (one True for all rows)."""
     table = _column(values, label)
     if table.ndim == 1:
         table = table[:, None]

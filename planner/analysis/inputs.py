@@ -50,7 +50,7 @@ def _repeated_arrivals(plan: Plan, tensor: str) -> Iterator[PlanError]:
 
 
 def _early_reads(plan: Plan, tensor: str, copies: Copies, ready: Table) -> Iterator[PlanError]:
-    """Yields an error for each node that reads a block before it arrives, or that never arrives."""
+    """Yields an error for each node that reads a block too early, or that never arrives."""
     never = len(plan.steps) + 1
     for number in range(never):
         for rank, blocks, to in copies.reads(number):

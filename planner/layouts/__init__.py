@@ -118,7 +118,7 @@ def names(work: Workload, ranks: int, partition: Partition) -> str:
 
 
 def owners_of_tokens(pieces: Iterable[tuple[Ranges, int]], tokens: int) -> NDArray[np.int32]:
-    """Returns the owner of each token: [tokens]; empty if heads of a token have several."""
+    """Returns the owner of each token: [tokens]; empty if several ranks own heads of a token."""
     owner, count = np.zeros(tokens, np.int32), 0
     for positions, rank in dict.fromkeys(pieces):  # head slices share positions
         for part in positions:

@@ -141,7 +141,7 @@ class Exchanges(Expansion):
 
 
 def _join_steps(group: Sequence[Exchange]) -> Exchange | None:
-    """Joins three or more exchanges at equal distances with evenly increasing heads, or None."""
+    """Joins three or more exchanges at equal distances with evenly increasing heads, if any."""
     steps, ends = [s.when.first for s in group], list[Expr]()
     distance, *other_distances = {b - a for a, b in pairwise(steps)} or {0}
     if len(steps) < 3 or other_distances or not distance:

@@ -22,7 +22,7 @@ NO_MODULUS = 1 << 40  # larger than all numbers
 def fit_line(
     values: Sequence[int] | Ints, modulo: int = 0, start: int = 0, periods: Sequence[int] = ()
 ) -> tuple[int, Expr]:
-    """Fits an expression to the most values from step `start` on; returns their number, and it."""
+    """Returns the largest number of first values that fit an expression, and the expression."""
     xs = np.asarray(values, np.intp)
     steps, clocks = np.diff(xs), [(1, 0)]
     if not steps.any():

@@ -29,7 +29,7 @@ REFUSED = {
 
 
 def parse(text: str) -> Mask:
-    """Parses a mask; `&` precedence before `|`.
+    """Parses a mask; `&` binds before `|`.
 
     Raises PlanError with the invalid word, and RingloomError for a file that cannot be read.
     """
