@@ -141,10 +141,10 @@ def peaks(device: Bench, peak: float, source: str) -> Constants:
         products = zip(others, times, strict=True)
         rates |= {dtype: (flop(device) / time, "matrix products") for dtype, time in products}
     elif device.kind == "cpu":
-        method = f"{device.dtype} by the time of kernels"
+        method = f"scaled from {device.dtype} by kernel times"
         rates |= {dtype: (peak * speed, method) for dtype, speed in _speeds(device, others)}
     for dtype in DTYPES:
-        rate, method = rates.get(dtype, (peak, f"as {device.dtype}: not timed"))
+        rate, method = rates.get(dtype, (peak, f"not timed: that of {device.dtype}"))
         yield f"peak.{dtype}", Constant(rate, f"{source}; {method}", dtype in rates)
 
 
@@ -166,10 +166,10 @@ def other_constants(device: Bench, source: str) -> Constants:
     copy_time, merge_time = medians(device, runs, 9)
     bandwidth = 2 * COPY_BYTES / copy_time
     merge = max(1.0, merge_time * bandwidth / _merge_bytes(device))
-    yield "attention.merge", Constant(merge, f"{source}; merging as emitted programs do", True)
+    yield "attention.merge", Constant(merge, f"{source}; merging as in emitted programs", True)
     yield "memory.bandwidth", Constant(bandwidth, f"{source}; copies, both ways", True)
-    yield "memory.capacity", Constant(device.capacity, f"{source}; by the system", True)
-    yield "node.ranks", Constant(device.ranks, f"{source}; by the system", True)
+    yield "memory.capacity", Constant(device.capacity, f"{source}; reported by the system", True)
+    yield "node.ranks", Constant(device.ranks, f"{source}; reported by the system", True)
     yield from links(*_messages(device), bandwidth, source)
 
 

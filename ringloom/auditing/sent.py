@@ -62,7 +62,7 @@ class Sent:
         ratios = [f"{times(self.ratio)} the bytes of {SCHEDULE}"] if self.ratio else []
         if self.bound_ratio:
             ratios.append(f"{times(self.bound_ratio)} the lower bound")
-        busiest = f"at most {size(self.busiest)} by a rank"
+        busiest = f"at most {size(self.busiest)} by one rank"
         return "; ".join([f"{size(self.total)}, {busiest}", *ratios, self.pattern])
 
     def as_dict(self) -> dict[str, object]:
@@ -143,4 +143,4 @@ def pattern_of(table: Bytes, shards: Bytes) -> str:
         return "one rank to the others by shape"
     if is_complete:
         return "every rank to every other, unevenly"
-    return f"{len(src)} of {ranks * (ranks - 1)} pairs of ranks"
+    return f"{len(src)} of {ranks * (ranks - 1)} pairs of ranks communicate"

@@ -117,7 +117,7 @@ def _best(tried: Sequence[list[Candidate]], search: Search) -> list[Candidate]:
     for pair in by_sum(tried):
         if fit(pair):
             return pair
-    raise PlanError("no backward plan tried fits a forward plan: remove the time limit")
+    raise PlanError("no backward plan tried fits a forward plan: raise the time limit")
 
 
 def _refusals(tried: Sequence[list[Candidate]], search: Search) -> Iterator[str]:

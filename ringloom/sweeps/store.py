@@ -88,7 +88,7 @@ def _read(store: Store, folder: Path) -> None:
         checksum, _, batch = line.partition(b" ")
         if checksum != store.checksum(batch):
             raise RingloomError(
-                f"line {number} of {store.file.name} is damaged: delete it, and its points are"
-                " computed again"
+                f"line {number} of {store.file.name} is damaged: delete it to compute its points"
+                " again"
             )
         store.rows.update({int(n): outcome["row"] for n, outcome in json.loads(batch).items()})

@@ -134,7 +134,7 @@ def test_bytes_stand_beside_those_of_ring_and_the_lower_bound() -> None:
     uneven = table * np.array([[1], [2], [1], [1]])
     ahead, behind = compare_sent(case_of(work, 4, "zigzag"), {"forward": table, "backward": uneven})
     assert ahead.sentence == (
-        "48 KiB, at most 12 KiB by a rank; 1.00x the bytes of ring; 4.92x the lower bound;"
+        "48 KiB, at most 12 KiB by one rank; 1.00x the bytes of ring; 4.92x the lower bound;"
         " all-gather by shape"
     )
     assert behind.pattern == "every rank to every other, unevenly"

@@ -123,7 +123,7 @@ def refuse_huge(file: str, work: Workload, memory_limit: int) -> None:
     needed = MIN_COPIES * 8 * work.batch * (queries + keys) * (work.head_dim + work.v_head_dim)
     if needed > memory_limit:
         raise RingloomError(
-            f"{file}: {work.seq} tokens of {work.heads} heads take {size(needed)} in float64, more"
+            f"{file}: {work.seq} tokens of {work.heads} heads need {size(needed)} in float64, more"
             f" than the {size(memory_limit)} of --memory: use a smaller --seq"
         )
 
