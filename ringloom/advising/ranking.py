@@ -93,13 +93,9 @@ class Request:
 
 
 @dataclass(frozen=True)
-class RankedSplit:
+class RankedSplit(Split):
     """A split that fits, with the parts of its seconds per step and its bytes per chip."""
 
-    tensor: int
-    context: int
-    data: int
-    micro_batches: int
     schedules: tuple[str, ...]
     step_s: float
     attention_s: float
@@ -219,7 +215,7 @@ def advise(
         )
         raise PlanError(f"no split of {chips} {machine.name} is possible: {reasons}")
     rows.sort(key=_order)
-    best = [_ranked(request, _split_of(row), variants=True) for row in rows[:REFINED]]
+    best = [_ranked(request, row, variants=True) for row in rows[:REFINED]]
     return Advice(request, tuple(sorted([*best, *rows[REFINED:]], key=_order)), tuple(refused))
 
 
@@ -237,10 +233,6 @@ def splits(request: Request) -> Iterator[Split]:
 
 def _order(row: RankedSplit) -> tuple[float, ...]:
     return row.step_s, row.memory_bytes, row.tensor, row.context
-
-
-def _split_of(row: RankedSplit) -> Split:
-    return Split(row.tensor, row.context, row.data, row.micro_batches)
 
 
 def _ranked(request: Request, split: Split, *, variants: bool = False) -> RankedSplit:

@@ -19,7 +19,7 @@ from ringloom.planner.disk import write
 from ringloom.simulator.hardware import hardware, presets
 from ringloom.simulator.hardware.measured import as_toml
 from ringloom.simulator.hardware.schema import Constant, unit_of
-from ringloom.views.tables import plain_table
+from ringloom.views.tables import faint, plain_table
 from ringloom.views.units import size
 
 
@@ -67,11 +67,14 @@ def _list() -> None:
         row |= {"memory_bytes": memory, "link_gb_s": intra, "between_nodes_gb_s": inter}
         rows.append(row)
         rates = f"{intra:.3g}", f"{inter:.3g}"
-        node, kernels = f"{machine.ranks_per_node} {machine.node}", ", ".join(machine.kernels)
+        node, kernels = f"{machine.ranks_per_node} ({machine.node})", ", ".join(machine.kernels)
         lines.append([name, node, f"{peak:.4g}", size(memory), *rates, kernels])
     headings = "preset", "per node", "TF/s", "memory", "GB/s", "between", "kernels"
     table = plain_table(*headings, rows=lines, numbers=slice(2, 6))
     for column in table.columns[:6]:
         column.no_wrap = True
-    note = "TF/s: bfloat16. GB/s: one way, per link in a node. between: GB/s per rank across nodes."
-    show({"hardware": rows}, table, rows=rows, text=note)
+    note = (
+        "per node: number of chips (links). TF/s: bfloat16. GB/s: one way, per link in a node."
+        " between: GB/s per rank across nodes."
+    )
+    show({"hardware": rows}, table, faint(note), rows=rows)
