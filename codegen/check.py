@@ -247,14 +247,14 @@ class Machine(Registers):
         if op.places is None:
             self.fail("the op does not name the places of the tokens of its tiles")
         for side, part, place in zip(SIDES, (op.q, op.kv), op.places, strict=True):
-            named = self.tokens(side, place, t, on)
+            expected = self.tokens(side, place, t, on)
             actual = self.chunks(side, self.read(Slice(part.register), t, on))
-            width = max(named.shape[1], actual.shape[1])
-            named, actual = (
+            width = max(expected.shape[1], actual.shape[1])
+            expected, actual = (
                 np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=-1)
-                for x in (named, actual)
+                for x in (expected, actual)
             )
-            wrong = on & (named != actual).any(axis=1)
+            wrong = on & (expected != actual).any(axis=1)
             self.fail_where(wrong, f"{side} does not have the tokens at {place}")
 
     def tokens(self, side: SideName, place: Place, t: int, on: Flags) -> Ints:

@@ -255,9 +255,9 @@ class Expressions:
         """Returns expressions for numbers of tokens, by name."""
         unit = f" * {self.program.unit}" * (self.program.unit > 1)
         counts = (self.program.pieces_of(Register(side, OWN)) for side in ("q", "kv"))
-        each = (f"{x}.shape[2]{unit} // {n}" for x, n in zip(self.own, counts, strict=True))
+        sizes = (f"{x}.shape[2]{unit} // {n}" for x, n in zip(self.own, counts, strict=True))
         return {
-            **dict(zip(("size", "kv_size"), each, strict=True)),
+            **dict(zip(("size", "kv_size"), sizes, strict=True)),
             "seq": f"{self.own[0]}.shape[2] * RANKS",
         }
 

@@ -116,8 +116,8 @@ class Program:
         """The number of queries in the self-check, reduced if the program accepts any length."""
         if self.any_plan:
             return CHECKED // 2 * self.ranks
-        multiple, most = self.layout.multiple, min(self.work.seq, CHECKED * self.ranks)
-        return most // multiple * multiple if self.any_length else self.work.seq
+        multiple, limit = self.layout.multiple, min(self.work.seq, CHECKED * self.ranks)
+        return limit // multiple * multiple if self.any_length else self.work.seq
 
     @property
     def any_heads(self) -> bool:
@@ -204,13 +204,13 @@ def lower_passes(
     return tuple(programs)
 
 
-def program_of(given: AnyPlans, target: str, **options: Unpack[Options]) -> Program:
+def program_of(any_plans: AnyPlans, target: str, **options: Unpack[Options]) -> Program:
     """Returns the program of verified plans, with loops if all passes are regular.
 
     Raises PlanError for an unknown target or platform, a lone backward plan, and options that do
     not apply; raises ProgramError if the lowered loops do not compute their plan.
     """
-    plans, target = Plans.of(given), _one_of(target, "target", TARGETS)
+    plans, target = Plans.of(any_plans), _one_of(target, "target", TARGETS)
     dynamic = options.get("dynamic")
     _refuse_unused_options(target, options)
     if dynamic:
@@ -245,12 +245,12 @@ def _refuse_unused_options(target: Target, options: Options) -> None:
         )
 
 
-def _one_of(given: str, kind: str, choices: Sequence[Choice]) -> Choice:
+def _one_of(name: str, kind: str, choices: Sequence[Choice]) -> Choice:
     """Returns the choice with a given name; raises PlanError if there is none."""
     for choice in choices:
-        if choice == given:
+        if choice == name:
             return choice
-    raise PlanError(unknown(kind, given, choices))
+    raise PlanError(unknown(kind, name, choices))
 
 
 def _refuse_unsupported(work: Workload, kind: str) -> None:

@@ -101,16 +101,16 @@ class Text:
         """Yields the body of `positions`: a formula, or ranges as data."""
         if isinstance(form, Ranges):
             parts = f"{self.arange('*r')} for r in {'KV_' * keys}RANGES[rank]"
-            yield f"return {self.own(form, self.cat(f'{self.arange(0)}, *({parts})'))}"
+            yield f"return {self.rank_part(form, self.cat(f'{self.arange(0)}, *({parts})'))}"
         elif isinstance(form, Named):
-            yield from self.named(form, "return ")
+            yield from self.formula(form, "return ")
         else:
             end = f"{form.front.tokens}"
-            yield from self.named(form.front, "front = ", end=end)
-            yield from self.named(form.rear, "rear = ", start=end)
+            yield from self.formula(form.front, "front = ", end=end)
+            yield from self.formula(form.rear, "rear = ", start=end)
             yield f"return {self.cat('front, rear')}"
 
-    def named(self, form: Named, into: str, start: str = "", end: str = "seq") -> Iterator[str]:
+    def formula(self, form: Named, into: str, start: str = "", end: str = "seq") -> Iterator[str]:
         """Yields the formula for the tokens from `start` to `end`: pieces or stripes."""
         rank, groups, within = "rank", "RANKS", RANK
         if form.members > 1:
@@ -124,10 +124,12 @@ class Text:
             if form.members > 1:
                 count, last = f"{2 * form.groups}", f"{2 * form.groups - 1} - {rank}"
             yield f"pieces = {self.pieces(tokens, count)}"
-            each = ", ".join(self.own(form, f"pieces{n}") for n in ("[:RANKS][rank]", f"[{last}]"))
+            parts = ", ".join(
+                self.rank_part(form, f"pieces{n}") for n in ("[:RANKS][rank]", f"[{last}]")
+            )
             if form.members > 1:
-                each = f"{self.own(form, 'pieces[i]')} for i in ({rank}, {last})"
-            yield f"{into}{self.cat(each)}"
+                parts = f"{self.rank_part(form, 'pieces[i]')} for i in ({rank}, {last})"
+            yield f"{into}{self.cat(parts)}"
             return
         if form.pieces:
             own = f"{self.pieces(tokens, groups)}[{rank}]"
@@ -135,7 +137,7 @@ class Text:
             yield f"tokens = {tokens}"
             place = f"(tokens - {start})" if start else "tokens"
             own = f"tokens[{place} // {form.grain} % {groups} == {within}]"
-        yield f"{into}{self.own(form, own)}"
+        yield f"{into}{self.rank_part(form, own)}"
 
     def arange(self, arguments: object) -> str:
         return f"{'torch' if self.torch else 'np'}.arange({arguments})"
@@ -143,19 +145,17 @@ class Text:
     def cat(self, parts: str) -> str:
         return f"{'torch.cat' if self.torch else 'np.concatenate'}([{parts}])"
 
-    def pieces(self, whole: str, parts: object) -> str:
+    def pieces(self, code: str, parts: object) -> str:
         """Returns code for nearly equal parts, of which the first are longer."""
-        return (
-            f"{whole}.tensor_split({parts})" if self.torch else f"np.array_split({whole}, {parts})"
-        )
+        return f"{code}.tensor_split({parts})" if self.torch else f"np.array_split({code}, {parts})"
 
-    def own(self, form: Form, whole: str) -> str:
+    def rank_part(self, form: Form, code: str) -> str:
         """Returns code for a rank's part of a piece, stripe or ranges, padded if needed."""
         if form.members > 1:
-            whole = f"{self.pieces(whole, form.members)}[h]"
+            code = f"{self.pieces(code, form.members)}[h]"
         if not self.padded:
-            return whole
+            return code
         longest = max(map(len, form.shards()))
         if form.pieces > 1:
             longest = -(-form.tokens // (form.pieces * self.layout.ranks))  # of a piece
-        return f"pad_positions({whole}, {max(1, longest)})"
+        return f"pad_positions({code}, {max(1, longest)})"

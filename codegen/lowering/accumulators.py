@@ -213,8 +213,8 @@ class _Presence:
         self.idle = defaultdict[Register, list[int]](list)
         for t in range(rows.loops.steps):
             self._step(t)
-        if left := [r for r, on in self.ranks.items() if r.value != OWN and on.any()]:
-            raise PlanError(f"partial {left[0].of} is left on ranks that do not own it")
+        if leftover := [r for r, on in self.ranks.items() if r.value != OWN and on.any()]:
+            raise PlanError(f"partial {leftover[0].of} is left on ranks that do not own it")
 
     def _step(self, t: int) -> None:
         """Sends messages, adds the results of attends, then receives messages."""
