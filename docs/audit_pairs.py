@@ -10,7 +10,7 @@ from ringloom.auditing.verdict import Audit
 from ringloom.figures.sheet import INK
 
 
-def pairs(audit: Audit) -> Figure:
+def draw_pairs(audit: Audit) -> Figure:
     """Draws the first matrix of an audit; strips are coloured by rank, a ring marks a fault."""
     panel = next(panels(audit, ""))
     figure = Figure(figsize=(7.0, 3.0), layout="constrained")

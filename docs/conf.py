@@ -4,19 +4,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 
 from docstrings import as_rst
 from from_code import PAGES
 from outputs import with_outputs
-from situations import situations, unsupported
+from situations import find_unsupported, situations
 from sphinx.errors import ExtensionError
-from stored import stored
+from stored import load_text
 
 import ringloom
 
-CHOOSE_PAGE = HERE / "how-to/choose.md"
+CHOOSE_PAGE = DOCS / "how-to/choose.md"
 INCLUDED = {"situations": situations}  # generated parts of pages written by hand
 
 project = "ringloom"
@@ -55,20 +55,22 @@ def write_pages(app: Any) -> None:
 
     Raises ExtensionError if choose.md recommends a schedule that `ringloom compare` does not.
     """
-    folder = HERE / "generated"
+    folder = DOCS / "generated"
     folder.mkdir(exist_ok=True)
     for name, lines in (PAGES | INCLUDED).items():
-        path, text = folder / f"{name}.md", stored(name, lines)
+        path, text = folder / f"{name}.md", load_text(name, lines)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
-    names = unsupported(CHOOSE_PAGE.read_text(encoding="utf-8"), stored("situations", situations))
+    names = find_unsupported(
+        CHOOSE_PAGE.read_text(encoding="utf-8"), load_text("situations", situations)
+    )
     if names:
         raise ExtensionError(f"{CHOOSE_PAGE} recommends {names}, but `compare` does not")
 
 
 def show_outputs(app: Any, docname: str, source: list[str]) -> None:
     """Adds the output of a page's commands below them."""
-    page = HERE / f"{docname}.md"
+    page = DOCS / f"{docname}.md"
     if page.exists() and "generated" not in page.parts and "lessons" not in page.parts:
         source[0] = with_outputs(page)
 

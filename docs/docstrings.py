@@ -25,10 +25,10 @@ def _paragraph(lines: list[str]) -> list[str]:
         return lines
     if any(DRAWING.search(line) for line in lines):
         return ["::", "", *(f"    {line}" for line in lines)]
-    return [re.sub(r"`([^`]+)`", r"``\1``", _escaped(line)) for line in lines]
+    return [re.sub(r"`([^`]+)`", r"``\1``", _escape(line)) for line in lines]
 
 
-def _escaped(line: str) -> str:
+def _escape(line: str) -> str:
     """Escapes stars, bars and trailing underscores outside code."""
     parts = line.split("`")
     parts[::2] = [re.sub(r"([*|])|(_)(?=\W|$)", r"\\\1\2", part) for part in parts[::2]]

@@ -19,7 +19,7 @@ def lessons() -> list[Path]:
     return sorted(LESSONS.glob("[0-9]*.md"))
 
 
-def parts(page: Path) -> tuple[list[Block], list[Block]]:
+def split_lesson(page: Path) -> tuple[list[Block], list[Block]]:
     """Returns the python blocks before the solution, and those of the solution."""
     end = page.read_text(encoding="utf-8").partition("<details>")[0].count("\n")
     code = [block for block in blocks(page) if block.language == "python"]
@@ -31,7 +31,7 @@ def follow(
 ) -> dict[str, Any]:
     """Returns the namespace of a page after its blocks, with or without the solution."""
     scope |= {"__name__": "__lesson__"}
-    lesson, solution = parts(page)
+    lesson, solution = split_lesson(page)
     for block in [*lesson, *solution] if with_solution else lesson:
         execute(block, page, scope, compiler)
     return scope

@@ -19,7 +19,7 @@ from ringloom.simulator.hardware import hardware, machines
 from ringloom.simulator.prediction import simulate
 
 
-def scatter() -> list[Residual]:
+def current_errors() -> list[Residual]:
     """Returns the current errors of all published times whose setting is fully stated."""
     rows = [row for row in stated(published_rows()) if row.quantity != "ratio"]
     return [Residual(r.on, r.source, r.pass_, r.ranks, r.name, r.error) for r in rows]
@@ -33,7 +33,8 @@ def digest(path: Path = ROWS) -> str:
 def freeze(date: str) -> None:
     """Writes the current errors and the fitted constants, from which intervals are computed."""
     lines = [
-        f'{r.hardware},{r.source},{r.pass_},{r.ranks},"{r.what}",{r.error:.4f}' for r in scatter()
+        f'{r.hardware},{r.source},{r.pass_},{r.ranks},"{r.what}",{r.error:.4f}'
+        for r in current_errors()
     ]
     RESIDUALS.write_text("\n".join(["hardware,source,pass,ranks,what,error", *lines, ""]))
     comment = "# The fit that predictions rest on; written by docs/frozen_fit.py."
@@ -57,7 +58,7 @@ def fitted_constants(name: str) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class Fit:
     """A fitted constant, which chips may share, and the fitted rows whose times it changes."""
 
     constant: str
@@ -65,14 +66,14 @@ class Fitted:
     rows: tuple[Measured, ...]
 
 
-def fitted(rows: Sequence[Measured]) -> list[Fitted]:
+def find_fits(rows: Sequence[Measured]) -> list[Fit]:
     """Returns the constants that were fitted to rows; each fit counts once."""
     chips = dict[tuple[str, str], list[str]]()
     for name in dict.fromkeys(row.on for row in rows):
         for key in fitted_constants(name):
             chips.setdefault((key, hardware(name).constants[key].source), []).append(name)
     return [
-        Fitted(key, tuple(names), tuple(r for r in rows if r.on in names and _depends_on(r, key)))
+        Fit(key, tuple(names), tuple(r for r in rows if r.on in names and _depends_on(r, key)))
         for (key, _), names in chips.items()
     ]
 

@@ -26,7 +26,7 @@ class Page(HTMLParser):
                 self.anchors.add(value)
 
 
-def broken(site: Path) -> list[str]:
+def broken_links(site: Path) -> list[str]:
     """Returns a line per broken link. Raises ValueError for a folder without pages."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     if not pages:
@@ -50,6 +50,6 @@ def _is_reachable(path: Path, link: str, pages: dict[Path, Page]) -> bool:
 
 
 if __name__ == "__main__":
-    lines = broken(Path(sys.argv[1]).resolve())
+    lines = broken_links(Path(sys.argv[1]).resolve())
     print("\n".join(lines) or "no broken links")
     sys.exit(bool(lines))

@@ -6,7 +6,7 @@ from math import expm1, log
 import own_runs
 import tpu
 from cross_validation import leave_out_sources
-from frozen_fit import Fitted, fitted
+from frozen_fit import Fit, find_fits
 from markdown import Lines, table
 from sanity_checks import CHECKS, count_failures
 
@@ -60,7 +60,7 @@ def page() -> Lines:
     """Writes the whole page."""
     rows, frozen = published_rows(), validation.frozen()
     stated = validation.stated(rows)
-    constants = fitted(stated)  # predicts each row again for each constant
+    constants = find_fits(stated)  # predicts each row again for each constant
     calls, schedules = (Errors.of(r.error for r in part) for part in (stated, _schedules(stated)))
     yield from ("# Predictions against measurements", "")
     digest = f"`{frozen['sha256'][:16]}...`"
@@ -104,7 +104,7 @@ def page() -> Lines:
         yield from lines
 
 
-def _rows_by_use(rows: Sequence[Measured], constants: Sequence[Fitted]) -> Lines:
+def _rows_by_use(rows: Sequence[Measured], constants: Sequence[Fit]) -> Lines:
     """Lists errors of the rows that count in means, and the reasons why others do not."""
     stated = validation.stated(rows)
     errors = [abs(expm1(row.error)) for row in stated]
@@ -266,7 +266,7 @@ def _sanity_checks() -> Lines:
     yield from table(("", "property", "runs", "failed"), rows)
 
 
-def _fitted_constants(stated: Sequence[Measured], constants: Sequence[Fitted]) -> Lines:
+def _fitted_constants(stated: Sequence[Measured], constants: Sequence[Fit]) -> Lines:
     yield from (
         f"{len(constants)} constants were fitted for {len(stated)} rows. The table shows the",
         "physical range of each constant, and the number of fitted rows whose times it changes.",

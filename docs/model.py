@@ -13,7 +13,7 @@ from ringloom.simulator.hardware import Hardware, hardware
 from ringloom.simulator.hardware.schema import unit_of
 from ringloom.simulator.timeline import spans
 
-SHOWN = "h100:fa3"
+MACHINE = "h100:fa3"
 DTYPE = "bfloat16"
 WORK = rl.Workload(seq=2**16, heads=32, kv_heads=8, head_dim=128, mask="causal", dtype=DTYPE)
 EVENTS = {
@@ -62,7 +62,7 @@ LEFT_OUT = """
 
 def page() -> Lines:
     """Writes the whole page."""
-    machine = hardware(SHOWN)
+    machine = hardware(MACHINE)
     yield from ("# The model on one page", "")
     yield from (
         "A plan is a list of steps, and a step has attends and messages. A prediction assigns a",
@@ -86,13 +86,13 @@ def page() -> Lines:
     yield from (
         "## Constants",
         "",
-        f"These are the constants of `{SHOWN}`; [another page](hardware_presets.md) lists all",
+        f"These are the constants of `{MACHINE}`; [another page](hardware_presets.md) lists all",
         "presets.",
         "",
     )
     yield from table(("constant", "value", "source"), _constants(machine))
     yield from ("## What is left out", "", *LEFT_OUT.strip().split("\n"), "")
-    forward, backward = (100 * expm1(basis(SHOWN, p).error) for p in ("forward", "backward"))
+    forward, backward = (100 * expm1(basis(MACHINE, p).error) for p in ("forward", "backward"))
     yield from (
         "## Accuracy",
         "",

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from audit_pairs import pairs
+from audit_pairs import draw_pairs
 from matplotlib.figure import Figure
 from pages import FENCE, STATUS, Block, blocks, execute
-from plan_tiles import tiles
+from plan_tiles import draw_tiles
 
 from ringloom.auditing.verdict import Audit
 from ringloom.figures import sheet
@@ -157,17 +157,19 @@ def picture(page: Path, block: Block, results: list[Any]) -> str:
 def drawing(result: Any) -> tuple[str, Callable[[], Figure]]:
     """Returns the title of the picture of a result, and a function that draws it."""
     if isinstance(result, Audit):
-        return "Pairs: expected, computed, and the difference", partial(pairs, result)
+        return "Pairs: expected, computed, and the difference", partial(draw_pairs, result)
     if hasattr(result, "plot_timeline"):
         return "Timeline of the ranks", partial(
-            _plotted, result.plot_timeline, min(result.ranks, FEW)
+            _plot_figure, result.plot_timeline, min(result.ranks, FEW)
         )
     if hasattr(result, "plot"):
-        return "Times of the schedules", partial(_plotted, result.plot, len(result.cases))
-    return "Tiles of the mask, with the rank and step that attends each", partial(tiles, result)
+        return "Times of the schedules", partial(_plot_figure, result.plot, len(result.cases))
+    return "Tiles of the mask, with the rank and step that attends each", partial(
+        draw_tiles, result
+    )
 
 
-def _plotted(plot: Callable[..., Any], rows: int) -> Figure:
+def _plot_figure(plot: Callable[..., Any], rows: int) -> Figure:
     figure = Figure(figsize=(7.0, 0.9 + 0.28 * rows), layout="constrained")
     plot(figure.subplots())
     return figure
@@ -178,19 +180,19 @@ def _outputs(block: Block) -> list[str]:
     outputs = [output(command) for command in block.commands]
     if sum(map(bool, outputs)) > 1:
         shown = zip(block.commands, outputs, strict=True)
-        return [f"$ {folded(command)}\n{text}" for command, text in shown if text]
+        return [f"$ {fold_command(command)}\n{text}" for command, text in shown if text]
     return outputs
 
 
-def folded(command: str) -> str:
+def fold_command(command: str) -> str:
     """Returns a command, folded to the width of a page; options stay with their values."""
     words = re.sub("(--[a-z-]+) (?=[^-])", "\\1\0", re.sub(" +", " ", command))
-    return " \\\n    ".join(_wrapped(words))
+    return " \\\n    ".join(_wrap(words))
 
 
-def _wrapped(line: str) -> list[str]:
-    joined = re.sub('"[^"]*"', lambda quoted: quoted[0].replace(" ", "\0"), line)
-    parts = textwrap.wrap(joined, WIDTH, break_long_words=False, break_on_hyphens=False)
+def _wrap(line: str) -> list[str]:
+    protected = re.sub('"[^"]*"', lambda quoted: quoted[0].replace(" ", "\0"), line)
+    parts = textwrap.wrap(protected, WIDTH, break_long_words=False, break_on_hyphens=False)
     return [part.replace("\0", " ") for part in parts]
 
 
@@ -209,9 +211,7 @@ def output(command: str) -> str:
     else:
         assert status == 0, shlex.join(words)
     lines = [line.rstrip() for line in stream.getvalue().rstrip().splitlines()]
-    lines = [
-        part for line in lines for part in (_wrapped(line) if len(line) > MAX_LENGTH else [line])
-    ]
+    lines = [part for line in lines for part in (_wrap(line) if len(line) > MAX_LENGTH else [line])]
     omitted = len(lines) - MAX_LINES
     if omitted <= 1:
         return "\n".join(lines)

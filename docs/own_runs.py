@@ -27,8 +27,10 @@ WORK = Workload(seq=8 * 8192, heads=32, kv_heads=8, head_dim=128, mask="causal")
 LIMIT = 0.12
 CURVES = {"flash": "fa2", "cuDNN": "cudnn"}  # flash kernels of torch are FlashAttention-2
 
-BUSY = re.compile(r"busy(?: by (\w+))?, (\w+), (\d+) ranks x 8192 tokens, (\w+): slowest / mean")
-DENSE = re.compile(r"rate.* over dense attention by (\w+)(?: attention)?, .*, (\w+)")
+BUSY_ROW = re.compile(
+    r"busy(?: by (\w+))?, (\w+), (\d+) ranks x 8192 tokens, (\w+): slowest / mean"
+)
+DENSE_ROW = re.compile(r"rate.* over dense attention by (\w+)(?: attention)?, .*, (\w+)")
 
 
 @dataclass(frozen=True)
@@ -66,19 +68,19 @@ def runs() -> list[Run]:
     for path in sorted(RESULTS.glob("*.json")):
         file = json.loads(path.read_text(encoding="utf-8"))
         for number, row in enumerate(file["rows"]):
-            for run in _read(file["chip"], file["date"], row):
+            for run in _read_runs(file["chip"], file["date"], row):
                 has_ranks = len(run.milliseconds) > 1  # each row is then a separate run
                 name = (str(number),) if has_ranks else map("{:.3f}".format, run.milliseconds)
                 calls.setdefault((run.chip, run.kernel, run.pass_, *name), run)
     return list(calls.values())
 
 
-def _read(chip: str, date: str, row: dict[str, object]) -> Iterator[Run]:
-    if match := BUSY.match(str(row["what"])):
+def _read_runs(chip: str, date: str, row: dict[str, object]) -> Iterator[Run]:
+    if match := BUSY_ROW.match(str(row["what"])):
         kernel, schedule, _, pass_ = match.groups()
         times: Sequence[float] = row["milliseconds"]  # type: ignore[assignment]
         yield Run(chip, date, kernel or "flash", schedule, pass_, tuple(times))  # type: ignore[arg-type]
-    elif match := DENSE.match(str(row["what"])):
+    elif match := DENSE_ROW.match(str(row["what"])):
         kernel, pass_ = match.groups()
         pairs = tiles(plan("ring", WORK, 1)).total_pairs()
         flop = FLOP["forward"] + (FLOP["backward"] if pass_ == "both" else 0)

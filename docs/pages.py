@@ -65,13 +65,13 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(fence[1], fence[2], text.count("\n", 0, fence.start(2)) + 1, output)
 
 
-def _shows_output(text: str, above: re.Match[str] | None, fence: re.Match[str]) -> bool:
+def _shows_output(text: str, previous: re.Match[str] | None, fence: re.Match[str]) -> bool:
     """Returns True if a text block directly follows code."""
     return bool(
-        above
+        previous
         and fence[1] == "text"
-        and above[1] in ("python", "console")
-        and not text[above.end() : fence.start()].strip()
+        and previous[1] in ("python", "console")
+        and not text[previous.end() : fence.start()].strip()
     )
 
 
@@ -91,8 +91,8 @@ def execute(
 
 def equal_texts(printed: str, shown: str) -> bool:
     """Returns True if two texts are equal, except for spaces at the ends of lines."""
-    return _bare(printed) == _bare(shown)
+    return _strip_lines(printed) == _strip_lines(shown)
 
 
-def _bare(text: str) -> list[str]:
+def _strip_lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().splitlines()]

@@ -14,7 +14,7 @@ from ringloom.report.pictures.palette import rank_colours
 MAX_NUMBERED = 24  # tiles per row; with more tiles, steps are not shown
 
 
-def tiles(plans: Plans) -> Figure:
+def draw_tiles(plans: Plans) -> Figure:
     """Draws the forward tiles of the first head: a colour per rank, the step as a number."""
     plan = plans.first
     facts, colours = tile_facts(plan.name, plan), rank_colours(plan.ranks)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from outputs import folded
+from outputs import fold_command
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def page() -> Iterator[str]:
         for question in questions:
             yield from (f"**{question.text}** {question.explanation}", "")
             if question.is_command:
-                yield from ("```console", f"$ {folded(question.answer)}", "```", "")
+                yield from ("```console", f"$ {fold_command(question.answer)}", "```", "")
             else:
                 yield from ("```python", question.answer, "```", "")
             lines = output(question).rstrip().splitlines()

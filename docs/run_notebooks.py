@@ -14,7 +14,7 @@ from typing import Any
 
 NOTEBOOKS = sorted((Path(__file__).parent / "notebooks").glob("*.ipynb"))
 DPI = 64  # small files, legible labels
-VALUE = "_value_of_cell"
+VALUE_NAME = "_value_of_cell"
 
 
 def run(
@@ -28,39 +28,41 @@ def run(
         for cell in document["cells"]:
             if cell["cell_type"] == "code":
                 count += 1
-                shown = outputs("".join(cell["source"]), count, scope, compiler)
+                shown = run_cell("".join(cell["source"]), count, scope, compiler)
                 cell = cell | {"execution_count": count, "outputs": shown}
             cells.append(cell)
     return document | {"cells": cells}
 
 
-def outputs(
+def run_cell(
     source: str, count: int, scope: dict[str, Any], compiler: Callable[..., Any]
 ) -> list[dict[str, Any]]:
     """Runs a cell; returns what it prints, the value of its last line and its pictures."""
     tree = ast.parse(source)
     last = tree.body[-1]
     if isinstance(last, ast.Expr) and not source.endswith(";"):
-        tree.body[-1] = ast.Assign([ast.Name(VALUE, ast.Store())], last.value)
+        tree.body[-1] = ast.Assign([ast.Name(VALUE_NAME, ast.Store())], last.value)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compiler(ast.unparse(ast.fix_missing_locations(tree)), "cell", "exec"), scope)
     shown = []
     if printed.getvalue():
-        shown.append({"name": "stdout", "output_type": "stream", "text": lines(printed.getvalue())})
-    if (value := scope.pop(VALUE, None)) is not None:
+        shown.append(
+            {"name": "stdout", "output_type": "stream", "text": to_lines(printed.getvalue())}
+        )
+    if (value := scope.pop(VALUE_NAME, None)) is not None:
         kind = {"execution_count": count, "output_type": "execute_result"}
-        shown.append({"data": texts(value), "metadata": {}, **kind})
+        shown.append({"data": representations(value), "metadata": {}, **kind})
     return shown + [
         {"data": {"image/png": picture}, "metadata": {}, "output_type": "display_data"}
         for picture in pictures()
     ]
 
 
-def texts(value: Any) -> dict[str, list[str]]:
+def representations(value: Any) -> dict[str, list[str]]:
     """Returns the text of a value and, where it has one, its HTML."""
     html = getattr(value, "_repr_html_", None)
-    return ({"text/html": lines(html())} if html else {}) | {"text/plain": lines(repr(value))}
+    return ({"text/html": to_lines(html())} if html else {}) | {"text/plain": to_lines(repr(value))}
 
 
 def pictures() -> list[str]:
@@ -76,7 +78,7 @@ def pictures() -> list[str]:
     return files
 
 
-def lines(text: str) -> list[str]:
+def to_lines(text: str) -> list[str]:
     """Returns a text as notebooks store it, line by line."""
     return text.splitlines(keepends=True)
 

@@ -40,7 +40,7 @@ def count_failures(ranks: int = 4, seq: int = 2**13) -> dict[str, Count]:
     runs, failed = Counter[str](), Counter[str]()
     for candidate in _plans(ranks, seq):
         for machine in map(hardware, MACHINES):
-            for check, passed in checks(candidate, machine):
+            for check, passed in run_checks(candidate, machine):
                 runs[check] += 1
                 failed[check] += not passed
     return {check: Count(runs[check], failed[check]) for check in CHECKS}
@@ -56,23 +56,23 @@ def _plans(ranks: int, seq: int) -> Iterator[Plan]:
                 continue
 
 
-def checks(candidate: Plan, machine: Hardware) -> Iterator[tuple[str, bool]]:
+def run_checks(candidate: Plan, machine: Hardware) -> Iterator[tuple[str, bool]]:
     """Yields each of `CHECKS` that applies to a plan on some hardware, and True if it passes."""
     base = simulate(candidate, machine, record=True)
     assert base.timeline is not None
-    yield "causality", _in_order(base.timeline)
+    yield "causality", _is_in_order(base.timeline)
     if base.bound_ratio is not None:
         yield "bounds", base.bound_ratio * SLACK >= 1
     for key in RATES:
-        faster = simulate(candidate, machine.changed({key: 1.1 * machine[key]})).makespan
-        yield "monotonicity", faster <= base.makespan * SLACK
+        time = simulate(candidate, machine.changed({key: 1.1 * machine[key]})).makespan
+        yield "monotonicity", time <= base.makespan * SLACK
     if base.engine == "recurrence":
         events = simulate(candidate, machine, engine="events").makespan
         yield "engines", bool(np.isclose(events, base.makespan, rtol=1e-9))
     yield "determinism", simulate(candidate, machine, record=True).makespan == base.makespan
 
 
-def _in_order(timeline: Timeline) -> bool:
+def _is_in_order(timeline: Timeline) -> bool:
     """Returns True if messages arrive after they leave and no rank computes two things at once."""
     free_at = dict[int, float]()
     sent = [row for row in timeline.rows or () if row.kind == "message"]

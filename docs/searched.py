@@ -13,7 +13,9 @@ from ringloom.views.units import counted, seconds, times
 FILE = Path(__file__).resolve().parents[1] / "benchmarks/results/search.csv"
 BASELINE = FILE.with_name("baseline.csv")
 KEY = "mask", "machine", "tokens_per_rank", "pass"
-SLOW = 1.3  # times the bound; if the best row of compare takes longer, there is room for gains
+SLOW_RATIO = (
+    1.3  # times the bound; if the best row of compare takes longer, there is room for gains
+)
 Row = dict[str, str]
 
 
@@ -32,7 +34,7 @@ def page(file: Path = FILE) -> Lines:
         "in `benchmarks/results/baseline.csv`. *Search* is the processor time of the search.",
         "",
     )
-    rows = list(_rows(file)) if file.exists() else []
+    rows = list(_read_rows(file)) if file.exists() else []
     if not rows:
         yield from ("The file does not exist: `python benchmarks/search.py` writes it.", "")
         return
@@ -57,26 +59,26 @@ def page(file: Path = FILE) -> Lines:
         yield from table(columns, (_case(group) for group in groups if group))
 
 
-def _rows(file: Path) -> Iterable[Row]:
+def _read_rows(file: Path) -> Iterable[Row]:
     with file.open(encoding="utf-8", newline="") as lines:
         yield from csv.DictReader(lines)
 
 
 def _summary(rows: list[Row]) -> str:
     """Returns sentences on the gain over the saved rows of compare."""
-    baseline = {tuple(row[k] for k in KEY): row for row in _rows(BASELINE)}
+    baseline = {tuple(row[k] for k in KEY): row for row in _read_rows(BASELINE)}
     gains = [float(row["gain"]) for row in rows]
     slow_gains = [
         float(row["gain"])
         for row in rows
         if (saved := baseline[tuple(row[k] for k in KEY)])
-        and float(saved["seconds"]) > SLOW * float(saved["bound_s"])
+        and float(saved["seconds"]) > SLOW_RATIO * float(saved["bound_s"])
     ]
     text = f"In {counted(len(rows), 'case')} the median gain is {times(median(gains))}, between"
     text += f" {times(min(gains))} and {times(max(gains))}."
     if slow_gains:
         text += f" In the {len(slow_gains)} cases in which the best row of compare took more than"
-        text += f" {SLOW} times the bound, the median gain is {times(median(slow_gains))}."
+        text += f" {SLOW_RATIO} times the bound, the median gain is {times(median(slow_gains))}."
     return text
 
 

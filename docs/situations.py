@@ -18,39 +18,39 @@ from ringloom.planner.errors import PlanError
 from ringloom.planner.planning import find_schedule
 
 MAX_LISTED = 4  # schedules too close to call that a cell lists; all others are counted
-LLAMA = "--heads 32 --kv-heads 8"
+HEADS = "--heads 32 --kv-heads 8"
 TREE = "tree:8192,1024,1024,1024,1024/-,0,0,0,0"
 SITUATIONS = {
-    "One node of H100s, training": f"--ranks 8 --seq 128k {LLAMA} --hardware h100 --pass both",
-    "One node of H100s, prefill": f"--ranks 8 --seq 128k {LLAMA} --hardware h100",
-    "Two nodes of H100s, training": f"--ranks 16 --seq 256k {LLAMA} --hardware h100 --pass both",
-    "A100s on PCIe": f"--ranks 8 --seq 32k {LLAMA} --hardware a100-pcie --pass both",
-    "RTX 4090s on PCIe": f"--ranks 8 --seq 32k {LLAMA} --hardware rtx-4090",
-    "MI300X, each linked to all others": f"--ranks 8 --seq 64k {LLAMA} --hardware mi300x",
-    "TPU v5e": f"--ranks 8 --seq 64k {LLAMA} --hardware tpu-v5e",
+    "One node of H100s, training": f"--ranks 8 --seq 128k {HEADS} --hardware h100 --pass both",
+    "One node of H100s, prefill": f"--ranks 8 --seq 128k {HEADS} --hardware h100",
+    "Two nodes of H100s, training": f"--ranks 16 --seq 256k {HEADS} --hardware h100 --pass both",
+    "A100s on PCIe": f"--ranks 8 --seq 32k {HEADS} --hardware a100-pcie --pass both",
+    "RTX 4090s on PCIe": f"--ranks 8 --seq 32k {HEADS} --hardware rtx-4090",
+    "MI300X, each linked to all others": f"--ranks 8 --seq 64k {HEADS} --hardware mi300x",
+    "TPU v5e": f"--ranks 8 --seq 64k {HEADS} --hardware tpu-v5e",
     "A single KV head (MQA)": "--ranks 8 --seq 128k --heads 32 --kv-heads 1 --hardware h100",
     "A KV head per query head (MHA)": "--ranks 8 --seq 128k --heads 32 --hardware h100",
-    "Six ranks, which do not divide the heads": f"--ranks 6 --seq 96k {LLAMA} --hardware h100",
+    "Six ranks, which do not divide the heads": f"--ranks 6 --seq 96k {HEADS} --hardware h100",
     "No mask": "--ranks 8 --seq 64k --heads 16 --hardware h100 --mask full",
     "A sliding window": (
-        f'--ranks 8 --seq 128k {LLAMA} --hardware h100 --mask "causal & window:4096"'
+        f'--ranks 8 --seq 128k {HEADS} --hardware h100 --mask "causal & window:4096"'
     ),
     "A window and a few global tokens": (
-        f'--ranks 8 --seq 64k {LLAMA} --hardware h100 --mask "causal & (window:4096 | global:64)"'
+        f'--ranks 8 --seq 64k {HEADS} --hardware h100 --mask "causal & (window:4096 | global:64)"'
     ),
     "Packed documents of different lengths": (
-        f'--ranks 8 --seq 64k {LLAMA} --hardware h100 --mask "causal & documents:40000,20000,5536"'
+        f'--ranks 8 --seq 64k {HEADS} --hardware h100 --mask "causal & documents:40000,20000,5536"'
     ),
     "Packed documents of equal length": (
-        f"--ranks 8 --seq 64k {LLAMA} --hardware h100"
+        f"--ranks 8 --seq 64k {HEADS} --hardware h100"
         ' --mask "causal & documents:16384,16384,16384,16384"'
     ),
     "Chunks, as in Llama 4": (
-        f'--ranks 8 --seq 128k {LLAMA} --hardware h100 --mask "causal & chunks:8k"'
+        f'--ranks 8 --seq 128k {HEADS} --hardware h100 --mask "causal & chunks:8k"'
     ),
-    "Four answers to one prompt": f"--ranks 8 --seq 12k {LLAMA} --hardware h100 --mask {TREE}",
-    "Decoding one token": f"--ranks 8 --seq 1 --kv-seq 256k {LLAMA} --hardware h100",
-    "Chunked prefill behind a cache": f"--ranks 8 --seq 4k --kv-seq 256k {LLAMA} --hardware h100",
+    "Four answers to one prompt": f"--ranks 8 --seq 12k {HEADS} --hardware h100 --mask {TREE}",
+    "Decoding one token": f"--ranks 8 --seq 1 --kv-seq 256k {HEADS} --hardware h100",
+    "Chunked prefill behind a cache": f"--ranks 8 --seq 4k --kv-seq 256k {HEADS} --hardware h100",
 }
 
 
@@ -80,14 +80,14 @@ def answer(situation: str, options: str) -> Answer:
     assert status == 0, f"ringloom compare {options}"
     result: dict[str, Any] = json.loads(output.getvalue())
     names = tuple(row["schedule"] for row in result["rows"])
-    assert accepted(options, names), f"--schedules does not accept {names} of {options}"
+    assert are_accepted(options, names), f"--schedules does not accept {names} of {options}"
     advice = result["recommendation"]
     return Answer(
         situation, options, advice["schedule"], tuple(advice["close_to"]), reason(advice), names
     )
 
 
-def accepted(options: str, names: Sequence[str]) -> bool:
+def are_accepted(options: str, names: Sequence[str]) -> bool:
     """Returns True if the option `--schedules` reads names as the same schedules."""
     words = [*shlex.split(options), "--schedules", ",".join(names)]
     with command_of("compare").make_context("compare", words) as context:
@@ -118,7 +118,7 @@ def situations() -> Lines:
     )
 
 
-def unsupported(page: str, rows: str) -> list[str]:
+def find_unsupported(page: str, rows: str) -> list[str]:
     """Returns the schedules that the prose of a page names, but no row of the table."""
     recommended, supported = (_schedules(text) for text in (FENCE.sub("", page), rows))
     return sorted(recommended - supported)

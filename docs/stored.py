@@ -26,7 +26,7 @@ def digest() -> str:
     return total.hexdigest()[:16]
 
 
-def stored(name: str, lines: Callable[[], Iterable[str]], folder: Path = FOLDER) -> str:
+def load_text(name: str, lines: Callable[[], Iterable[str]], folder: Path = FOLDER) -> str:
     """Returns the lines of a page as text, from the stored file if no source has changed."""
     path = folder / f"{name}-{digest()}.md"
     if not path.exists():

@@ -9,7 +9,7 @@ from markdown import Lines, table
 import ringloom as rl
 from ringloom.codegen import TARGETS
 
-SMALL = rl.Workload(37, None, 4, 2, 8, dtype="float64")
+SMALL_WORK = rl.Workload(37, None, 4, 2, 8, dtype="float64")
 MASKS: dict[str, rl.Mask] = {
     "full": rl.Full(),
     "causal": rl.Causal(),
@@ -44,7 +44,7 @@ PARTIAL_FORMS = {
     ),
 }
 
-LARGE: dict[str, Any] = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16"}
+LARGE_WORK: dict[str, Any] = {"heads": 32, "kv_heads": 8, "head_dim": 128, "dtype": "bfloat16"}
 # schedules whose loops grow with the ranks, and why
 IRREGULAR = {
     "multi-ring": (
@@ -104,7 +104,7 @@ LOOPS_FOR_SOME = {
 
 def workload(row: str) -> rl.Workload:
     """Returns the workload of a row: a mask on 37 tokens, or a shape with a causal mask."""
-    fields = {name: getattr(SMALL, name) for name in ("seq", "heads", "kv_heads", "head_dim")}
+    fields = {name: getattr(SMALL_WORK, name) for name in ("seq", "heads", "kv_heads", "head_dim")}
     fields |= {"dtype": "float64", "mask": MASKS.get(row, rl.Causal())} | SHAPES.get(row, {})
     return rl.Workload(**fields)
 
@@ -133,7 +133,7 @@ def refusals(schedule: str, row: str, ranks: int = 4) -> dict[str, str]:
     return errors
 
 
-def declared(row: str) -> set[str]:
+def unsupported_forms(row: str) -> set[str]:
     """Returns the forms that a row does not support, for any schedule."""
     return {form for form, (rows, _) in PARTIAL_FORMS.items() if row not in rows}
 
@@ -147,11 +147,13 @@ def matrix(names: Iterable[str], rows: Iterable[str]) -> Lines:
     for name in names:
         for row in rows:
             errors = refusals(name, row)
-            if errors.keys() != declared(row):
-                raise AssertionError(f"{name}, {row}: {errors} but declared {declared(row)}")
+            if errors.keys() != unsupported_forms(row):
+                raise AssertionError(
+                    f"{name}, {row}: {errors} but declared {unsupported_forms(row)}"
+                )
     cells = list[tuple[str, str, str]]()
     for form in FORMS:
-        supported = [row for row in rows if form not in declared(row)]
+        supported = [row for row in rows if form not in unsupported_forms(row)]
         every_row = len(supported) == len(rows)
         listed = f"all {len(rows)}" if every_row else ", ".join(supported) or "none"
         cells.append((f"`{form}`", f"all {len(names)}", listed))
@@ -162,7 +164,7 @@ def matrix(names: Iterable[str], rows: Iterable[str]) -> Lines:
 
 def count_lines(schedule: str, target: str, **fields: Any) -> int:
     """Returns the number of lines of a program from loops on 8 ranks; 0 if it uses tables."""
-    plans = rl.plan(schedule, rl.Workload(seq=2**16, **LARGE | fields), 8, pass_="both")
+    plans = rl.plan(schedule, rl.Workload(seq=2**16, **LARGE_WORK | fields), 8, pass_="both")
     source = rl.emit(plans, target)
     return 0 if "(as tables" in source.replace("\n", " ") else source.count("\n")
 
@@ -249,7 +251,7 @@ def layouts() -> Lines:
     for name in rl.SCHEDULES:
         for layout, names in refusing.items():
             try:
-                rl.plan(name, SMALL, 4, layout=layout)
+                rl.plan(name, SMALL_WORK, 4, layout=layout)
             except rl.PlanError:
                 names.append(name)
     only_by_work = [name for name in refusing["heap"] if name not in refusing["zigzag"]]

@@ -12,10 +12,10 @@ SETTINGS = {  # schedule: ranks and tokens
 }
 UNLIMITED = 1e18  # bytes/s, so that nothing waits for messages
 CAUSES = "nothing waits for messages", "half the bytes", "kernels at the end of their range"
-ERROR = 0.35  # the smallest error to explain
+MIN_ERROR = 0.35  # the smallest error to explain
 
 
-def causes(schedule: str, ranks: int, seq: int) -> list[float]:
+def errors_by_cause(schedule: str, ranks: int, seq: int) -> list[float]:
     """Returns by how much a prediction of attention is too slow under each of CAUSES."""
     work = rl.Workload(seq=seq, heads=32, kv_heads=8, mask="causal")
     plans, machine = rl.plan(schedule, work, ranks, pass_="both"), hardware(MACHINE)
@@ -47,7 +47,7 @@ def section() -> Lines:
         "",
     )
     rows = {
-        (name, *setting): causes(name, *setting)
+        (name, *setting): errors_by_cause(name, *setting)
         for name, settings in SETTINGS.items()
         for setting in settings
     }
@@ -60,11 +60,11 @@ def section() -> Lines:
     )
     gathers = {seq // ranks: row for (name, ranks, seq), row in rows.items() if name == "allgather"}
     halved = max(row[1] for row in gathers.values())
-    affected = [tokens for tokens, row in gathers.items() if row[0] >= ERROR]
+    affected = [tokens for tokens, row in gathers.items() if row[0] >= MIN_ERROR]
     yield from (
         f"For all-gathers, narrower sums account for at most {halved:.0%}. Hidden gathers account",
-        f"for {ERROR:.0%} or more if a rank has up to {max(affected)} tokens; on longer sequences,",
-        "only faster kernels account for it. Rows that do not state their setting cannot",
-        "distinguish the two causes, so no constant was added.",
+        f"for {MIN_ERROR:.0%} or more if a rank has up to {max(affected)} tokens; on longer",
+        "sequences, only faster kernels account for it. Rows that do not state their setting",
+        "cannot distinguish the two causes, so no constant was added.",
         "",
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sanity_checks import checks
+from sanity_checks import run_checks
 
 from plain.test_simulator_reference import crowded, machines, plans
 from ringloom.planner.analysis.tiles import tiles
@@ -111,7 +111,7 @@ def test_a_workload_has_one_bound_and_predictions_of_its_schedules_are_sound(
         bounds.add(result.bound)
         assert result.bound_ratio is None or result.bound_ratio * ROUNDING >= 1.0, name
         if EVERY or name == "zigzag":
-            assert [check for check, holds in checks(one, machine) if not holds] == [], name
+            assert [check for check, holds in run_checks(one, machine) if not holds] == [], name
     assert len(bounds) == 1
 
 

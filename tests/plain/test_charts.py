@@ -142,7 +142,7 @@ def test_the_fit_is_frozen_with_its_date_its_rows_and_its_constants(
 
 def test_a_chip_has_five_rows_or_more_for_each_fitted_constant(rows: Sequence[Measured]) -> None:
     stated = validation.stated(rows)
-    every = frozen_fit.fitted(stated)
+    every = frozen_fit.find_fits(stated)
     for chips in {one.chips for one in every}:
         own = [row for row in stated if row.on in chips]
         assert 1 <= sum(one.chips == chips for one in every) <= len(own) / 5
@@ -150,7 +150,7 @@ def test_a_chip_has_five_rows_or_more_for_each_fitted_constant(rows: Sequence[Me
 
 def test_no_fitted_constant_belongs_to_a_row_or_a_schedule(rows: Sequence[Measured]) -> None:
     """Times of as many rows change with it; what two chips share was fitted to rows of both."""
-    constants = {(one.constant, one.chips): one.rows for one in frozen_fit.fitted(rows)}
+    constants = {(one.constant, one.chips): one.rows for one in frozen_fit.find_fits(rows)}
     ring, host = (
         constants.pop(key)
         for key in (("attention.merge", ("h800:fa2",)), ("attention.host", HOSTS))

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 from cross_validation import leave_out_sources
-from frozen_fit import scatter
+from frozen_fit import current_errors
 
 import ringloom as rl
 from command_line import CommandLine
@@ -44,7 +44,7 @@ EVEN = Scenario()
 
 def test_the_frozen_errors_are_those_of_the_published_rows() -> None:
     """Where this fails, predictions have changed: see `frozen_fit.freeze`."""
-    now = scatter()
+    now = current_errors()
     assert [replace(row, error=0) for row in now] == [replace(r, error=0) for r in residuals()]
     for row, frozen in zip(now, residuals(), strict=True):
         assert row.error == pytest.approx(frozen.error, abs=1e-3), row.what

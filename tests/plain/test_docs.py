@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from docstrings import as_rst
 from from_code import PAGES, command_line, hardware
-from links import broken
+from links import broken_links
 from questions import SITUATIONS, output
 from support import IRREGULAR, layouts, loops_by_workload, matrix, program_length, programs
 
@@ -155,9 +155,9 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     (tmp_path / "b.html").write_text(
         '<a href="a.html#z">3</a><img src="no.svg"><a href="http://x">'
     )
-    assert broken(tmp_path) == ["a.html: b.html#y", "b.html: a.html#z", "b.html: no.svg"]
+    assert broken_links(tmp_path) == ["a.html: b.html#y", "b.html: a.html#z", "b.html: no.svg"]
     with pytest.raises(ValueError, match="no page"):
-        broken(tmp_path / "nothing")
+        broken_links(tmp_path / "nothing")
 
 
 def test_docstrings_keep_their_drawings_and_say_what_is_code() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from follow import follow, lessons, parts
+from follow import follow, lessons, split_lesson
 from pages import blocks, execute
 
 from assertions import Assertions
@@ -31,7 +31,7 @@ def test_a_lesson_runs_and_its_exercise_has_one_solution(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_lesson_derives_a_formula_and_draws_a_picture(page: Path) -> None:
     text = page.read_text()
-    lesson, solution = parts(page)
+    lesson, solution = split_lesson(page)
     code = "".join(block.text for block in lesson)
     assert "import sympy" in code
     assert "import ringloom as rl" in code

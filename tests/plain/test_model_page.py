@@ -16,7 +16,7 @@ from ringloom.simulator.costs.terms import TERMS
 from ringloom.simulator.hardware import hardware
 
 TEXT = "\n".join(page())
-MACHINE = hardware(model.SHOWN)
+MACHINE = hardware(model.MACHINE)
 
 
 def test_the_page_names_every_term_and_every_constant_and_is_one_page() -> None:
@@ -61,11 +61,11 @@ def test_a_call_takes_what_the_formulas_of_the_page_say(
 
 def test_causes_of_slow_predictions_for_tpus_are_told_apart() -> None:
     """Hidden messages matter for few tokens, the kernels' rate for many; sums never as much."""
-    few, many = (tpu.causes("allgather", *at) for at in ((8, 2**13), (8, 2**17)))
-    assert few[0] > tpu.ERROR > few[2]
-    assert many[2] > tpu.ERROR > many[0]
+    few, many = (tpu.errors_by_cause("allgather", *at) for at in ((8, 2**13), (8, 2**17)))
+    assert few[0] > tpu.MIN_ERROR > few[2]
+    assert many[2] > tpu.MIN_ERROR > many[0]
     assert few[1] < few[0]
-    assert few[1] < tpu.ERROR
+    assert few[1] < tpu.MIN_ERROR
     assert f"{few[0]:+.0%} | {few[1]:+.0%} | {few[2]:+.0%}" in "\n".join(tpu.section())
 
 

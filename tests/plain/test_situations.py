@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import stored as storage
-from situations import SITUATIONS, Answer, accepted, answer, reason, unsupported
-from stored import stored
+from situations import SITUATIONS, Answer, answer, are_accepted, find_unsupported, reason
+from stored import load_text
 
 from repository import ROOT
 from ringloom.cli import command_of, main
@@ -43,9 +43,9 @@ def test_schedules_accepts_the_names_that_compare_prints(
 
 
 def test_a_name_that_is_no_schedule_is_not_accepted() -> None:
-    assert accepted(SPLIT, ["usp:ulysses=4 --trim blocks", "ring --by-rows"])
-    assert not accepted(SPLIT, ["spiral"])
-    assert not accepted(SPLIT, ["ring, zigzag"])
+    assert are_accepted(SPLIT, ["usp:ulysses=4 --trim blocks", "ring --by-rows"])
+    assert not are_accepted(SPLIT, ["spiral"])
+    assert not are_accepted(SPLIT, ["ring, zigzag"])
 
 
 def test_the_reason_leaves_out_the_fastest_schedule() -> None:
@@ -58,9 +58,12 @@ def test_the_reason_leaves_out_the_fastest_schedule() -> None:
 
 
 def test_a_recommendation_that_no_row_supports_is_found() -> None:
-    assert unsupported("Use `zigzag`, `burst` or `usp`.\n", ROWS) == []
-    assert unsupported("Use `tree:node=8` or `ring`, not `--check`.\n", ROWS) == ["ring", "tree"]
-    assert unsupported("```console\n$ compare `ring`\n```\n", ROWS) == []
+    assert find_unsupported("Use `zigzag`, `burst` or `usp`.\n", ROWS) == []
+    assert find_unsupported("Use `tree:node=8` or `ring`, not `--check`.\n", ROWS) == [
+        "ring",
+        "tree",
+    ]
+    assert find_unsupported("```console\n$ compare `ring`\n```\n", ROWS) == []
     assert "generated/situations.md" in PAGE
 
 
@@ -79,7 +82,7 @@ def test_text_is_made_again_only_when_a_source_changes(
 
     def text() -> str:
         storage.digest.cache_clear()
-        return stored("page", lambda: [str(next(numbers))], tmp_path / "tables")
+        return load_text("page", lambda: [str(next(numbers))], tmp_path / "tables")
 
     source.write_text("a = 1")
     assert [text(), text()] == ["0\n", "0\n"]
