@@ -8,8 +8,11 @@ from ringloom.planner.analysis.balance import loads
 
 RANKS, WIDTH, HEIGHT, GAP, TOP, LEFT = 8, 290, 17, 4, 34, 52
 PANEL = TOP + RANKS * (HEIGHT + GAP) + 30  # height; stacked panels fit a phone
-BUSY, IDLE = "#2a6f97", "#d9d9d9"
-INK = "text { fill: #57606a } @media (prefers-color-scheme: dark) { text { fill: #a9b3bd } }"
+STYLE = (
+    "text { fill: #57606a } .busy { fill: #2a6f97 } .idle { fill: #d9d9d9 }"
+    " @media (prefers-color-scheme: dark)"
+    " { text { fill: #a9b3bd } .busy { fill: #3b9fd9 } .idle { fill: #46515d } }"
+)
 WORK = rl.Workload(seq=4096 * RANKS, heads=32, mask=rl.Causal())
 
 
@@ -26,9 +29,9 @@ def panel(load: NDArray[np.float64], scale: float, title: str, top: int) -> list
     for rank in range(RANKS):
         y = top + TOP + rank * (HEIGHT + GAP)
         for start, busy, total in zip(starts, load[:, rank], longest, strict=True):
-            bars.append(bar(LEFT + start, y, total * scale - 2, IDLE))
+            bars.append(bar(LEFT + start, y, total * scale - 2, "idle"))
             if busy:
-                bars.append(bar(LEFT + start, y, max(1.0, busy * scale - 2), BUSY))
+                bars.append(bar(LEFT + start, y, max(1.0, busy * scale - 2), "busy"))
     idle = 1 - load.sum() / (RANKS * longest.sum())
     caption = f"ranks are idle {idle:.0%} of the time"
     caption_y = top + TOP + RANKS * (HEIGHT + GAP) + 16
@@ -37,8 +40,8 @@ def panel(load: NDArray[np.float64], scale: float, title: str, top: int) -> list
     return [*bars, *words]
 
 
-def bar(x: float, y: float, width: float, fill: str) -> str:
-    return f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{HEIGHT}" fill="{fill}"/>'
+def bar(x: float, y: float, width: float, kind: str) -> str:
+    return f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{HEIGHT}"/>'
 
 
 def text(x: float, y: float, words: str, size: int, weight: str = "normal") -> str:
@@ -57,5 +60,5 @@ def picture() -> str:
     width, height = LEFT + WIDTH + 8, 2 * PANEL
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
-    title = "<title>Causal attention on 8 ranks: work (dark) and waiting (light) over time</title>"
-    return "\n".join([head, title, f"<style>{INK}</style>", *above, *below, "</svg>", ""])
+    title = "<title>Causal attention on 8 ranks: work (blue) and idle time (grey)</title>"
+    return "\n".join([head, title, f"<style>{STYLE}</style>", *above, *below, "</svg>", ""])
