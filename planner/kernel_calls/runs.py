@@ -99,14 +99,11 @@ def band_calls(
     Query positions must be aligned with key positions.
     """
     calls = list[Call]()
-    row_parts, column_parts = (
-        _parts_in(rows, boxes[:, 0], boxes[:, 1]),
-        _parts_in(columns, boxes[:, 2], boxes[:, 3]),
-    )
+    row_parts = _parts_in(rows, boxes[:, 0], boxes[:, 1])
+    column_parts = _parts_in(columns, boxes[:, 2], boxes[:, 3])
     for n in sorted(row_parts.keys() & column_parts.keys()):
-        calls += _halved_calls(
-            _split_halves(row_parts[n]), _split_halves(column_parts[n]), boxes[n].tolist(), takes
-        )
+        halves = _split_halves(row_parts[n]), _split_halves(column_parts[n])
+        calls += _halved_calls(*halves, boxes[n].tolist(), takes)
     for side in (1, 0, 1):
         calls = _join_full(calls, side)
     return calls
@@ -119,10 +116,8 @@ def _parts_in(runs: Sequence[Run], low: Ints, high: Ints) -> dict[int, list[Run]
     """
     parts = defaultdict[int, list[Run]](list)
     for run in (run for run in runs if run.at):
-        overlapping = np.flatnonzero((low <= run.positions[-1]) & (run.positions[0] < high))
-        for n, *ends in zip(
-            *(x.tolist() for x in (overlapping, low[overlapping], high[overlapping])), strict=True
-        ):
+        numbers = np.flatnonzero((low <= run.positions[-1]) & (run.positions[0] < high))
+        for n, *ends in np.stack([numbers, low[numbers], high[numbers]], axis=1).tolist():
             if (part := run.between(*ends)).at:
                 parts[n].append(part)
     return parts
@@ -134,12 +129,9 @@ def _join_full(calls: Iterable[Call], side: int) -> list[Call]:
     for b in calls:
         a = joined[-1] if joined else b
         a_sides, b_sides = (a.rows, a.columns), (b.rows, b.columns)
-        full = a.band is b.band is False and {x.step for x in a_sides + b_sides} == {1}
-        if (
-            full
-            and a_sides[1 - side] == b_sides[1 - side]
-            and a_sides[side].stop == b_sides[side].start
-        ):
+        is_full = a.band is b.band is False and {x.step for x in a_sides + b_sides} == {1}
+        is_adjacent = a_sides[side].stop == b_sides[side].start
+        if is_full and is_adjacent and a_sides[1 - side] == b_sides[1 - side]:
             union = range(a_sides[side].start, b_sides[side].stop)
             joined[-1] = Call(a.rows, union, False) if side else Call(union, a.columns, False)
         else:
@@ -198,9 +190,8 @@ def box_calls(rows: Run, columns: Run, box: Box, takes: Takes = PLAIN) -> Iterat
     else:
         step, offset = (i if len(i) > 1 else j).step, j[0] - i[0]
         takes = takes._replace(windows=takes.windows and lo > -FAR)
-        yield from banded_calls(
-            rows, columns, -((offset - lo) // step), (hi - offset) // step, takes
-        )
+        low, high = -((offset - lo) // step), (hi - offset) // step
+        yield from banded_calls(rows, columns, low, high, takes)
 
 
 def banded_calls(rows: Run, columns: Run, lo: int, hi: int, takes: Takes) -> Iterator[Call]:

@@ -56,9 +56,8 @@ def _visible_spans(q: Ints, kv: Ints, boxes: Ints) -> tuple[list[Spans], Spans]:
     lefts, rights = (np.searchsorted(kv, boxes[:, side]) for side in (2, 3))
     overlapping = np.flatnonzero((tops < ends) & (lefts < rights))
     heights = (ends - tops)[overlapping]
-    row = np.arange(heights.sum()) + np.repeat(
-        tops[overlapping] - np.cumsum(heights) + heights, heights
-    )
+    offsets = tops[overlapping] - np.cumsum(heights) + heights
+    row = np.arange(heights.sum()) + np.repeat(offsets, heights)
     j0, j1, lo, hi = (np.repeat(side, heights) for side in boxes[overlapping, 2:].T)
     first = np.searchsorted(kv, np.maximum(j0, q[row] + lo))
     last = np.searchsorted(kv, np.minimum(j1, q[row] + hi + 1))
@@ -90,13 +89,12 @@ def _staircase_calls(first: Ints, last: Ints, row: int) -> Iterator[Call]:
     elif left - high > TILE // 4:  # columns that every row sees need no mask
         yield Call(rows, range(high, left), False)
         numbers = np.arange(rows.start, rows.stop)
-        starts_before, ends_after = first < high, last > left
-        yield from _box_calls(
-            Spans(numbers[starts_before], first[starts_before], np.full(starts_before.sum(), high))
-        )
-        yield from _box_calls(
-            Spans(numbers[ends_after], np.full(ends_after.sum(), left), last[ends_after])
-        )
+        before, after = (
+            first < high,
+            last > left,
+        )  # rows that see columns at the left, and at the right
+        yield from _box_calls(Spans(numbers[before], first[before], np.full(before.sum(), high)))
+        yield from _box_calls(Spans(numbers[after], np.full(after.sum(), left), last[after]))
     else:
         yield Call(rows, range(low, right), None)
 

@@ -35,9 +35,8 @@ def heap(work: Workload, ranks: int, grain: int) -> Sides:
 
     def assign_pieces(side: SideName) -> Chunks:
         pieces = cut_tokens(work, side, PIECES * ranks, grain)
-        owners = assign_least_loaded(
-            count_all_pairs(work, side, pieces), ranks, -(-len(pieces) // ranks)
-        )
+        loads = count_all_pairs(work, side, pieces)
+        owners = assign_least_loaded(loads, ranks, -(-len(pieces) // ranks))
         return gather_ranges(pieces, owners.tolist(), ranks)
 
     return build_sides(work, assign_pieces)
@@ -63,11 +62,9 @@ def even_work(work: Workload, ranks: int, grain: int) -> Sides:
         loads = count_all_pairs(work, side, pieces)[:, 0]
         totals = np.cumsum([0.0, *(loads if loads.any() else map(len, pieces))])
         targets = totals[-1] * (np.arange(1, ranks) / ranks)
-        next_end = np.searchsorted(totals, targets)
-        previous_end = np.maximum(next_end - 1, 0)
-        ends = np.where(
-            targets - totals[previous_end] <= totals[next_end] - targets, previous_end, next_end
-        )
+        high = np.searchsorted(totals, targets)
+        low = np.maximum(high - 1, 0)
+        ends = np.where(targets - totals[low] <= totals[high] - targets, low, high)
         owners = np.searchsorted(ends, np.arange(len(pieces)), side="right")
         return gather_ranges(pieces, owners.tolist(), ranks)
 

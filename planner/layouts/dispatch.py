@@ -43,26 +43,19 @@ def balance_loads(loads: Loads, ranks: int, most: int) -> Owners:
     Balances each mask alone and all masks together, takes the best result, and swaps pieces of the
     busiest rank while the load decreases. So the result is no worse than balancing a single mask.
     """
-    candidates = [
-        assign_least_loaded(loads[:, [mask]], ranks, most) for mask in range(loads.shape[1])
-    ]
-    starts = [*candidates, assign_least_loaded(loads, ranks, most)]
+    tables = [*(loads[:, [mask]] for mask in range(loads.shape[1])), loads]
+    starts = [assign_least_loaded(table, ranks, most) for table in tables]
     owners = min(starts, key=lambda owners: sum_loads(loads, owners, ranks).max()).copy()
     for _ in range(SWAPS):
         sums = sum_loads(loads, owners, ranks)
         busiest = int(sums.max(axis=1).argmax())
-        own_pieces, other_pieces = (
-            np.flatnonzero(owners == busiest),
-            np.flatnonzero(owners != busiest),
-        )
-        difference = loads[other_pieces][None] - loads[own_pieces][:, None]
-        largest = np.maximum(
-            sums[busiest] + difference, sums[owners[other_pieces]][None] - difference
-        ).max(axis=2)
+        own, others = np.flatnonzero(owners == busiest), np.flatnonzero(owners != busiest)
+        added = loads[others][None] - loads[own][:, None]
+        largest = np.maximum(sums[busiest] + added, sums[owners[others]][None] - added).max(axis=2)
         i, j = np.unravel_index(int(largest.argmin()), largest.shape) if largest.size else (0, 0)
         if not largest.size or largest[i, j] >= sums[busiest].max():
             break
-        owners[[own_pieces[i], other_pieces[j]]] = owners[[other_pieces[j], own_pieces[i]]]
+        owners[[own[i], others[j]]] = owners[[others[j], own[i]]]
     return owners
 
 

@@ -39,10 +39,9 @@ def scatter_blocks(
     owner = side.owners[block].astype(np.intp)
     differs = coordinates[rank, :-1] != coordinates[owner, :-1]
     is_along = differs[:, axis] & (differs.sum(axis=1) == 1)
-    pairs, number = np.unique(rank[is_along] * ranks + owner[is_along], return_inverse=True)
-    return np.append(block[is_along], -1)[group_entries(number, len(pairs))], *np.divmod(
-        pairs, ranks
-    )
+    rank, owner, block = rank[is_along], owner[is_along], block[is_along]
+    pairs, number = np.unique(rank * ranks + owner, return_inverse=True)
+    return np.append(block, -1)[group_entries(number, len(pairs))], *np.divmod(pairs, ranks)
 
 
 class Expansion:

@@ -22,12 +22,9 @@ def split_by_value(
         for kv in kv_values:
             q_blocks = np.where(q_of == q, attend.q, -1)
             kv_blocks = np.where(kv_of == kv, attend.kv, -1)
+            part = Attend(attend.rank, q_blocks, kv_blocks)
             is_single = len(q_values) == len(kv_values) == 1
-            part = (
-                attend
-                if is_single
-                else without_dead_blocks(tiles, Attend(attend.rank, q_blocks, kv_blocks))
-            )
+            part = attend if is_single else without_dead_blocks(tiles, part)
             if len(part):
                 yield q, kv, part
 

@@ -78,9 +78,8 @@ def _fit_stepwise(reading: Reading, group: Group, items: list[Record]) -> list[S
             n = (covered + failing) // 2
             part = [i for i in items if steps[0] <= i.t <= steps[n - 1]]
             covered, failing = (n, failing) if _fit(reading, group, part) else (covered, n)
-        new_statements = _fit(
-            reading, group, [i for i in items if steps[0] <= i.t <= steps[covered - 1]]
-        )
+        part = [i for i in items if steps[0] <= i.t <= steps[covered - 1]]
+        new_statements = _fit(reading, group, part)
         if not new_statements or len(statements) > MOST_STATEMENTS:
             return []
         statements, steps = [*statements, *new_statements], steps[covered:]

@@ -95,11 +95,8 @@ class Clusters:
         options = [self._cheapest(items) for items in by_cuts.values()]
         best = [s for statements in options for s in statements] if all(options) else []
         if tiles := self._tile_clusters():
-            best = min(
-                filter(None, (best, self.make_statements(tiles, False))),
-                key=total_cost,
-                default=best,
-            )
+            candidates = filter(None, (best, self.make_statements(tiles, False)))
+            best = min(candidates, key=total_cost, default=best)
         return best
 
     def _cheapest(self, items: list[Record]) -> list[Statement]:

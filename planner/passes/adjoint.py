@@ -75,12 +75,10 @@ def _query_side(move: Move, finished: Table | None, has_queries: bool) -> list[M
     if finished is not None:
         rows = np.asarray((finished[move.dst, move.blocks] | (move.blocks < 0)).all(axis=1))
     inputs = QUERY_SIDE["backward"][has_queries:]
+    without_stats = tuple(t for t in inputs if t != "STATS")
     return [
         Move(tensors, move.blocks[selection], move.src[selection], move.dst[selection])
-        for tensors, selection in (
-            (inputs, ~rows),
-            (tuple(t for t in inputs if t != "STATS"), rows),
-        )
+        for tensors, selection in ((inputs, ~rows), (without_stats, rows))
     ]
 
 
@@ -94,11 +92,9 @@ def _returns(plan: Plan) -> Returns:
     for number, attend in plan.attends():
         ready[attend.rank, attend.kv] = number + 1
     forwarded = _forwarded_copies(plan, moves)
-    return (
-        _reverse_routes(moves, ready)
-        if forwarded is None
-        else _follow_kv(plan, moves, ready, forwarded)
-    )
+    if forwarded is None:
+        return _reverse_routes(moves, ready)
+    return _follow_kv(plan, moves, ready, forwarded)
 
 
 def _forwarded_copies(plan: Plan, moves: Sequence[tuple[int, Move]]) -> Table | None:
@@ -111,13 +107,8 @@ def _forwarded_copies(plan: Plan, moves: Sequence[tuple[int, Move]]) -> Table | 
         has_several_owners = (has_block & (block_owner != owner[:, None])).any()
         is_repeated = _mark(received, move.dst, move.blocks)
         is_forked = _mark(sent, move.src[is_relay], move.blocks[is_relay])
-        if (
-            plan.start
-            or has_several_owners
-            or is_repeated
-            or is_forked
-            or (move.dst == owner).any()
-        ):
+        goes_back = (move.dst == owner).any()
+        if plan.start or has_several_owners or is_repeated or is_forked or goes_back:
             return None
     return sent
 
@@ -136,8 +127,7 @@ def _follow_kv(
     """Returns messages of DKV that follow KV, then go from the last rank to the owner."""
     returns, owners = defaultdict[int, list[Move]](list), plan.partition.kv.owners
     for _, move in moves:
-        is_relay = move.src != owners[move.blocks.max(axis=1)]
-        relays = move.only(is_relay)
+        relays = move.only(move.src != owners[move.blocks.max(axis=1)])
         _add_returns(returns, ready, relays.blocks, relays.src, relays.dst)
     for _, move in moves:
         last_copies = np.where(forwarded[move.dst, move.blocks], -1, move.blocks)
@@ -157,8 +147,8 @@ def _add_returns(returns: Returns, ready: Table, blocks: Ints, src: Ints, dst: I
     """Adds messages of partial DKV, each in the step in which its blocks are ready."""
     leave_step = ready[src, blocks].max(axis=1, initial=0)
     arrived = ((leave_step + 1) * (leave_step > 0))[:, None]
-    shares, earliest = ready.of(dst, blocks), np.where(blocks < 0, 0, arrived)
-    np.maximum.at(ready.flat, shares, earliest)  # arrivals may be in several steps
+    next_leave = np.where(blocks < 0, 0, arrived)
+    np.maximum.at(ready.flat, ready.of(dst, blocks), next_leave)  # arrivals in several steps
     for step in np.unique(leave_step[leave_step > 0]).tolist():
-        leaves_now = leave_step == step
-        returns[step].append(Move(("DKV",), blocks[leaves_now], src[leaves_now], dst[leaves_now]))
+        rows = leave_step == step
+        returns[step].append(Move(("DKV",), blocks[rows], src[rows], dst[rows]))

@@ -88,12 +88,8 @@ def by_rows(plans: AnyPlans, price: Price | None = None) -> Plan | Plans:
     cut = [_cut(plan, price or PairCosts) for plan in pair]
     if not any(gains for _, gains in cut):
         return plans if isinstance(plans, Plan) else pair
-    results = [plan for plan, _ in cut]
-    return (
-        results[0]
-        if isinstance(plans, Plan)
-        else Plans(**{result.pass_: result for result in results})
-    )
+    results = {plan.pass_: plan for plan, _ in cut}
+    return cut[0][0] if isinstance(plans, Plan) else Plans(**results)
 
 
 def _cut(plan: Plan, price: Price) -> tuple[Plan, bool]:
@@ -113,11 +109,9 @@ def _cut(plan: Plan, price: Price) -> tuple[Plan, bool]:
     if not 0 < sum(len(split.rectangle) for split in splits) <= MOST_PARTS:
         return cut, False
     parts = _cheapest_parts((plan, originals), (cut, pieces), splits, price)
-    return (
-        (_replace_rectangles(cut, after, rows, distinct_of, parts), True)
-        if len(parts.rectangle)
-        else (cut, False)
-    )
+    if not len(parts.rectangle):
+        return cut, False
+    return _replace_rectangles(cut, after, rows, distinct_of, parts), True
 
 
 def _cheapest_parts(
@@ -125,11 +119,9 @@ def _cheapest_parts(
 ) -> Parts:
     """Returns the cheapest parts of each rectangle that gets cheaper in parts."""
     (plan, originals), (cut, pieces) = before, after
-    candidates, count = (
-        np.unique(np.concatenate([split.rectangle for split in splits])),
-        len(pieces),
-    )
-    least, costs = np.zeros(count), price(cut)
+    candidates = np.unique(np.concatenate([split.rectangle for split in splits]))
+    count, costs = len(pieces), price(cut)
+    least = np.zeros(count)
     least[candidates] = _cost(plan, price(plan), originals.only(candidates)) * LARGEST_GAIN
     cheapest = list[Parts]()
     for split in splits:
@@ -137,10 +129,8 @@ def _cheapest_parts(
         cost = np.bincount(split.rectangle, weights=part_costs, minlength=count)
         gains = (np.bincount(split.rectangle, minlength=count) > 0) & (cost < least)
         least[gains] = cost[gains]
-        cheapest = [
-            *(parts.only(~gains[parts.rectangle]) for parts in cheapest),
-            split.only(gains[split.rectangle]),
-        ]
+        cheapest = [parts.only(~gains[parts.rectangle]) for parts in cheapest]
+        cheapest.append(split.only(gains[split.rectangle]))
     return Parts.joined(cheapest)
 
 
@@ -241,9 +231,8 @@ def _replace_rectangles(
     count = np.bincount(parts.rectangle, minlength=int(distinct_of.max()) + 1)
     row, index = ragged_index(count[distinct_of])
     pieces = node.only(rows)  # drops unused table columns
-    cut = _make_rectangles(
-        pieces, row, parts.only((np.cumsum(count) - count)[distinct_of][row] + index)
-    )
+    first_part = (np.cumsum(count) - count)[distinct_of]
+    cut = _make_rectangles(pieces, row, parts.only(first_part[row] + index))
     is_kept = np.ones(len(node), np.bool_)
     is_kept[rows[count[distinct_of] > 0]] = False
     numbers = np.concatenate([np.flatnonzero(is_kept), rows[row]])

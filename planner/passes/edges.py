@@ -120,10 +120,8 @@ def _parts(table: Ints, parts: Parts) -> Ints:
     first, count = parts
     row, column = np.nonzero(table >= 0)
     blocks = table[row, column]
-    row_of_part, index = ragged_index(count[blocks])
-    return np.append(first[blocks][row_of_part] + index, -1)[
-        group_entries(row[row_of_part], len(table))
-    ]
+    n, index = ragged_index(count[blocks])
+    return np.append(first[blocks][n] + index, -1)[group_entries(row[n], len(table))]
 
 
 def _slots(slots: int, parts: Parts) -> int:

@@ -49,11 +49,8 @@ def _cut(plan: Plan, split_move: Callable[[Move], list[Move]]) -> Plan:
     Splits initial copies in the same way as messages from their owner.
     """
     steps = (Step(s.attends, tuple(n for m in s.moves for n in split_move(m))) for s in plan.steps)
-    start = (
-        _as_initial_copy(m)
-        for copies in plan.start
-        for m in split_move(bringing_moves(plan, copies))
-    )
+    moves = (m for copies in plan.start for m in split_move(bringing_moves(plan, copies)))
+    start = map(_as_initial_copy, moves)
     return drop_empty(replace(plan, start=tuple(filter(len, start)), steps=tuple(steps)))
 
 

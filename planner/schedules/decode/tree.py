@@ -23,11 +23,8 @@ from ringloom.planner.workload import Workload
 def tree(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "contiguous") -> Plan:
     """Runs a binomial tree from every rank, or a single tree if only one rank has queries."""
     partition, rank = by_tokens(work, ranks, layout), np.arange(ranks)
-    q, inputs, sums = (
-        partition.q.owned(ranks),
-        travelling_tensors("q", pass_)[0],
-        (result_tensor(pass_),),
-    )
+    q, sums = partition.q.owned(ranks), (result_tensor(pass_),)
+    inputs, _ = travelling_tensors("q", pass_)
     down, up = list[Step](), list[Step]()
     for distance in (2**k for k in range((ranks - 1).bit_length())):
         blocks = np.hstack([q[(rank - d) % ranks] for d in range(min(distance, ranks - distance))])

@@ -24,15 +24,11 @@ def mesh2d(
 ) -> Plan:
     """Gathers queries by column and rotates KV in rows; columns=0 makes a nearly square grid."""
     columns = columns or ranks // largest_divisor(ranks, int(ranks**0.5))
-    grid, partition = (
-        Grid(divide(ranks, columns, "columns"), columns),
-        by_tokens(work, ranks, layout),
-    )
+    grid = Grid(divide(ranks, columns, "columns"), columns)
+    partition = by_tokens(work, ranks, layout)
     q, kv = partition.q.owned(ranks), partition.kv.owned(ranks)
-    visits, hops = (
-        [kv[grid.neighbour(1, -t)] for t in range(columns)],
-        [grid.neighbour(1, 1)] * columns,
-    )
+    visits = [kv[grid.neighbour(1, -t)] for t in range(columns)]
+    hops = [grid.neighbour(1, 1)] * columns
     steps = [
         Step((), grid.gather(0, travelling_tensors("q", pass_)[0], q)),
         *tour("kv", grid.gather_blocks(0, q), visits, hops, pass_),

@@ -36,17 +36,17 @@ def ulysses_stages(
     moves = [list[Move]() for _ in attends]
     for stage in range(stages):
         numbers = range(stage, queries.slices, stages)  # the slice of each rank
-        new_slices = [
-            sorted({*uses[n]} - {a for u in uses[n - stage : n] for a in u}) for n in numbers
-        ]
+        earlier = ({a for u in uses[n - stage : n] for a in u} for n in numbers)
+        new_slices = [sorted({*uses[n]} - sent) for n, sent in zip(numbers, earlier, strict=True)]
         q, kv = Exchange(queries, [[n] for n in numbers]), Exchange(keys, new_slices)
         used_kv = Exchange(keys, [uses[n] for n in numbers])
-        own_queries, kv_parts = q.attended_blocks()[:, 0], used_kv.attended_blocks().swapaxes(0, 1)
-        moves[steps_per_stage * stage] += [*q.all_to_all(("Q",)), *kv.all_to_all(("KV",))]
-        attends[steps_per_stage * stage + 1] += [
-            Attend(q.rank, own_queries, partition) for partition in kv_parts
+        queries_here, kv_parts = q.attended_blocks()[:, 0], used_kv.attended_blocks()
+        step = steps_per_stage * stage
+        moves[step] += [*q.all_to_all(("Q",)), *kv.all_to_all(("KV",))]
+        attends[step + 1] += [
+            Attend(q.rank, queries_here, part) for part in kv_parts.swapaxes(0, 1)
         ]
-        moves[steps_per_stage * stage + 2] += q.all_to_all(("OUT",), reverse=True)
+        moves[step + 2] += q.all_to_all(("OUT",), reverse=True)
     steps = (Step(tuple(a), tuple(m)) for a, m in zip(attends, moves, strict=True))
     partition = Partition(queries.side, keys.side)
     return Plan("ulysses-stages", work, ranks, partition, pass_, (), (), tuple(steps))

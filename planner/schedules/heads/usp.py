@@ -55,10 +55,8 @@ def usp(
     q = Exchange(queries, [[h] for h in range(queries.slices)])
     kv = q if keys is queries else Exchange(keys, uses)
     grid, group_kv = Grid(ring, gather, ulysses), kv.attended_blocks().reshape(ranks, -1)
-    sends, start = (
-        q.all_to_all(QUERY_SIDE[pass_]) + kv.all_to_all(("KV",)),
-        tuple[InitialCopy, ...](),
-    )
+    start = tuple[InitialCopy, ...]()
+    sends = q.all_to_all(QUERY_SIDE[pass_]) + kv.all_to_all(("KV",))
     gathered, reductions = grid.gather(1, ("KV",), group_kv), tuple[Move, ...]()
     if keep and pass_ == "backward":
         copies = (InitialCopy(m.tensors, m.blocks, m.dst) for m in gathered)
@@ -68,16 +66,11 @@ def usp(
     if pass_ == "backward":
         reductions = grid.scatter(1, ("DKV",), group_kv)
         returns += kv.all_to_all(("DKV",), reverse=True)
-    opening, closing = (
-        (Step((), sends), Step((), gathered)),
-        (Step((), reductions), Step((), returns)),
-    )
-    visits, hops = (
-        [kv.attended_blocks(gather, t) for t in range(ring)],
-        [grid.neighbour(0, 1)] * ring,
-    )
+    visits = [kv.attended_blocks(gather, t) for t in range(ring)]
+    hops = [grid.neighbour(0, 1)] * ring
     rounds = tour("kv", q.attended_blocks()[:, 0], visits, hops, pass_)
-    steps = (*opening, *rounds, *closing)
+    before, after = (sends, gathered), (reductions, returns)
+    steps = *(Step((), m) for m in before), *rounds, *(Step((), m) for m in after)
     name, partition = "ulysses" if groups == 1 else "usp", Partition(queries.side, keys.side)
     plan = Plan(name, work, ranks, partition, pass_, start, (), steps)
     return plan if order == "heads" else relabel(plan, grid.rank.reshape(ulysses, -1).T)

@@ -29,9 +29,8 @@ def groups(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag"
     for span, (start, count) in zip(spans, rings, strict=True):
         for side, tokens in zip(pieces, span, strict=True):
             chunks = chunks_of(layout, len(tokens), count)
-            side += [
-                (shift_ranges(p, tokens.start), start + owner) for p, owner in chunks if any(p)
-            ]
+            shifted = ((shift_ranges(p, tokens.start), owner) for p, owner in chunks if any(p))
+            side += [(positions, start + owner) for positions, owner in shifted]
         if count > 1:
             first_rank[start : start + count], ring_size[start : start + count] = start, count
     q, kv = (sorted(side, key=lambda piece: piece[0][0].start) for side in pieces)
@@ -41,19 +40,15 @@ def groups(work: Workload, ranks: int, pass_: Pass, *, layout: Layout = "zigzag"
 
     def visitors(t: int, limit: Ints) -> Ints:
         """Returns the blocks t places before each rank on its ring; -1 where t >= limit."""
-        return np.where(
-            (t < limit)[:, None], owned[first_rank + (rank - first_rank - t) % ring_size], -1
-        )
+        source = first_rank + (rank - first_rank - t) % ring_size
+        return np.where((t < limit)[:, None], owned[source], -1)
 
     for t in range(ring_size.max() + (pass_ == "backward")):
-        is_active, moves = (
-            ring_size > t,
-            [Move(("KV",), visitors(t, ring_size - 1), rank, next_rank)],
-        )
+        moves = [Move(("KV",), visitors(t, ring_size - 1), rank, next_rank)]
         if pass_ == "backward" and t:
             moves.append(Move(("DKV",), visitors(t - 1, ring_size), rank, next_rank))
-        attend = Attend(
-            rank[is_active], partition.q.owned(ranks)[is_active], visitors(t, ring_size)[is_active]
-        )
+        active = ring_size > t
+        queries, keys = partition.q.owned(ranks)[active], visitors(t, ring_size)[active]
+        attend = Attend(rank[active], queries, keys)
         steps.append(Step((attend,), tuple(moves)))
     return Plan("groups", work, ranks, partition, pass_, (), (), tuple(steps))
