@@ -25,7 +25,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
-def wide(name: str) -> np.dtype[Any]:
+def sum_dtype_of(name: str) -> np.dtype[Any]:
     """Returns the dtype of partial sums for inputs of dtype `name`."""
     return dtype_of("float64" if name == "float64" else "float32")
 

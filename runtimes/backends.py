@@ -27,7 +27,7 @@ from ringloom.planner.optional import import_optional
 from ringloom.planner.planning import backward_of
 from ringloom.planner.plans import AnyPlans, Plans
 from ringloom.planner.verify import ensure_verified
-from ringloom.runtimes.arrays import Array, check_arrays, dtype_of, wide
+from ringloom.runtimes.arrays import Array, check_arrays, dtype_of, sum_dtype_of
 from ringloom.runtimes.recording.events import Recorded
 from ringloom.runtimes.reference import dense
 
@@ -70,11 +70,13 @@ def run(
     if dout is None:
         return execute(forward_of(plans), "attention", q, k, v)[0]
     if plans.forward is None:
-        out, lse = (x.astype(wide(work.dtype)) for x in dense.forward(work, q, k, v, sinks=sinks))
+        out, lse = (
+            x.astype(sum_dtype_of(work.dtype)) for x in dense.forward(work, q, k, v, sinks=sinks)
+        )
         gradients = execute(plans, "backward", q, k, v, dout, out, lse[..., None])
         return out.astype(dtype_of(work.dtype)), *gradients
-    both = Plans(plans.forward, plans.backward or backward_of(plans.forward))
-    return tuple(execute(both, "attention", q, k, v, dout))
+    pair = Plans(plans.forward, plans.backward or backward_of(plans.forward))
+    return tuple(execute(pair, "attention", q, k, v, dout))
 
 
 def forward(

@@ -82,7 +82,7 @@ def shard_batch(
     targets = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
     if positions is None:
         positions = torch.arange(ids.shape[1], device=ids.device)
-    rank = (group or checked(program).dist.group.WORLD).rank()
+    rank = (group or require_program(program).dist.group.WORLD).rank()
     options = {} if tables is None else {"tables": tables}
     tensors = {
         "input_ids": ids,
@@ -94,7 +94,7 @@ def shard_batch(
     return batch | options | {"num_items_in_batch": int((targets != IGNORED).sum())}
 
 
-def checked(program: ModuleType) -> ModuleType:
+def require_program(program: ModuleType) -> ModuleType:
     """Returns an emitted torch program; raises RingloomError for anything else."""
     if not all(hasattr(program, name) for name in ("attention", "PLAN", "dist")):
         raise RingloomError(
@@ -109,7 +109,7 @@ class Adapter:
     def __init__(
         self, program: ModuleType, group: Any, any_mask: bool, any_positions: bool = False
     ) -> None:
-        self.program, self.group = checked(program), group
+        self.program, self.group = require_program(program), group
         self.any_mask, self.any_positions = any_mask, any_positions
         self.accepted: tuple[ReferenceType[Any], int, Any] | None = None  # the last positions
         # Kinds and sliding windows of the masks that the model made.
@@ -250,15 +250,17 @@ class Adapter:
         narrowest = min((n for _, n in self.masks if n is not None), default=None)
         window, narrowest = (None if n is None or n >= length else n for n in (window, narrowest))
         wanted = -FAR if window is None else 1 - window, 0 if causal else FAR
-        own, model = (np.clip(x, -length, length) for x in (boxes, np.array(wanted)))
-        same = (own[:, :2] == own[:, 2:4]).all() and (own[:, 4:] == model).all()
-        same &= np.diff(own[:, :2].clip(0)).sum() == length  # each query is in a box
+        plan_boxes, model = (np.clip(x, -length, length) for x in (boxes, np.array(wanted)))
+        matches = (plan_boxes[:, :2] == plan_boxes[:, 2:4]).all() and (
+            plan_boxes[:, 4:] == model
+        ).all()
+        matches &= np.diff(plan_boxes[:, :2].clip(0)).sum() == length  # each query is in a box
         # Windows that attention does not receive, or that have two sides, cannot be compared.
-        if not (same and (narrowest is None if window is None else causal)):
+        if not (matches and (narrowest is None if window is None else causal)):
             window = window or narrowest
-            within = "" if window is None else f" with a sliding window of {window}"
+            window_text = "" if window is None else f" with a sliding window of {window}"
             plan = self.mask_name(tables)
-            raise RingloomError(f"the model is {kind}{within}, but the plan's mask is {plan}")
+            raise RingloomError(f"the model is {kind}{window_text}, but the plan's mask is {plan}")
 
     def mask_name(self, tables: Any) -> str:
         """Returns the name of the plan's mask for messages."""

@@ -20,7 +20,7 @@ class RankError(RuntimeError):
     """A rank failed or stalled; the message includes its traceback if there is one."""
 
 
-def ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Describes how a process ended, by its exit code as in `subprocess`."""
     return f"signal {-code}: {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
 

@@ -62,13 +62,14 @@ def cause_of(rows: Array, expected: Array, shard: Shard) -> str:
     row, differing = rows[0], np.flatnonzero((rows != rows[0]).any(axis=0))
     if len(differing):
         n = int(differing[0])
-        other = int(np.flatnonzero(rows[:, n] != row[n])[0])
+        other_row = int(np.flatnonzero(rows[:, n] != row[n])[0])
         return (
-            f"differ from row to row: entry {n} is {row[n]} in row 0 and {rows[other, n]} in row"
-            f" {other}, but all rows have the same mask: call the model for rows of one packing"
+            f"differ from row to row: entry {n} is {row[n]} in row 0 and {rows[other_row, n]} in"
+            f" row {other_row}, but all rows have the same mask: call the model for rows of one"
+            " packing"
         )
     n = int(np.flatnonzero(row != expected)[0])
-    where = f"entry {n} is {row[n]}, but the token is at {shard.positions[n]}"
+    entry = f"entry {n} is {row[n]}, but the token is at {shard.positions[n]}"
     layout = (
         "have another layout than the plan: shard both tokens and positions with"
         " ringloom.shard_batch"
@@ -79,18 +80,18 @@ def cause_of(rows: Array, expected: Array, shard: Shard) -> str:
             " a program for the model's mask, or one with --dynamic"
         )
         if restarts(row, shard):
-            return f"restart: {where}; so {model}"
-        return f"are not those of its tokens: {where}. Either {model}. Or they {layout}"
+            return f"restart: {entry}; so {model}"
+        return f"are not those of its tokens: {entry}. Either {model}. Or they {layout}"
     if (row == shard.positions).all():
         return (
             f"do not restart at the documents of the plan, whose mask is {shard.mask}:"
-            f" {where}, and its document begins at {shard.starts[n]}; so the model would attend"
+            f" {entry}, and its document begins at {shard.starts[n]}; so the model would attend"
             " across documents: count positions from the first token of each document, or accept"
             " the plan's mask with any_mask=True"
         )
     if shard.cached and (row == expected - shard.cached).all():
-        return f"do not count the keys of the cache: {where}; add {shard.cached}"
-    return f"{layout}: {where}"
+        return f"do not count the keys of the cache: {entry}; add {shard.cached}"
+    return f"{layout}: {entry}"
 
 
 def restarts(row: Array, shard: Shard) -> bool:

@@ -15,7 +15,7 @@ from ringloom.planner.given import require_integer
 from ringloom.planner.plans import AnyPlans
 from ringloom.planner.verify import ensure_verified
 from ringloom.planner.workload import Workload
-from ringloom.runtimes.arrays import Array, draw, draw_sinks, dtype_of, wide
+from ringloom.runtimes.arrays import Array, draw, draw_sinks, dtype_of, sum_dtype_of
 from ringloom.runtimes.backends import Execute, forward, run
 from ringloom.runtimes.reference import dense
 
@@ -68,7 +68,7 @@ def check(plan: AnyPlans, backend: str | Execute = "numpy", seed: int = 0) -> Ch
     work, inputs = plans.workload, draw(plans.workload, seed)
     sinks = draw_sinks(work, seed)
     options: dict[str, Any] = {"sinks": sinks, "backend": backend}
-    errors, leaks = list[Judged](), mask_conflicts(work)
+    errors, leaks = list[NamedError](), mask_conflicts(work)
     if plans.forward:
         truth: Run = partial(dense.forward, sinks=sinks)
         results = forward(plans, *inputs[:3], **options)
@@ -89,15 +89,15 @@ def check(plan: AnyPlans, backend: str | Execute = "numpy", seed: int = 0) -> Ch
     )
 
 
-Judged = tuple[str, float, float]  # name, error, tolerance
+NamedError = tuple[str, float, float]  # name, error, tolerance
 
 
 def _judge(
     work: Workload, names: Sequence[str], results: Arrays, dense_pass: Run, inputs: Arrays
-) -> list[Judged]:
+) -> list[NamedError]:
     truth = dense_pass(work, *inputs)
     errors = map(distance, results, truth)
-    tolerance = EXACT[wide(work.dtype).name]["dq" in names]
+    tolerance = EXACT[sum_dtype_of(work.dtype).name]["dq" in names]
     rounding_errors = [0.0] * len(truth)
     if _is_16_bit(work):
         rounding_errors = list(
@@ -157,9 +157,9 @@ def forward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
     q, k, v, _ = _probe_inputs(work, seed)
     before, leaks, must_change = run(q, k, v), list[str](), not _is_16_bit(work)
     for key in probes(work, seed)[1]:
-        after = run(q, _changed(k, key, 1), _changed(v, key))
+        after = run(q, _with_change(k, key, 1), _with_change(v, key))
         allowed = work.allowed(range(work.seq), [key])[:, 0]
-        leaks += _compare("out", f"key {key}", _moved(before, after), allowed, must_change)
+        leaks += _compare("out", f"key {key}", _changed_tokens(before, after), allowed, must_change)
     return leaks
 
 
@@ -172,8 +172,8 @@ def backward_leaks(work: Workload, run: Run, seed: int = 0) -> list[str]:
     q, k, v, dout = _probe_inputs(work, seed)
     before, leaks, must_change = run(q, k, v, dout)[1:4], list[str](), not _is_16_bit(work)
     for query in probes(work, seed)[0]:
-        after = run(q, k, v, _changed(dout, query))[1:4]
-        dq, dk, dv = map(_moved, before, after)
+        after = run(q, k, v, _with_change(dout, query))[1:4]
+        dq, dk, dv = map(_changed_tokens, before, after)
         is_query, allowed = (
             np.arange(work.seq) == query,
             work.allowed([query], range(work.kv_seq))[0],
@@ -208,7 +208,7 @@ def _probe_inputs(work: Workload, seed: int) -> tuple[Array, Array, Array, Array
     return (q.astype(np.float64) / factor).astype(q.dtype), k, v, dout
 
 
-def _changed(array: Array, token: int, amount: float | None = None) -> Array:
+def _with_change(array: Array, token: int, amount: float | None = None) -> Array:
     """Returns a copy in which one token differs in every head; all other bits are the same."""
     change = CHANGE_16_BIT if array.dtype.itemsize == 2 else CHANGE
     changed = array.copy()
@@ -216,7 +216,7 @@ def _changed(array: Array, token: int, amount: float | None = None) -> Array:
     return changed
 
 
-def _moved(before: Array, after: Array) -> Array:
+def _changed_tokens(before: Array, after: Array) -> Array:
     """Returns True for tokens that have a different number or NaN: bool [tokens]."""
     return np.asarray((np.asarray(before) != np.asarray(after)).any(axis=(0, 1, 3)))
 

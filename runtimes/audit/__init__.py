@@ -1,7 +1,7 @@
 """Audits any attention on several ranks as a black box, to find the pairs that it computes.
 
     case         defines the audited attention, the ranks, and their positions
-    place        describes the rows and columns of a matrix, and the expected mask
+    grid         describes the rows and columns of a matrix, and the expected mask
     probes/      asks questions: weights of pairs, layouts, scores, samples
     faults/      locates and classifies faults in the answers
     running/     calls functions on ranks, counts their messages, and shows where ranks wait

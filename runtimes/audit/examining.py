@@ -10,10 +10,10 @@ from ringloom.planner.errors import RingloomError
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.audit.case import Case
 from ringloom.runtimes.audit.faults.verdicts import judge
-from ringloom.runtimes.audit.place import Place, place
+from ringloom.runtimes.audit.grid import Grid, grid_of
 from ringloom.runtimes.audit.probes import levels
 from ringloom.runtimes.audit.probes.detecting import detect
-from ringloom.runtimes.audit.probes.history import check_history, check_last_call, repeated
+from ringloom.runtimes.audit.probes.history import check_history, check_last_call, repeat
 from ringloom.runtimes.audit.probes.loud import check_large_gradients, check_large_scores
 from ringloom.runtimes.audit.probes.probing import probe
 from ringloom.runtimes.audit.probes.questions import Answer, Question
@@ -64,39 +64,42 @@ def _examine(asker: Askable) -> Report:
         detected = detect(case, ask, asker.change)
         case, ambiguities = detected.case, detected.ambiguities
         asker.change(case)
-    at = place(case)
-    past = check_history(case, ask, at)
-    if past.stale:
-        ask = repeated(ask_once, max(2, case.steps))
-    probed = probe(case, ask, case.passes == "both")
-    faults, shown, wanted = judge(case, probed)
+    grid = grid_of(case)
+    history = check_history(case, ask, grid)
+    if history.stale:
+        ask = repeat(ask_once, max(2, case.steps))
+    result = probe(case, ask, case.passes == "both")
+    faults, matrices, wanted = judge(case, result)
     forward_fails = any(fault.pass_ == "forward" for fault in faults)
-    if score_faults := [] if forward_fails else check_scores(case, ask, at):
+    if score_faults := [] if forward_fails else check_scores(case, ask, grid):
         # wrong scores also scale gradients
         faults = [*score_faults, *(x for x in faults if x.kind != "gradient scaled")]
     elif not faults and case.passes == "both" and case.work.softmax_scale:
-        faults = [*check_large_gradients(case, ask, at)]
-    errors = measure(case, at, case.seed, past.answer)
-    calls = (*past.faults, *check_last_call(case, ask_once, at, past))
-    calls = (*calls, *([] if calls or faults else check_variants(case, ask_once, at, past.answer)))
+        faults = [*check_large_gradients(case, ask, grid)]
+    errors = measure(case, grid, case.seed, history.answer)
+    calls = (*history.faults, *check_last_call(case, ask_once, grid, history))
+    calls = (
+        *calls,
+        *([] if calls or faults else check_variants(case, ask_once, grid, history.answer)),
+    )
     known = bool(faults or calls)
-    random = tuple(sample_faults(case, at, case.seed, past.answer, errors, known))
+    random = tuple(sample_faults(case, grid, case.seed, history.answer, errors, known))
     return Report(
-        (*complaint_faults(past.answer), *calls, *faults, *random),
+        (*complaint_faults(history.answer), *calls, *faults, *random),
         wanted,
-        tuple(shown),
+        tuple(matrices),
         errors,
         layout=None if has_positions else case.q,
-        sent=_bytes_sent(case, past.answer),
-        invisible=(*ambiguities, *_limitations(case, probed.blind[at.rows], at.wanted)),
+        sent=_bytes_sent(case, history.answer),
+        invisible=(*ambiguities, *_limitations(case, result.blind[grid.rows], grid.wanted)),
     )
 
 
-def check_scores(case: Case, ask: levels.Ask, at: Place) -> list[Fault]:
+def check_scores(case: Case, ask: levels.Ask, grid: Grid) -> list[Fault]:
     """Returns the first fault that shows with unequal scores, or []."""
     checks = levels.check_heads, levels.check_scale, levels.check_merges, check_large_scores
     for check in checks:
-        if faults := [*check(case, ask, at)]:
+        if faults := [*check(case, ask, grid)]:
             return faults
     return []
 

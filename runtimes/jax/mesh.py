@@ -25,7 +25,7 @@ from jax.sharding import Mesh, PartitionSpec
 from ringloom.planner.plans import Plans
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.emitted import RESULTS, SIDES, load, source_of
-from ringloom.runtimes.machine import RankError, child_environment, ended
+from ringloom.runtimes.machine import RankError, child_environment, describe_exit
 from ringloom.runtimes.process_tree import tree
 
 MIN_DEVICES = 8  # virtual devices of a process
@@ -55,7 +55,7 @@ def run(
     """Runs a function of an emitted program and returns its results; "attention" needs dout."""
     context = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
     with context(arrays[0].dtype == np.float64):
-        program, functions = compiled(ranks, source)
+        program, functions = compile_program(ranks, source)
         inputs = (
             jax.numpy.concatenate([program.shard(x, r, side=side) for r in range(ranks)], axis=2)
             for x, side in zip(arrays, SIDES, strict=False)
@@ -67,7 +67,7 @@ def run(
 
 
 @lru_cache(maxsize=4)  # `ringloom run --check` runs one program a dozen times
-def compiled(ranks: int, source: str) -> tuple[ModuleType, dict[str, Callable[..., Any]]]:
+def compile_program(ranks: int, source: str) -> tuple[ModuleType, dict[str, Callable[..., Any]]]:
     """Returns a program and its jitted functions, which take sinks and arrays in layout order."""
     program, mesh = load(source), Mesh(np.array(devices(ranks)), ("sp",))
     spec, everywhere = PartitionSpec(None, None, "sp"), PartitionSpec()
@@ -117,10 +117,8 @@ def in_child(call: Call) -> list[Array]:
         with tree(command, env=env, streams=subprocess.PIPE) as process:
             _, errors = process.communicate()
         if process.returncode:
-            raise RankError(
-                f"the JAX program failed on {call[0]} devices ({ended(process.returncode)}):\n"
-                f"{errors.decode(errors='replace')}"
-            )
+            status, text = describe_exit(process.returncode), errors.decode(errors="replace")
+            raise RankError(f"the JAX program failed on {call[0]} devices ({status}):\n{text}")
         results: list[Array] = pickle.loads(file.read_bytes())
         return results
 

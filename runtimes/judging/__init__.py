@@ -27,7 +27,7 @@ from pathlib import Path
 from ringloom.planner.errors import RingloomError
 from ringloom.runtimes.judging.case import Case
 from ringloom.runtimes.judging.verdict import Track, Verdict
-from ringloom.runtimes.machine import child_environment, ended
+from ringloom.runtimes.machine import child_environment, describe_exit
 from ringloom.runtimes.process_tree import tree
 
 MAIN = "from ringloom.runtimes.judging.process import main; main()"
@@ -71,7 +71,7 @@ def _read_verdict(
         if not select.select([pipe], [], [], min(remaining, POLL))[0]:
             continue
         if not (data := os.read(pipe, 1 << 16)):
-            status = ended(process.wait())
+            status = describe_exit(process.wait())
             return Verdict(False, f"the judging process ended ({status}): {stage[0]}")
         *lines, text = (text + data).split(b"\n")
         for message in map(json.loads, lines):

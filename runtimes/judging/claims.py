@@ -60,7 +60,7 @@ class Claims:
         return Workload(seq=seq, kv_seq=keys, mask=mask, dtype="float64", **sizes)
 
 
-def claims(text: bytes) -> Claims:
+def parse_claims(text: bytes) -> Claims:
     """Reads the text of a file; raises RingloomError unless it is a program of `ringloom emit`."""
     try:
         body = ast.parse(text).body

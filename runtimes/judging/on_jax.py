@@ -16,7 +16,7 @@ from ringloom.codegen.frame.masks import boxes
 from ringloom.runtimes.arrays import Array, load_arrays, save_arrays
 from ringloom.runtimes.emitted import load
 from ringloom.runtimes.judging.case import Case, Layout, layouts, layouts_error
-from ringloom.runtimes.machine import RankError, ended
+from ringloom.runtimes.machine import RankError, describe_exit
 from ringloom.runtimes.process_tree import limit_memory
 
 CHILD = "from ringloom.runtimes.judging.on_jax import child; child()"
@@ -40,7 +40,7 @@ def run(case: Case, inputs: Sequence[Array], folder: Path, end: float) -> list[P
     if process.returncode or not all(file.exists() for file in files):
         error = folder / "error.txt"
         text = error.read_text(encoding="utf-8") if error.exists() else "it left no traceback"
-        raise RankError(f"the JAX program failed ({ended(process.returncode)}):\n{text}")
+        raise RankError(f"the JAX program failed ({describe_exit(process.returncode)}):\n{text}")
     return [*map(load_arrays, files)]
 
 

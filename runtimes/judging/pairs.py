@@ -41,8 +41,8 @@ def first_wrong_pair(case: Case, q: Layout, kv: Layout, run: Run) -> str:
         if len(questions) * work.batch * work.heads * work.seq * work.kv_seq > MAX_PAIRS:
             return ""
         answers = iter(ask_together(case, audited, questions, run))
-        probed = probe(audited, lambda _: next(answers), case.backward, screened=False)
-        faults, _, _ = judge(audited, probed)
+        result = probe(audited, lambda _: next(answers), case.backward, screened=False)
+        faults, _, _ = judge(audited, result)
     except Exception:  # a hostile file may answer anything
         return ""
     return f"{faults[0].kind}: {faults[0].sentence}" if faults else ""

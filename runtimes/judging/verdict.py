@@ -89,10 +89,10 @@ def unshard(shards: Sequence[Array], layout: Layout | None, shape: tuple[int, ..
 def dense_results(case: Case, inputs: Sequence[Array], track: Track) -> list[Array]:
     """Returns the dense results for the compared queries; out is 0 at other queries."""
     work, rows = case.work, case.rows()
-    q, k, v, dout, *rest = inputs
-    sinks = rest[0] if rest else None
+    q, k, v, dout, *optional = inputs
+    sinks = optional[0] if optional else None
     blocks = np.array_split(rows, -(-len(rows) * work.kv_seq // MAX_SCORES))
-    out, dq, dk, dv, *dsinks = map(np.zeros_like, (dout, q, k, v, *rest))
+    out, dq, dk, dv, *dsinks = map(np.zeros_like, (dout, q, k, v, *optional))
     for number, block in enumerate(blocks):
         track("comparing with dense attention", number, len(blocks))
         out[:, :, block] = dense.forward(work, q, k, v, sinks=sinks, rows=block)[0]

@@ -138,12 +138,12 @@ def _call_backward(plain: Callable[..., Any], *args: Any) -> Any:
 
 
 def _call_kernel(plain: Callable[..., Any], backward: bool, *args: Any) -> Any:
-    began = perf_counter()
+    start = perf_counter()
     result = plain(*args)
     if CURRENT.notes is not None:
         q, k = (args[1], args[4]) if backward else args[:2]
         size = pairs(q.shape[2], k.shape[2], args[-1]) * prod(q.shape[:2])
-        CURRENT.notes.append(Note(backward, KERNEL, -1, size, began, perf_counter()))
+        CURRENT.notes.append(Note(backward, KERNEL, -1, size, start, perf_counter()))
     return result
 
 
@@ -181,7 +181,7 @@ class NotedDist:
 
     def batch_isend_irecv(self, ops: list[Any]) -> list[Any]:
         """Starts messages, each with a thread that waits for its completion."""
-        began, notes = perf_counter(), CURRENT.notes
+        start, notes = perf_counter(), CURRENT.notes
         works = list(self.plain.batch_isend_irecv(ops))
         if notes is None:
             return works
@@ -190,22 +190,22 @@ class NotedDist:
         kinds = [SEND if op.op.__name__ == "isend" else RECEIVE for op in ops]
         peers = [self.plain.get_process_group_ranks(op.group)[op.group_peer] for op in ops]
         return [
-            NotedMessage(work, notes, (CURRENT.backward, kind, peer, op.tensor.numel(), began))
+            NotedMessage(work, notes, (CURRENT.backward, kind, peer, op.tensor.numel(), start))
             for work, op, kind, peer in zip(works, ops, kinds, peers, strict=True)
         ]
 
-    def _collective(self, name: str, *args: Any, **rest: Any) -> Any:
+    def _collective(self, name: str, *args: Any, **options: Any) -> Any:
         """Runs a collective, waits for it, and notes its messages."""
-        began, notes = perf_counter(), CURRENT.notes
-        work = getattr(self.plain, name)(*args, **rest)
+        start, notes = perf_counter(), CURRENT.notes
+        work = getattr(self.plain, name)(*args, **options)
         if notes is None:
             return work
         if work is not None:
             work.wait()
-        size = SIZES[name](*args, **rest)
-        for kind, peer in self._messages(**rest):
-            notes.append(Note(CURRENT.backward, kind, peer, size, began, perf_counter()))
-        return work if rest.get("async_op") else None
+        size = SIZES[name](*args, **options)
+        for kind, peer in self._messages(**options):
+            notes.append(Note(CURRENT.backward, kind, peer, size, start, perf_counter()))
+        return work if options.get("async_op") else None
 
     def _messages(
         self, group: Any, group_src: int | None = None, group_dst: int | None = None, **_: Any

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ringloom.planner.workload import Workload
-from ringloom.runtimes.arrays import Array, check_arrays, dtype_of, wide
+from ringloom.runtimes.arrays import Array, check_arrays, dtype_of, sum_dtype_of
 
 Lane = tuple[int, int]  # batch row and head
 MAX_SCORES = 1 << 26  # scores to compute at a time: half a gigabyte
@@ -38,7 +38,7 @@ def forward(
     RingloomError for arrays that do not match the workload.
     """
     check_arrays(work, sinks, q=q, k=k, v=v)
-    sum_dtype = wide(precision)
+    sum_dtype = sum_dtype_of(precision)
     rows = np.arange(work.seq) if rows is None else rows
     out = np.zeros((*q.shape[:2], len(rows), work.v_head_dim), sum_dtype)
     lse = np.zeros(out.shape[:3], sum_dtype)
@@ -65,7 +65,7 @@ def backward(
     not match the workload.
     """
     check_arrays(work, sinks, q=q, k=k, v=v, dout=dout)
-    sum_dtype = wide(precision)
+    sum_dtype = sum_dtype_of(precision)
     scale = np.asarray(work.softmax_scale, sum_dtype)
     rows = np.arange(work.seq) if rows is None else rows
     dq, dk, dv = (np.zeros(x.shape, sum_dtype) for x in (q[:, :, rows], k, v))

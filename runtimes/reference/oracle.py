@@ -15,7 +15,7 @@ import numpy as np
 from ringloom.planner.ir import INPUTS, Plan
 from ringloom.planner.partitions import Block
 from ringloom.planner.plans import Plans
-from ringloom.runtimes.arrays import Array, dtype_of, wide
+from ringloom.runtimes.arrays import Array, dtype_of, sum_dtype_of
 from ringloom.runtimes.recording.events import Recorded
 from ringloom.runtimes.reference.online_softmax import sink_gradient, with_sink
 from ringloom.runtimes.reference.virtual_ranks import Arrays, VirtualRanks
@@ -38,7 +38,7 @@ def execute(
 
     Complete sums are rounded to the workload's dtype.
     """
-    dtype, sum_dtype = dtype_of(plans.workload.dtype), wide(plans.workload.dtype)
+    dtype, sum_dtype = dtype_of(plans.workload.dtype), sum_dtype_of(plans.workload.dtype)
     log, results, arrays = [] if log is None else log, list[Array](), {"Q": (q,), "KV": (k, v)}
     if plans.forward is not None and function != "backward":
         ranks = _run(plans.forward, log, arrays)

@@ -15,7 +15,7 @@ from ringloom.planner.analysis.liveness import lifetimes
 from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import INPUTS, TENSORS, Attend, Move, Plan
 from ringloom.planner.partitions import Ints
-from ringloom.runtimes.arrays import Array, wide
+from ringloom.runtimes.arrays import Array, sum_dtype_of
 from ringloom.runtimes.recording.events import Events, Kind
 from ringloom.runtimes.reference.online_softmax import attend, gradients, merge
 
@@ -35,7 +35,7 @@ class Rank:
     def read(self, place: Place, step: int) -> Arrays:
         """Returns an input; raises PlanError if the rank does not hold it."""
         if place not in self.inputs:
-            raise self._lacks("reads", place, step)
+            raise self._missing_error("reads", place, step)
         return self.inputs[place]
 
     def take(self, places: list[Place], step: int) -> list[Delivery]:
@@ -44,7 +44,7 @@ class Rank:
         Raises PlanError if none of them exists.
         """
         if not any(place in self.sums for place in places):
-            raise self._lacks("sends", places[0], step)
+            raise self._missing_error("sends", places[0], step)
         return [(place, self.sums.pop(place)) for place in places if place in self.sums]
 
     def keep(self, place: Place, arrays: Arrays) -> None:
@@ -64,7 +64,7 @@ class Rank:
         else:
             self.sums[place] = tuple(a + b for a, b in zip(self.sums[place], arrays, strict=True))
 
-    def _lacks(self, action: str, place: Place, step: int) -> PlanError:
+    def _missing_error(self, action: str, place: Place, step: int) -> PlanError:
         tensor, block = place
         return PlanError(
             f"step {step}: rank {self.number} {action} {tensor} block {block},"
@@ -79,7 +79,7 @@ class VirtualRanks:
         self.plan = plan
         self.memory = [Rank(number) for number in range(plan.ranks)]
         self.scale = plan.workload.softmax_scale
-        self.number = wide(plan.workload.dtype)
+        self.number = sum_dtype_of(plan.workload.dtype)
         self.events = Events()
         self._over = self._last_uses()
         self.tokens = {
@@ -126,7 +126,9 @@ class VirtualRanks:
         rows = zip(move.blocks, move.src.tolist(), move.dst.tolist(), strict=True)
         for blocks, src, dst in rows:
             start, contents, memory = perf_counter(), list[Delivery](), self.memory[src]
-            places = [(tensor, block) for block in _present(blocks) for tensor in move.tensors]
+            places = [
+                (tensor, block) for block in _block_numbers(blocks) for tensor in move.tensors
+            ]
             if move.accumulates:
                 contents += memory.take(places, step)
             else:
@@ -141,7 +143,9 @@ class VirtualRanks:
         """Yields (rank, start, end, results) of every rectangle."""
         for rank, q, kv in zip(attend.rank.tolist(), attend.q, attend.kv, strict=True):
             start = perf_counter()
-            results = list(self._rectangle(self.memory[rank], step, _present(q), _present(kv)))
+            results = list(
+                self._rectangle(self.memory[rank], step, _block_numbers(q), _block_numbers(kv))
+            )
             yield rank, start, perf_counter(), results
 
     def _rectangle(
@@ -215,6 +219,6 @@ class VirtualRanks:
         return last_uses
 
 
-def _present(blocks: Ints) -> list[int]:
+def _block_numbers(blocks: Ints) -> list[int]:
     numbers: list[int] = blocks[blocks >= 0].tolist()
     return numbers

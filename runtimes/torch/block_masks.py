@@ -38,7 +38,7 @@ def to_block_mask(work: Workload, block_size: int = 128, device: Any = "cpu") ->
     aligned = [(range(r.start + work.offset, r.stop + work.offset),) for r in q]
     counts = count_pairs(work.mask.region(), aligned, [(r,) for r in kv])
     full = counts == block_size**2
-    tables = (x for marked in ((counts > 0) & ~full, full) for x in _ordered(marked, device))
+    tables = (x for marked in ((counts > 0) & ~full, full) for x in _order_columns(marked, device))
     rule = rule_of(work.mask, range(min(0, work.offset), work.kv_seq), device)
 
     def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Any:
@@ -92,7 +92,7 @@ def rule_of(mask: Mask, positions: range, device: Any) -> Rule:
     return rule
 
 
-def _ordered(table: Bools, device: Any) -> tuple[Tensor, Tensor]:
+def _order_columns(table: Bools, device: Any) -> tuple[Tensor, Tensor]:
     """Returns the number of blocks per row, and the columns of each row, those with blocks first.
 
     Shapes: [1, 1, rows] and [1, 1, rows, columns].
@@ -112,7 +112,7 @@ def _rows(block_mask: BlockMask, seq: int, kv_seq: int, heads: Sequence[int]) ->
         for row, head in product(range(len(partial)), heads):
             pairs = np.repeat(full[row, head][number, block_of][None], len(queries), axis=0)
             keys = np.flatnonzero(partial[row, head][number, block_of])
-            pairs[:, keys] |= _evaluated(block_mask, (row, head), queries, keys)
+            pairs[:, keys] |= _evaluate(block_mask, (row, head), queries, keys)
             head_pairs.append(pairs)
             if not np.array_equal(pairs, head_pairs[0]):
                 span = f"queries {first} to {queries[-1]} of"
@@ -131,7 +131,7 @@ def _remedy(row: int, head: int, first: int) -> str:
     )
 
 
-def _evaluated(block_mask: BlockMask, head: tuple[int, ...], queries: Ints, keys: Ints) -> Bools:
+def _evaluate(block_mask: BlockMask, head: tuple[int, ...], queries: Ints, keys: Ints) -> Bools:
     """Returns the pairs that mask_mod allows: bool [queries, keys]."""
     if not len(keys):
         return np.zeros((len(queries), 0), np.bool_)

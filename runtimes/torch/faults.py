@@ -1,8 +1,8 @@
 """Describes failures of rank processes: the failed rank, and where the other ranks wait.
 
-    watch(path)                     makes a rank write its call stack on a signal
-    failure(ranks, folder)          returns an error that names a failed rank, or None
-    lateness(ranks, folder, time)   returns an error that names the ranks that are still running
+    watch(path)                          makes a rank write its call stack on a signal
+    failure_error(ranks, folder)         returns an error that names a failed rank, or None
+    timeout_error(ranks, folder, time)   returns an error that names the ranks still running
 
 A rank answers the signal even while it waits for a message. The error shows the line of the emitted
 program that each rank is executing.
@@ -24,7 +24,7 @@ import numpy as np
 
 from ringloom.planner.errors import RingloomError
 from ringloom.runtimes.arrays import Array
-from ringloom.runtimes.machine import RankError, ended
+from ringloom.runtimes.machine import RankError, describe_exit
 
 STACK_SIGNAL = signal.SIGUSR1
 ANSWER_TIME, POLL = 1.0, 0.02  # seconds that a rank has to answer, and between two polls
@@ -61,7 +61,7 @@ def stack_file(folder: Path, rank: int) -> Path:
     return folder / f"stack-{rank}.txt"
 
 
-def failure(ranks: Sequence[BaseProcess], folder: Path) -> Exception | None:
+def failure_error(ranks: Sequence[BaseProcess], folder: Path) -> Exception | None:
     """Returns an error that names a failed rank and where the others wait, or None."""
     codes = {n: process.exitcode for n, process in enumerate(ranks)}
     failed = [
@@ -76,7 +76,7 @@ def failure(ranks: Sequence[BaseProcess], folder: Path) -> Exception | None:
         rank, code = silent[0]
         if code == UNGUARDED:
             return RingloomError(GUARD)
-        message = f"rank {rank} failed ({ended(code)}) and left no traceback"
+        message = f"rank {rank} failed ({describe_exit(code)}) and left no traceback"
     else:
         first = min(folder.glob("error-*.txt"), key=lambda path: path.stat().st_mtime)
         rank = int(first.stem.partition("-")[2])
@@ -85,7 +85,7 @@ def failure(ranks: Sequence[BaseProcess], folder: Path) -> Exception | None:
     return RankError("\n".join([message, *locations(ranks, others, folder, message)]))
 
 
-def lateness(ranks: Sequence[BaseProcess], folder: Path, seconds: float) -> RankError:
+def timeout_error(ranks: Sequence[BaseProcess], folder: Path, seconds: float) -> RankError:
     """Returns an error that names the ranks that are still running, and where each rank waits."""
     late = [rank for rank, process in enumerate(ranks) if process.is_alive()]
     message = f"ranks {late} are not done after {seconds:g} s"
@@ -104,7 +104,7 @@ def locations(
             os.kill(ranks[rank].pid or 0, STACK_SIGNAL)
     end = time.monotonic() + ANSWER_TIME
     for rank in numbers:
-        if stopped(ranks[rank].pid):
+        if is_stopped(ranks[rank].pid):
             yield f"rank {rank} is stopped by a signal"
             continue
         while ranks[rank].is_alive() and time.monotonic() < end:
@@ -123,7 +123,7 @@ def locations(
             yield f"rank {rank} does not report its position"
 
 
-def stopped(pid: int | None) -> bool:
+def is_stopped(pid: int | None) -> bool:
     """Returns True if /proc lists a process as stopped."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in STOPPED

@@ -37,11 +37,11 @@ from ringloom.runtimes.machine import (
 from ringloom.runtimes.torch.faults import (
     UNGUARDED,
     error_file,
-    failure,
-    lateness,
+    failure_error,
     parts_file,
     refuse_nan,
     stack_file,
+    timeout_error,
     watch,
 )
 from ringloom.runtimes.torch.rank import ENTRY_POINTS, Body, Parts, to_numpy, to_torch
@@ -189,14 +189,14 @@ def _wait(workers: list[BaseProcess], folder: Path, timeout: float) -> None:
     end = time.monotonic() + timeout
     while alive := [worker for worker in workers if worker.is_alive()]:
         if (remaining := end - time.monotonic()) <= 0:
-            raise lateness(workers, folder, timeout)
+            raise timeout_error(workers, folder, timeout)
         multiprocessing.connection.wait([worker.sentinel for worker in alive], timeout=remaining)
         _raise_failure(workers, folder)
     _raise_failure(workers, folder)
 
 
 def _raise_failure(workers: list[BaseProcess], folder: Path) -> None:
-    if error := failure(workers, folder):
+    if error := failure_error(workers, folder):
         raise error
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ringloom.runtimes.arrays import Array, dtype_of, wide
+from ringloom.runtimes.arrays import Array, dtype_of, sum_dtype_of
 from ringloom.runtimes.emitted import SIDES
 
 Parts = list[Array]  # a rank's shard of each result
@@ -76,7 +76,7 @@ def run_backward(
 
 def _logits(sinks: Array | None) -> list[Any]:
     """Returns sinks in the dtype of partial sums, so that partial dsinks are not rounded."""
-    return [] if sinks is None else [to_torch(sinks.astype(wide(sinks.dtype.name)))]
+    return [] if sinks is None else [to_torch(sinks.astype(sum_dtype_of(sinks.dtype.name)))]
 
 
 ENTRY_POINTS: dict[str, Body] = {

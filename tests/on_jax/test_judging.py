@@ -13,7 +13,7 @@ pytest.importorskip("jax")
 
 from process_trees import begun, wait_for
 from ringloom.runtimes.judging.case import Case
-from ringloom.runtimes.judging.claims import claims
+from ringloom.runtimes.judging.claims import parse_claims
 from ringloom.runtimes.judging.process import run_and_compare
 from ringloom.runtimes.judging.verdict import Verdict
 
@@ -25,7 +25,7 @@ FORWARD = rl.emit(rl.plan("ring", FULL, 2), "jax")
 
 
 def judge(source: str, folder: Path, mask: str | None = None) -> Verdict:
-    said = claims(source.encode())
+    said = parse_claims(source.encode())
     work = said.workload(None, mask)
     case = Case(
         source, said.target, said.ranks, work, said.backward, said.dynamic,

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 from process_trees import begun, wait_for
 from ringloom.runtimes.judging import case as cases
 from ringloom.runtimes.judging.case import Case
-from ringloom.runtimes.judging.claims import claims
+from ringloom.runtimes.judging.claims import parse_claims
 from ringloom.runtimes.judging.process import run_and_compare
 from ringloom.runtimes.judging.verdict import Verdict
 from ringloom.views.judgement import reason
@@ -33,7 +33,7 @@ def emitted(schedule: str, work: rl.Workload, ranks: int = 2, pass_: str = "both
 
 
 def case_of(source: str, seq: int | None = None, mask: str | None = None) -> Case:
-    said = claims(source.encode())
+    said = parse_claims(source.encode())
     return Case(
         source, said.target, said.ranks, said.workload(seq, mask), said.backward, said.dynamic,
         seed=7, memory=2**34, deadline=time.monotonic() + 60.0,

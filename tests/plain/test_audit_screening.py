@@ -8,7 +8,7 @@ import pytest
 from ringloom.planner.workload import Workload
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.audit import Case
-from ringloom.runtimes.audit.probes.probing import Probed, probe, slices
+from ringloom.runtimes.audit.probes.probing import ProbeResult, probe, slices
 from ringloom.runtimes.audit.probes.questions import Answer, Question, inputs
 from ringloom.runtimes.audit.probes.screening import packs_of
 
@@ -61,7 +61,7 @@ def of_heads(*changes: tuple[int, int, int, float]) -> Array:
     return np.asarray(times / times.sum(-1, keepdims=True))
 
 
-def probed(dense: Dense) -> Probed:
+def probed(dense: Dense) -> ProbeResult:
     case = Case(WORK, 1, (np.arange(TOKENS),))
     return probe(case, partial(dense.ask, case), gradients=True)
 

@@ -23,7 +23,7 @@ from ringloom.cli.check import check
 from ringloom.planner.errors import RingloomError
 from ringloom.runtimes import judging
 from ringloom.runtimes.judging.case import Case, layout_error
-from ringloom.runtimes.judging.claims import claims
+from ringloom.runtimes.judging.claims import parse_claims
 from ringloom.runtimes.judging.self_check import self_check
 from ringloom.runtimes.judging.verdict import Verdict
 
@@ -91,7 +91,7 @@ def test_claims_are_those_of_the_plan(target: str, dynamic: bool) -> None:
     work = replace(work, mask=rl.Full() if dynamic else rl.Causal())
     for pass_ in ("forward", "both"):
         source = rl.emit(rl.plan("zigzag", work, 2, pass_=pass_), target, dynamic=dynamic)
-        said = claims(source.encode())
+        said = parse_claims(source.encode())
         assert (said.target, said.dynamic, said.ranks) == (target, dynamic, 2)
         assert said.backward == (pass_ == "both" or (dynamic and target == "torch"))
         usual = said.workload(None, None)
@@ -103,9 +103,9 @@ def test_claims_are_those_of_the_plan(target: str, dynamic: bool) -> None:
 
 def test_a_file_does_not_choose_to_be_judged_on_a_token() -> None:
     long = f"{HEAD}PLAN = {PLAN | {'seq': 4096, 'kv_seq': 4096}}"
-    assert claims(long.encode()).workload(None, None).seq == 4096
+    assert parse_claims(long.encode()).workload(None, None).seq == 4096
     assert (
-        claims(long.replace("CHECKED = 8", "CHECKED = 256").encode()).workload(None, None).seq
+        parse_claims(long.replace("CHECKED = 8", "CHECKED = 256").encode()).workload(None, None).seq
         == 256
     )
 

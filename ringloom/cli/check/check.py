@@ -26,7 +26,7 @@ from ringloom.planner.optional import require_library
 from ringloom.planner.workload import Workload
 from ringloom.runtimes.judging import judge
 from ringloom.runtimes.judging.case import Case
-from ringloom.runtimes.judging.claims import Claims, claims
+from ringloom.runtimes.judging.claims import Claims, parse_claims
 from ringloom.runtimes.judging.self_check import KEPT, SelfCheck, self_check
 from ringloom.runtimes.judging.verdict import Verdict
 from ringloom.runtimes.machine import memory_bytes
@@ -114,7 +114,7 @@ def read_claims(file: Path) -> Claims:
     """Reads the PLAN of a file; raises RingloomError unless `ringloom emit` wrote the file."""
     if not file.is_file():
         raise RingloomError(f"{file} is a folder" if file.is_dir() else f"no file {file}")
-    return read(file, claims, str(file), MAX_FILE)
+    return read(file, parse_claims, str(file), MAX_FILE)
 
 
 def refuse_huge(file: str, work: Workload, memory_limit: int) -> None:

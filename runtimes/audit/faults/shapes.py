@@ -5,58 +5,58 @@ import numpy as np
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.audit.case import Case
 from ringloom.runtimes.audit.faults.suspects import band, suspects
-from ringloom.runtimes.audit.place import Place
+from ringloom.runtimes.audit.grid import Grid
 
 MIN_BLOCK = 4  # minimum number of pairs of a block
 MAX_DIFFERENT = 0.05  # share of the wrong pairs on which a matching suspect may differ
 
 
-def kind_of(case: Case, at: Place, times: Array, uneven: Array, normalized: Array) -> str:
+def kind_of(case: Case, grid: Grid, times: Array, uneven: Array, normalized: Array) -> str:
     """Returns the kind of fault of wrong multiplicities [rows, columns].
 
     `uneven`: rows whose weights are not multiples of one another. `normalized`: rows whose weights
     sum to 1 or are all 0.
     """
     attended = times > 0
-    wrong = times != at.wanted
-    extra, lost = attended & ~at.wanted, at.wanted & ~attended
-    repeated = at.wanted & (times > 1)
+    wrong = times != grid.wanted
+    extra, lost = attended & ~grid.wanted, grid.wanted & ~attended
+    repeated = grid.wanted & (times > 1)
     rows = wrong.any(axis=1)
     unmerged = "unmerged partials" if case.ranks > 1 else "wrong weights"
     if uneven.any() and uneven[rows].mean() >= 0.5:
         return unmerged
-    if extra.any() and not extra[:, ~at.padding].any():
+    if extra.any() and not extra[:, ~grid.padding].any():
         return "padding attended"
     if not extra.any() and not normalized[rows].any():  # weights that sum to 1 are averages
         return unmerged
-    if kind := suspected(case, at, attended, wrong):
+    if kind := matching_suspect(case, grid, attended, wrong):
         return kind
     if extra.any():
-        return _kind_of_extra(case, at, extra, lost)
+        return _kind_of_extra(case, grid, extra, lost)
     if lost.sum() >= repeated.sum():
-        return _kind_of_lost(at, attended, lost)
+        return _kind_of_lost(grid, attended, lost)
     return "attended twice"
 
 
-def suspected(case: Case, at: Place, attended: Array, wrong: Array) -> str:
+def matching_suspect(case: Case, grid: Grid, attended: Array, wrong: Array) -> str:
     """Returns the kind of the suspect that best matches the attended pairs, or "" without one."""
-    is_token = ~at.padding
+    is_token = ~grid.padding
     limit, best = MAX_DIFFERENT * wrong.sum(), ""
-    for kind, pairs in suspects(case.work, at.queries, at.keys[is_token]):
+    for kind, pairs in suspects(case.work, grid.queries, grid.keys[is_token]):
         different = int((pairs != attended[:, is_token]).sum())
         if different < limit or (different == 0 and not best):
             limit, best = different, kind
     return best
 
 
-def _kind_of_extra(case: Case, at: Place, extra: Array, lost: Array) -> str:
+def _kind_of_extra(case: Case, grid: Grid, extra: Array, lost: Array) -> str:
     """Returns the kind of fault for masked pairs that have weight."""
-    if not at.wanted[extra.any(axis=1)].any():
+    if not grid.wanted[extra.any(axis=1)].any():
         return "empty rows"
     if lost.sum() > MAX_DIFFERENT * extra.sum():
         return "another mask"
-    is_token = ~at.padding
-    mask = band(case.work, at.queries, at.keys[is_token])
+    is_token = ~grid.padding
+    mask = band(case.work, grid.queries, grid.keys[is_token])
     if mask is None:
         return "mask leak"
     extra = extra[:, is_token]
@@ -71,23 +71,23 @@ def _kind_of_extra(case: Case, at: Place, extra: Array, lost: Array) -> str:
     return "mask leak" if (extra & (distance >= -mask.left)).any() else "window ignored"
 
 
-def _kind_of_lost(at: Place, attended: Array, lost: Array) -> str:
+def _kind_of_lost(grid: Grid, attended: Array, lost: Array) -> str:
     """Returns the kind of fault for allowed pairs that have no weight."""
     rows = np.flatnonzero(lost.any(axis=1))
-    ranks = np.unique(at.key_ranks)
+    ranks = np.unique(grid.key_ranks)
     wanted_ranks, attended_ranks = (
-        np.stack([x[:, at.key_ranks == rank].any(axis=1) for rank in ranks], axis=1).sum(axis=1)
-        for x in (at.wanted, attended)
+        np.stack([x[:, grid.key_ranks == rank].any(axis=1) for rank in ranks], axis=1).sum(axis=1)
+        for x in (grid.wanted, attended)
     )
     single = (attended_ranks[rows] == 1) & (wanted_ranks[rows] > 1)
     if single.all() and len(rows) == (wanted_ranks > 1).sum() and len(ranks) > 1:
         return "unmerged partials"
-    whole = True
-    for query_rank in np.unique(at.query_ranks[rows]):
+    is_block = True
+    for query_rank in np.unique(grid.query_ranks[rows]):
         for rank in ranks:
-            block = np.ix_(at.query_ranks == query_rank, at.key_ranks == rank)
-            whole &= is_rectangular(lost[block], at.wanted[block])
-    return "block lost" if whole or is_rectangular(lost, at.wanted) else "keys lost"
+            block = np.ix_(grid.query_ranks == query_rank, grid.key_ranks == rank)
+            is_block &= is_rectangular(lost[block], grid.wanted[block])
+    return "block lost" if is_block or is_rectangular(lost, grid.wanted) else "keys lost"
 
 
 def is_rectangular(lost: Array, wanted: Array) -> bool:

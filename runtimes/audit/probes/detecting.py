@@ -26,14 +26,14 @@ MAX_MISMATCH = 0.25  # share of the wanted pairs that may contradict a detected 
 
 
 @dataclass(frozen=True, slots=True)
-class Detected:
+class Detection:
     """A case with detected positions; `ambiguities`: sentences on indistinguishable layouts."""
 
     case: Case
     ambiguities: tuple[str, ...]
 
 
-def detect(case: Case, ask: Ask, change: Callable[[Case], None]) -> Detected:
+def detect(case: Case, ask: Ask, change: Callable[[Case], None]) -> Detection:
     """Determines which pairs of slots have weight, and returns the case with positions.
 
     Tries shards of nearly equal sizes first, then the sizes of named layouts. Raises RingloomError
@@ -66,7 +66,7 @@ def detect(case: Case, ask: Ask, change: Callable[[Case], None]) -> Detected:
         raise RingloomError("no layout matches the attended pairs: pass the positions of each rank")
     names = [name for name in dict.fromkeys(best[2]) if name]
     text = f"the layout: {', '.join(names)} cannot be distinguished under this mask"
-    return Detected(best[1], (text,) if len(names) > 1 else ())
+    return Detection(best[1], (text,) if len(names) > 1 else ())
 
 
 def shard_sizes(case: Case) -> list[Sizes]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.audit.case import Case, Ints
-from ringloom.runtimes.audit.place import Place
+from ringloom.runtimes.audit.grid import Grid
 from ringloom.runtimes.audit.probes.questions import Answer, Bins, Codes, Level, Question
 from ringloom.runtimes.audit.probes.weights import ROUGH
 from ringloom.runtimes.audit.report import KINDS, Fault
@@ -26,13 +26,13 @@ MIN_SCORE = 0.5  # scores below this value cannot measure a scale
 MAX_SPREAD = 0.05  # maximum relative spread of a scale that counts as equal in all rows
 
 
-def check_heads(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
+def check_heads(case: Case, ask: Ask, grid: Grid) -> Iterator[Fault]:
     """Yields the fault of a head that reads values of a wrong KV head or batch row."""
-    work, has_keys = case.work, at.wanted.any(axis=1)
+    work, has_keys = case.work, grid.wanted.any(axis=1)
     lanes = work.batch * work.kv_heads
     shares = np.concatenate(
         [
-            ask(Question(v=(Codes(start),))).out[:, :, at.rows]
+            ask(Question(v=(Codes(start),))).out[:, :, grid.rows]
             for start in range(0, lanes, work.v_head_dim)
         ],
         axis=3,
@@ -46,20 +46,20 @@ def check_heads(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
         if lane == wanted[b, h]:
             total = shares[b, h, row, lane]
             text = f"the weights of head {h} of batch row {b} sum to {total:.4g}"
-            yield _row_fault(at, "wrong weights", text, row, b, h, wrong[b, h])
+            yield _row_fault(grid, "wrong weights", text, row, b, h, wrong[b, h])
             return
         other, group = divmod(lane, work.kv_heads)
         kind = "wrong GQA group" if other == b else "wrong batch row"
         actual = f"KV head {group} of batch row {other}"
         expected = f"KV head {h // work.group} of batch row {b}"
         text = f"head {h} of batch row {b} reads {actual} instead of {expected}"
-        yield _row_fault(at, kind, text, row, b, h, wrong[b, h])
+        yield _row_fault(grid, kind, text, row, b, h, wrong[b, h])
 
 
-def check_scale(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
+def check_scale(case: Case, ask: Ask, grid: Grid) -> Iterator[Fault]:
     """Yields the fault of scores with a wrong scale."""
-    even = np.arange(at.wanted.shape[1]) % 2 == 0
-    number = np.stack([at.wanted[:, even].sum(1), at.wanted[:, ~even].sum(1)], axis=1)
+    even = np.arange(grid.wanted.shape[1]) % 2 == 0
+    number = np.stack([grid.wanted[:, even].sum(1), grid.wanted[:, ~even].sum(1)], axis=1)
     has_both, dims = number.min(axis=1) > 0, case.work.v_head_dim
     if not has_both.any():
         return
@@ -67,7 +67,7 @@ def check_scale(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
     if abs(wanted) < MIN_SCORE:
         return
     answer = ask(with_scores(case, even.astype(float), np.where(even, 0, 1 if dims > 1 else -1)))
-    shares = answer.out[:, :, at.rows[has_both], :2].astype(np.float64)
+    shares = answer.out[:, :, grid.rows[has_both], :2].astype(np.float64)
     even_share = shares[..., 0]
     odd_share = shares[..., 1] if dims > 1 else 1 - even_share
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -82,51 +82,51 @@ def check_scale(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
             text = (
                 f"head {h} scales scores by {factor:.4g} instead of {case.work.softmax_scale:.4g}"
             )
-            yield _row_fault(at, "wrong scale", text, row, b, h, wrong[b, h])
+            yield _row_fault(grid, "wrong scale", text, row, b, h, wrong[b, h])
         else:
             text = f"head {h} gives keys with different scores wrong weights"
             kind = "unmerged partials" if case.ranks > 1 else "wrong weights"
-            yield _row_fault(at, kind, text, row, b, h, wrong[b, h])
+            yield _row_fault(grid, kind, text, row, b, h, wrong[b, h])
 
 
-def check_merges(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
+def check_merges(case: Case, ask: Ask, grid: Grid) -> Iterator[Fault]:
     """Yields the fault of partial results that are merged with wrong weights."""
-    yield from check_levels(case, ask, at, spread(parts(case, at)))
+    yield from check_levels(case, ask, grid, spread(parts(case, grid)))
 
 
 def check_levels(
-    case: Case, ask: Ask, at: Place, levels: Array, times: float = 1.0
+    case: Case, ask: Ask, grid: Grid, levels: Array, times: float = 1.0
 ) -> Iterator[Fault]:
     """Yields the fault of rows whose weights do not follow the scores `times` * `levels` of parts.
 
     Values can show one part per dimension.
     """
-    bins, dims = parts(case, at), min(len(levels), case.work.v_head_dim)
+    bins, dims = parts(case, grid), min(len(levels), case.work.v_head_dim)
     answer = ask(with_scores(case, levels[bins], np.where(bins < dims, bins, -1), times))
-    shares = answer.out[:, :, at.rows, :dims].astype(np.float64)
+    shares = answer.out[:, :, grid.rows, :dims].astype(np.float64)
     scores = levels * times * _step(case) * case.work.softmax_scale
-    wanted = shares_of(at, bins, scores)[:, :dims]
+    wanted = shares_of(grid, bins, scores)[:, :dims]
     error = np.abs(shares - wanted)
-    wrong = np.asarray(~(error <= 2 * rounding_of(case)).all(axis=3) & at.wanted.any(axis=1))
+    wrong = np.asarray(~(error <= 2 * rounding_of(case)).all(axis=3) & grid.wanted.any(axis=1))
     for b, h, row in np.argwhere(wrong)[:1].tolist():
         highest = f"scores up to {np.abs(scores).max():.3g}"
         if not np.isfinite(shares[b, h, row]).all():
             text = f"head {h} returns NaN or infinity for {highest}"
-            yield _row_fault(at, "overflow", text, row, b, h, wrong[b, h])
+            yield _row_fault(grid, "overflow", text, row, b, h, wrong[b, h])
             return
         part = int(np.argmax(error[b, h, row]))
-        rank = int(at.key_ranks[np.flatnonzero(bins == part)[0]])
+        rank = int(grid.key_ranks[np.flatnonzero(bins == part)[0]])
         text = (
             f"some keys of rank {rank} have {shares[b, h, row, part]:.3g} of the row's weight"
             f" instead of {wanted[row, part]:.3g}, for {highest}"
         )
         kind = "unmerged partials" if times == 1 and case.ranks > 1 else "wrong weights"
-        yield _row_fault(at, kind, text, row, b, h, wrong[b, h])
+        yield _row_fault(grid, kind, text, row, b, h, wrong[b, h])
 
 
-def shares_of(at: Place, bins: Ints, scores: Array) -> Array:
+def shares_of(grid: Grid, bins: Ints, scores: Array) -> Array:
     """Returns the weight of each part of the keys in each row: [rows, parts]."""
-    number = np.stack([at.wanted[:, bins == n].sum(1) for n in range(len(scores))], axis=1)
+    number = np.stack([grid.wanted[:, bins == n].sum(1) for n in range(len(scores))], axis=1)
     top = np.where(number > 0, scores, -np.inf).max(axis=1, keepdims=True)
     weight = number * np.exp(np.minimum(scores - np.where(np.isinf(top), 0, top), 0))
     return np.asarray(weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-300))
@@ -155,19 +155,19 @@ def powers(case: Case, times: float) -> tuple[float, float]:
     return 2.0 ** (power - power // 2), 2.0 ** (power // 2)
 
 
-def parts(case: Case, at: Place) -> Ints:
+def parts(case: Case, grid: Grid) -> Ints:
     """Returns the part of each column, which is half a rank if values can show all parts."""
-    return halves(at, max(2, case.work.v_head_dim))
+    return halves(grid, max(2, case.work.v_head_dim))
 
 
-def halves(at: Place, limit: int) -> Ints:
+def halves(grid: Grid, limit: int) -> Ints:
     """Returns the half rank of each column, or its rank if there are too many: [columns].
 
     Numbers are below `limit`.
     """
-    sizes = np.bincount(at.key_ranks)
-    is_second = at.key_indices * 2 >= sizes[at.key_ranks]
-    bins = at.key_ranks * 2 + is_second if len(sizes) * 2 <= limit else at.key_ranks
+    sizes = np.bincount(grid.key_ranks)
+    is_second = grid.key_indices * 2 >= sizes[grid.key_ranks]
+    bins = grid.key_ranks * 2 + is_second if len(sizes) * 2 <= limit else grid.key_ranks
     return np.asarray(np.minimum(bins, limit - 1))
 
 
@@ -183,17 +183,16 @@ def rounding_of(case: Case) -> float:
 
 
 def _row_fault(
-    at: Place, kind: str, text: str, row: int, batch: int, head: int, wrong: Array
+    grid: Grid, kind: str, text: str, row: int, batch: int, head: int, wrong: Array
 ) -> Fault:
-    query, rank = int(at.queries[row]), int(at.query_ranks[row])
-    index, number = int(at.query_indices[row]), int(wrong.sum())
+    number = int(wrong.sum())
+    query = grid.query_name(row)
     return Fault(
         kind,
-        f"query {query} (rank {rank}, row {index}): {text}; {number} rows of this head are wrong: "
-        f"{KINDS[kind]}",
-        query=query,
-        query_rank=rank,
-        query_index=index,
+        f"{query}: {text}; {number} rows of this head are wrong: {KINDS[kind]}",
+        query=int(grid.queries[row]),
+        query_rank=int(grid.query_ranks[row]),
+        query_index=int(grid.query_indices[row]),
         batch=batch,
         head=head,
         pairs=number,

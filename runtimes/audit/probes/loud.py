@@ -13,7 +13,7 @@ import numpy as np
 
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.audit.case import Case
-from ringloom.runtimes.audit.place import Place
+from ringloom.runtimes.audit.grid import Grid
 from ringloom.runtimes.audit.probes.levels import (
     SPREAD,
     Ask,
@@ -34,18 +34,18 @@ GAP = 1 / 16  # 4 of 128: more than bfloat16 rounds, and tanh would make such sc
 COTANGENT = 2.0**-4  # so that sums of gradients fit into float16
 
 
-def check_large_scores(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
+def check_large_scores(case: Case, ask: Ask, grid: Grid) -> Iterator[Fault]:
     """Yields the fault of wrong weights at large scores."""
-    bins = parts(case, at)
+    bins = parts(case, grid)
     far = spread(bins)
     close = SPREAD - GAP * (np.arange(len(far)) % 2)
     for levels in (far, -far, close, -close):
-        if faults := [*check_levels(case, ask, at, levels, LOUD)]:
+        if faults := [*check_levels(case, ask, grid, levels, LOUD)]:
             yield faults[0]
             return
 
 
-def check_large_gradients(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
+def check_large_gradients(case: Case, ask: Ask, grid: Grid) -> Iterator[Fault]:
     """Yields the fault of gradients at large scores.
 
     With the signs s of keys as values and 1 as cotangent, mean[i] = sum of p[i, j] s[j]:
@@ -53,17 +53,17 @@ def check_large_gradients(case: Case, ask: Ask, at: Place) -> Iterator[Fault]:
         dv[j] = sum of p[i, j]     dk[j] = scale q sum of p[i, j] (s[j] - mean[i])
         dq[i] = scale (1 - mean[i]^2), in a dimension in which the keys are their signs
     """
-    bins = parts(case, at)
+    bins = parts(case, grid)
     for levels in (spread(bins), -spread(bins)):
-        if faults := [*_gradients(case, ask, at, levels)]:
+        if faults := [*_gradients(case, ask, grid, levels)]:
             yield faults[0]
             return
 
 
-def _gradients(case: Case, ask: Ask, at: Place, levels: Array) -> Iterator[Fault]:
-    work, bins, last = case.work, parts(case, at), case.work.v_head_dim - 1
+def _gradients(case: Case, ask: Ask, grid: Grid, levels: Array) -> Iterator[Fault]:
+    work, bins, last = case.work, parts(case, grid), case.work.v_head_dim - 1
     q_factor, k_factor = powers(case, LOUD)
-    sign = signs(at.wanted.shape[1])
+    sign = signs(grid.wanted.shape[1])
     question = with_scores(case, levels[bins], bins, LOUD)
     answer = ask(
         replace(
@@ -74,13 +74,13 @@ def _gradients(case: Case, ask: Ask, at: Place, levels: Array) -> Iterator[Fault
         )
     )
     scores = levels * q_factor * k_factor * work.softmax_scale
-    number = np.stack([at.wanted[:, bins == n].sum(1) for n in range(len(levels))], axis=1)
-    weight = shares_of(at, bins, scores) / np.maximum(number, 1)
-    p = at.wanted * weight[:, bins]
+    number = np.stack([grid.wanted[:, bins == n].sum(1) for n in range(len(levels))], axis=1)
+    weight = shares_of(grid, bins, scores) / np.maximum(number, 1)
+    p = grid.wanted * weight[:, bins]
     mean, total = p @ sign, p.sum(axis=0)
     factor = COTANGENT * work.softmax_scale
-    has_keys = at.wanted.any(axis=1)
-    dq = answer.gradient("dq")[:, :, at.rows[has_keys], 1]
+    has_keys = grid.wanted.any(axis=1)
+    dq = answer.gradient("dq")[:, :, grid.rows[has_keys], 1]
     keys = {name: by_column(case, answer.gradient(name)) for name in ("dk", "dv")}
     comparisons = {  # computed gradients, expected gradients, their size, and their unit
         "dq": (dq, 1 - mean[has_keys] ** 2, 1.0, k_factor),
@@ -99,7 +99,7 @@ def _gradients(case: Case, ask: Ask, at: Place, levels: Array) -> Iterator[Fault
             if not np.isfinite(computed[b, h, token]):
                 text, kind = f"{name} is NaN or infinite for {highest}", "overflow"
             side, head = ("query", "head") if name == "dq" else ("key", "KV head")
-            position = int(at.queries[has_keys][token] if name == "dq" else at.keys[token])
+            position = int(grid.queries[has_keys][token] if name == "dq" else grid.keys[token])
             yield Fault(
                 kind,
                 f"{text}, first at {side} {position} of {head} {h}: {KINDS[kind]}",

@@ -15,7 +15,12 @@ from ringloom.planner.errors import RingloomError
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.audit.case import Case
 from ringloom.runtimes.audit.probes.questions import Answer, Indicators, Question
-from ringloom.runtimes.audit.probes.screening import Wrong, expected, screen_both, screen_forward
+from ringloom.runtimes.audit.probes.screening import (
+    Wrong,
+    expected_weights,
+    screen_both,
+    screen_forward,
+)
 from ringloom.runtimes.audit.probes.slices import (
     amount,
     ask_both,
@@ -32,7 +37,7 @@ MIN_DIFFERENCE = 0.125  # |sign - average| below which a gradient does not show 
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbeResult:
     """Weights that probing showed, by tensor ("out", "dq", "dk", "dv"): [query slots, columns].
 
     `blind`: pairs that dq and dk do not show, because their row has only one key or only keys of
@@ -43,7 +48,7 @@ class Probed:
     blind: Array
 
 
-def probe(case: Case, ask: Ask, gradients: bool, screened: bool = True) -> Probed:
+def probe(case: Case, ask: Ask, gradients: bool, screened: bool = True) -> ProbeResult:
     """Determines all weights; raises RingloomError for narrow heads and for long sequences.
 
     Without screening, all weights are measured, and no question depends on an answer.
@@ -57,7 +62,7 @@ def probe(case: Case, ask: Ask, gradients: bool, screened: bool = True) -> Probe
         )
     if gradients and half_of(work) < 1:
         raise RingloomError("probing gradients needs head_dim >= 2 and v_head_dim >= 3")
-    out = Lanes(expected(case), (work.batch, work.heads), work.dtype)
+    out = Lanes(expected_weights(case), (work.batch, work.heads), work.dtype)
     blind = np.zeros((len(q.ranks), kv.width), bool)
     if screened or not gradients:
         wrong = screen_forward(case, ask, out) if screened else np.ones(kv.width, bool)
@@ -71,9 +76,9 @@ def probe(case: Case, ask: Ask, gradients: bool, screened: bool = True) -> Probe
         _measure_both(case, ask, weights, blind, *wrong_sides)
         sign = signs(kv.width)
         for _, _, matrix in out.items():
-            difference = visible(sign - (matrix @ sign)[:, None])
+            difference = mark_invisible(sign - (matrix @ sign)[:, None])
             blind |= np.isinf(difference) | (not work.softmax_scale)
-    return Probed(weights, blind)
+    return ProbeResult(weights, blind)
 
 
 def slices(wrong: Wrong, max_width: int) -> Iterator[tuple[int, int]]:
@@ -117,7 +122,7 @@ def _measure_both(
         columns = slice(first_key, first_key + keys)
         rows = slots[first_query : first_query + queries]
         with np.errstate(divide="ignore", invalid="ignore"):
-            difference = visible(sign[columns] - average[..., None])
+            difference = mark_invisible(sign[columns] - average[..., None])
             weights["out"].put_columns(first_key, answer.out[..., half : half + keys] / high)
             if scale:  # dq and dk are zero without a scale
                 dq = answer.gradient("dq")[..., half : half + keys] / (high * scale) / difference
@@ -126,7 +131,7 @@ def _measure_both(
             # dk and dv of a KV head are sums over its query heads
             difference = sign - average[:, :, rows, None]  # [batch, heads, queries, keys]
             groups = work.batch, work.kv_heads, work.group, *difference.shape[2:]
-            shared = visible(difference.reshape(groups).sum(axis=2))
+            shared = mark_invisible(difference.reshape(groups).sum(axis=2))
             if scale:
                 dk = by_column(case, answer.gradient("dk")[..., :queries]).swapaxes(2, 3)
                 weights["dk"].put_rows(rows, dk / (high * scale) / shared)
@@ -134,7 +139,7 @@ def _measure_both(
             weights["dv"].put_rows(rows, dv / (high * work.group))
 
 
-def visible(difference: Array) -> Array:
+def mark_invisible(difference: Array) -> Array:
     """Returns differences, with infinity for those that are too small to show in a gradient."""
     return np.where(np.abs(difference) < MIN_DIFFERENCE, np.inf, difference)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ringloom.runtimes.arrays import Array, dtype_of
 from ringloom.runtimes.audit.case import Case
-from ringloom.runtimes.audit.place import Place
+from ringloom.runtimes.audit.grid import Grid
 from ringloom.runtimes.audit.probes.factors import with_factor
 from ringloom.runtimes.audit.probes.questions import Answer, Noise, Question, inputs
 from ringloom.runtimes.audit.probes.slices import by_column
@@ -32,9 +32,9 @@ def sample(case: Case, seed: int, poison: bool = False, watch: bool = False) -> 
     return Question(q, k, v, dout if case.passes == "both" else None, poison, watch)
 
 
-def measure(case: Case, at: Place, seed: int, answer: Answer) -> dict[str, Measured]:
+def measure(case: Case, grid: Grid, seed: int, answer: Answer) -> dict[str, Measured]:
     """Returns the errors of an answer to `sample(case, seed)` by tensor."""
-    results, truths = in_sequence(case, at, answer), dense_results(case, seed)
+    results, truths = in_sequence(case, grid, answer), dense_results(case, seed)
     rounded, work = list(truths), case.work
     if work.dtype != "float64":
         rounded = dense_results(case, seed, work.dtype)
@@ -62,12 +62,12 @@ def dense_results(case: Case, seed: int, precision: str = "float64") -> list[Arr
     return [out, *dense.backward(work, q, k, v, arrays["dout"][:, :, order["q"]], precision)]
 
 
-def in_sequence(case: Case, at: Place, answer: Answer) -> list[Array]:
+def in_sequence(case: Case, grid: Grid, answer: Answer) -> list[Array]:
     """Returns the results of an answer in sequence order, summed over replicated keys."""
-    results = [answer.out[:, :, at.rows]]
+    results = [answer.out[:, :, grid.rows]]
     if answer.dq is not None:
         keys = (by_column(case, answer.gradient(name)) for name in ("dk", "dv"))
-        results += [answer.dq[:, :, at.rows], *(x[:, :, : case.work.kv_seq] for x in keys)]
+        results += [answer.dq[:, :, grid.rows], *(x[:, :, : case.work.kv_seq] for x in keys)]
     return results
 
 
@@ -77,19 +77,21 @@ def max_error(result: Array, truth: Array) -> float:
     return float(np.max(np.where(np.isfinite(error), error, np.inf), initial=0.0))
 
 
-def is_same(case: Case, at: Place, first: Answer, second: Answer) -> bool:
+def is_same(case: Case, grid: Grid, first: Answer, second: Answer) -> bool:
     """Returns True if answers differ by no more than allowed errors."""
-    return first_difference(case, at, first, second) is None
+    return first_difference(case, grid, first, second) is None
 
 
 def first_difference(
-    case: Case, at: Place, first: Answer, second: Answer, tolerance: float = 0.0
+    case: Case, grid: Grid, first: Answer, second: Answer, tolerance: float = 0.0
 ) -> str | None:
     """Returns the name of the first result that differs by more than rounding, or None.
 
     `tolerance`: a minimum for the allowed difference, as a share of the largest value.
     """
-    results = zip(NAMES, in_sequence(case, at, first), in_sequence(case, at, second), strict=False)
+    results = zip(
+        NAMES, in_sequence(case, grid, first), in_sequence(case, grid, second), strict=False
+    )
     for name, a, b in results:
         a, b = (np.nan_to_num(x.astype(np.float64), nan=np.inf) for x in (a, b))
         largest = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
@@ -101,11 +103,11 @@ def first_difference(
 
 
 def sample_faults(
-    case: Case, at: Place, seed: int, answer: Answer, errors: dict[str, Measured], known: bool
+    case: Case, grid: Grid, seed: int, answer: Answer, errors: dict[str, Measured], known: bool
 ) -> Iterator[Fault]:
     """Yields a fault on random inputs, unless other faults are `known`."""
-    results, truths = in_sequence(case, at, answer), dense_results(case, seed)
-    if not np.isfinite(answer.out[:, :, at.rows[~at.wanted.any(axis=1)]]).all():
+    results, truths = in_sequence(case, grid, answer), dense_results(case, seed)
+    if not np.isfinite(answer.out[:, :, grid.rows[~grid.wanted.any(axis=1)]]).all():
         yield Fault("empty rows", f"rows without keys are not finite: {KINDS['empty rows']}")
         return
     wrong = [name for name, error in errors.items() if not error.exact]
@@ -132,7 +134,7 @@ def sample_faults(
         f"{error.units:.3g}x that of dense attention in {dtype_of(case.work.dtype)}, worst at "
         f"{side} {token} of head {head}: {KINDS[kind]}"
     )
-    location = {side: int(token), **_rank_fields(at, side, int(token))}
+    location = {side: int(token), **_rank_fields(grid, side, int(token))}
     yield Fault(
         kind, text, "forward" if name == "out" else "backward", name, **location, head=int(head)
     )
@@ -147,9 +149,11 @@ def _factor_fault(name: str, error: Measured) -> Fault:
     return Fault(kind, f"{text}: {KINDS[kind]}", pass_, name, batch=error.batch, head=error.head)
 
 
-def _rank_fields(at: Place, side: str, token: int) -> dict[str, int]:
+def _rank_fields(grid: Grid, side: str, token: int) -> dict[str, int]:
     ranks, indices = (
-        (at.query_ranks, at.query_indices) if side == "query" else (at.key_ranks, at.key_indices)
+        (grid.query_ranks, grid.query_indices)
+        if side == "query"
+        else (grid.key_ranks, grid.key_indices)
     )
     return {f"{side}_rank": int(ranks[token]), f"{side}_index": int(indices[token])}
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.audit.case import Case
-from ringloom.runtimes.audit.place import place
+from ringloom.runtimes.audit.grid import grid_of
 from ringloom.runtimes.audit.probes.questions import Answer, Indicators, Question
 from ringloom.runtimes.audit.probes.slices import (
     amount,
@@ -76,12 +76,12 @@ def packs_of(case: Case, columns: int, dims: int, stream: int) -> Packs:
     return Packs(1 + drawn / STEPS, size, dims)
 
 
-def expected(case: Case) -> Array:
+def expected_weights(case: Case) -> Array:
     """Returns the weights under the mask: float32, query slots by columns."""
-    at = place(case)
-    weights = np.zeros((len(case.side("q").ranks), at.wanted.shape[1]), np.float32)
-    number = np.maximum(at.wanted.sum(axis=1, keepdims=True, dtype=np.float32), 1)
-    weights[at.rows] = at.wanted / number
+    grid = grid_of(case)
+    weights = np.zeros((len(case.side("q").ranks), grid.wanted.shape[1]), np.float32)
+    number = np.maximum(grid.wanted.sum(axis=1, keepdims=True, dtype=np.float32), 1)
+    weights[grid.rows] = grid.wanted / number
     return weights
 
 
@@ -97,7 +97,7 @@ def screen_forward(case: Case, ask: Ask, out: Lanes) -> Wrong:
     for part in packs.slices():
         sums = ask(ask_forward(part.start, packs.factors[part] * high, packs.size)).out / high
         wanted = by_lane(out, partial(_sums, packs, part))
-        off, factors = unexplained(case, sums[..., : wanted.shape[-1]], wanted, units)
+        off, factors = fit_factors(case, sums[..., : wanted.shape[-1]], wanted, units)
         put_columns(out, part, factors)
         wrong[part] = packs.of_columns(off[:, :, rows].any(axis=(0, 1, 2)), part)
     return wrong
@@ -143,7 +143,7 @@ def _keys_off(
     if scale:  # dq is zero without a scale
         comparisons += [("dq", answer.gradient("dq")[..., dims] / (high * scale), signed)]
     for name, sums, expected_sums in comparisons:
-        off, factors = unexplained(case, sums, expected_sums, units[:, None])
+        off, factors = fit_factors(case, sums, expected_sums, units[:, None])
         put_columns(weights[name], part, factors)
         wrong |= off[:, :, rows].any(axis=(0, 1, 2))
     return packs.of_columns(wrong, part)
@@ -170,13 +170,13 @@ def _queries_off(
     for name, unit in (("dk", abs(work.softmax_scale)), ("dv", 1.0)):
         heads = wanted[name].reshape(work.batch, work.kv_heads, work.group, *dv.shape[2:])
         sums = by_column(case, answer.gradient(name)[..., : dv.shape[-1]])
-        off, factors = unexplained(case, sums, heads.sum(2), unit * work.group)
+        off, factors = fit_factors(case, sums, heads.sum(2), unit * work.group)
         put_rows(weights[name], slots, factors)
         wrong |= off.any(axis=(0, 1, 2))
     return packs.of_columns(wrong, part)
 
 
-def unexplained(
+def fit_factors(
     case: Case, sums: Array, wanted: Array, unit: Array | float
 ) -> tuple[Wrong, Array | None]:
     """Returns which sums [.., lines, packs] no factor of their line explains, and the factors.

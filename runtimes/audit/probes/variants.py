@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ringloom.runtimes.audit.case import Case
-from ringloom.runtimes.audit.place import Place
+from ringloom.runtimes.audit.grid import Grid
 from ringloom.runtimes.audit.probes.questions import FORMS, Answer, Level, Question
 from ringloom.runtimes.audit.probes.samples import (
     IMPRECISE,
@@ -24,15 +24,15 @@ from ringloom.runtimes.audit.report import KINDS, Fault
 Ask = Callable[[Question], Answer]
 
 
-def check_variants(case: Case, ask: Ask, at: Place, answer: Answer) -> list[Fault]:
+def check_variants(case: Case, ask: Ask, grid: Grid, answer: Answer) -> list[Fault]:
     """Returns the fault of the first variant whose results differ from the sample's `answer`."""
     for check in (check_strides, check_interleaved, check_without_gradients):
-        if faults := [*check(case, ask, at, answer)]:
+        if faults := [*check(case, ask, grid, answer)]:
             return faults
     return []
 
 
-def check_strides(case: Case, ask: Ask, at: Place, answer: Answer) -> Iterator[Fault]:
+def check_strides(case: Case, ask: Ask, grid: Grid, answer: Answer) -> Iterator[Fault]:
     """Yields the fault of results that depend on the strides of inputs."""
     variants = [("transposed", sample(case, case.seed), answer)]
     if case.passes == "both":
@@ -42,21 +42,21 @@ def check_strides(case: Case, ask: Ask, at: Place, answer: Answer) -> Iterator[F
         variants.append(("expanded", flat, ask(flat)))
     for form, question, expected in variants:
         variant = ask(replace(question, form=form))
-        if name := first_difference(case, at, expected, variant, IMPRECISE):
+        if name := first_difference(case, grid, expected, variant, IMPRECISE):
             yield _fault("depends on strides", f"{name} differs {FORMS[form]}", name)
             return
 
 
-def check_interleaved(case: Case, ask: Ask, at: Place, answer: Answer) -> Iterator[Fault]:
+def check_interleaved(case: Case, ask: Ask, grid: Grid, answer: Answer) -> Iterator[Fault]:
     """Yields the fault of results that another call changes before they are used."""
     question = replace(sample(case, case.seed), between=sample(case, case.seed + 1))
-    if name := first_difference(case, at, answer, ask(question), IMPRECISE):
+    if name := first_difference(case, grid, answer, ask(question), IMPRECISE):
         moment = "the use of its result" if name == "out" else "its backward pass"
         text = f"{name} of a call changes if another call runs before {moment}"
         yield _fault("depends on calls", text, name)
 
 
-def check_without_gradients(case: Case, ask: Ask, at: Place, answer: Answer) -> Iterator[Fault]:
+def check_without_gradients(case: Case, ask: Ask, grid: Grid, answer: Answer) -> Iterator[Fault]:
     """Yields the fault of results for inputs that need no gradients."""
     if case.passes == "forward":  # the sample itself needed no gradients
         return
@@ -66,10 +66,10 @@ def check_without_gradients(case: Case, ask: Ask, at: Place, answer: Answer) -> 
     known = {kind for _, kind, _ in answer.complaints}
     yield from (fault for fault in complaint_faults(variant) if fault.kind not in known)
     expected = replace(answer, dq=None, dk=None, dv=None)
-    if first_difference(forward, at, expected, variant, IMPRECISE):
+    if first_difference(forward, grid, expected, variant, IMPRECISE):
         yield _fault("wrong values", "out differs if inputs need no gradients", "out")
         return
-    yield from check_interleaved(forward, ask, at, expected)
+    yield from check_interleaved(forward, ask, grid, expected)
 
 
 def _fault(kind: str, text: str, name: str) -> Fault:

@@ -20,7 +20,7 @@ class EndedError(Exception):
         self.faults = faults
 
 
-def takes(function: Callable[..., Any], name: str) -> bool:
+def has_parameter(function: Callable[..., Any], name: str) -> bool:
     """Returns True for a function with a parameter of this name."""
     try:
         return name in inspect.signature(function).parameters

@@ -113,7 +113,7 @@ def _watch_ranks(workers: Sequence[BaseProcess], folder: Path, timeout: float) -
         if failed := [n for n, w in enumerate(workers) if w.exitcode]:
             if any(workers[n].exitcode == UNGUARDED for n in failed):
                 raise RingloomError(GUARD)
-            if fault := watching.crash(workers, folder):
+            if fault := watching.crash_fault(workers, folder):
                 return Report((fault,))
             text = text_of(error_file(folder, failed[0])).strip()
             return Report(could_not_run=text.rpartition("\n")[2].partition(": ")[2] or text)
@@ -124,14 +124,16 @@ def _watch_ranks(workers: Sequence[BaseProcess], folder: Path, timeout: float) -
             progress_time, notes = now, latest
         if any(watching.RAISED in note for note in notes):
             error_time = error_time or now
-            if now > error_time + watching.GRACE and (fault := watching.crash(workers, folder)):
+            if now > error_time + watching.GRACE and (
+                fault := watching.crash_fault(workers, folder)
+            ):
                 return Report((fault,))
         is_late = now > progress_time + timeout
         if is_late and (early := {"", watching.IMPORTS} & {*latest}):
             action = "importing" if watching.IMPORTS in early else "starting ranks"
             return Report(could_not_run=f"{action} took longer than the timeout of {timeout:g} s")
         if is_late:
-            return Report((watching.hang(workers, folder, timeout),))
+            return Report((watching.hang_fault(workers, folder, timeout),))
         alive = [worker.sentinel for worker in workers if worker.is_alive()]
         multiprocessing.connection.wait(alive, timeout=POLL)
 

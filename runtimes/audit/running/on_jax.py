@@ -12,7 +12,7 @@ from ringloom.planner.errors import RingloomError
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.audit.case import Case
 from ringloom.runtimes.audit.probes.questions import Answer, Question, inputs
-from ringloom.runtimes.audit.running.asking import check_result, discard, takes, widen
+from ringloom.runtimes.audit.running.asking import check_result, discard, has_parameter, widen
 from ringloom.runtimes.jax.mesh import devices
 
 AXIS = "sp"
@@ -33,7 +33,7 @@ class Asker:
         note: Callable[[str], None] = discard,
     ) -> None:
         self.case, self.mesh, self.note, self.calls = case, mesh, note, 0
-        options = {"mesh": mesh} if takes(attend, "mesh") else {}
+        options = {"mesh": mesh} if has_parameter(attend, "mesh") else {}
 
         def forward(q: Any, k: Any, v: Any) -> Any:
             out = attend(q, k, v, **options)

@@ -20,7 +20,13 @@ from ringloom.planner.errors import RingloomError
 from ringloom.runtimes.arrays import Array
 from ringloom.runtimes.audit.case import Case
 from ringloom.runtimes.audit.probes.questions import FORMS, Answer, Question, inputs
-from ringloom.runtimes.audit.running.asking import Complaints, check_result, discard, takes, widen
+from ringloom.runtimes.audit.running.asking import (
+    Complaints,
+    check_result,
+    discard,
+    has_parameter,
+    widen,
+)
 from ringloom.runtimes.audit.running.traffic import Key, Traffic
 from ringloom.runtimes.machine import RankError
 from ringloom.runtimes.torch.rank import to_numpy, to_torch
@@ -48,7 +54,7 @@ class Asker:
     ) -> None:
         self.attend, self.case, self.rank, self.group = attend, case, rank, group
         self.timeout, self.note, self.calls, self.pass_ = timeout, note, 0, "forward"
-        self.options = {"group": group} if takes(attend, "group") else {}
+        self.options = {"group": group} if has_parameter(attend, "group") else {}
         self.agreed = case.ranks == 1  # the forward pass is known to succeed on every rank
         self.device = _device(group)
         self.control: Any = None
@@ -102,7 +108,7 @@ class Asker:
             if self.rank:
                 return part
             parts = [pickle.loads(pickled) for pickled in parts]
-        return joined(parts)
+        return join_answers(parts)
 
     def _any_ends(self, ends: bool) -> bool:
         """Returns True if the call ends after the forward pass on any rank.
@@ -157,7 +163,7 @@ class Asker:
         traffic = Traffic() if question.watch else None
         with traffic or nullcontext():
             result = self.attend(*leaves, **self.options)
-            if (out := _tensor(result)) is None:
+            if (out := _first_tensor(result)) is None:
                 out = torch.zeros(0)
                 returned = "None" if result is None else f"a {type(result).__name__}"
                 text = f"rank {self.rank} returned {returned} instead of a tensor"
@@ -200,7 +206,7 @@ class Asker:
         }
 
 
-def joined(parts: list[Answer]) -> Answer:
+def join_answers(parts: list[Answer]) -> Answer:
     """Joins the answers of all ranks along slots."""
     complaints = tuple(complaint for part in parts for complaint in part.complaints)
     if any(kind in ("wrong shape", "crash") for _, kind, _ in complaints):
@@ -239,7 +245,7 @@ def poison(device: Any, tensors: list[Any]) -> None:
     del blocks
 
 
-def _tensor(result: Any) -> Any:
+def _first_tensor(result: Any) -> Any:
     """Returns out from a tensor, an array or a tuple such as (out, lse, ...); otherwise None."""
     if isinstance(result, tuple | list) and result:
         result = result[0]

@@ -79,10 +79,10 @@ def sends(name: str, args: tuple[Any, ...], ranks: list[int], rank: int) -> dict
         case "alltoall_":
             return {peer: size_of(x) for peer, x in zip(ranks, args[1], strict=True)}
         case "alltoall_base_" | "all_to_all_single":
-            whole, splits = (args[1], args[4]) if name == "alltoall_base_" else (first, args[2])
+            tensor, splits = (args[1], args[4]) if name == "alltoall_base_" else (first, args[2])
             if not splits:
-                return dict.fromkeys(ranks, size_of(whole) // count)
-            row = size_of(whole) // max(1, sum(splits))
+                return dict.fromkeys(ranks, size_of(tensor) // count)
+            row = size_of(tensor) // max(1, sum(splits))
             return {peer: row * n for peer, n in zip(ranks, splits, strict=True)}
         case "broadcast_" | "broadcast":
             root = args[2] if name == "broadcast_" else args[1]

@@ -14,15 +14,15 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ringloom.runtimes.audit.report import KINDS, Fault
-from ringloom.runtimes.machine import ended
+from ringloom.runtimes.machine import describe_exit
 from ringloom.runtimes.torch.faults import (
     ANSWER_TIME,
     FRAME,
     POLL,
     STACK_SIGNAL,
     error_file,
+    is_stopped,
     stack_file,
-    stopped,
     text_of,
 )
 
@@ -57,7 +57,7 @@ def notes_of(folder: Path, ranks: int) -> list[str]:
     return [text_of(note_file(folder, rank)) for rank in range(ranks)]
 
 
-def hang(workers: Sequence[BaseProcess], folder: Path, seconds: float) -> Fault:
+def hang_fault(workers: Sequence[BaseProcess], folder: Path, seconds: float) -> Fault:
     """Returns the fault of ranks without progress for `seconds`."""
     notes = notes_of(folder, len(workers))
     late = [n for n, note in enumerate(notes) if ARRIVED not in note and workers[n].is_alive()]
@@ -69,7 +69,7 @@ def hang(workers: Sequence[BaseProcess], folder: Path, seconds: float) -> Fault:
     return Fault("hang", text, query_rank=late[0])
 
 
-def crash(workers: Sequence[BaseProcess], folder: Path) -> Fault | None:
+def crash_fault(workers: Sequence[BaseProcess], folder: Path) -> Fault | None:
     """Returns the fault of a rank that died or whose function raised an error, or None."""
     notes = notes_of(folder, len(workers))
     raised = [(n, note.partition(RAISED)[2]) for n, note in enumerate(notes) if RAISED in note]
@@ -77,7 +77,8 @@ def crash(workers: Sequence[BaseProcess], folder: Path) -> Fault | None:
     silent = [(n, code) for n, code in dead if not error_file(folder, n).exists()]
     if silent:
         rank, code = silent[0]
-        text = f"rank {rank} ended ({ended(code or 0)}) {notes[rank].partition(':')[0]}".rstrip()
+        note = notes[rank].partition(":")[0]
+        text = f"rank {rank} ended ({describe_exit(code or 0)}) {note}".rstrip()
     elif raised:
         rank, error = raised[0]
         text = f"rank {rank} raised {error}"
@@ -98,7 +99,7 @@ def locations(workers: Sequence[BaseProcess], folder: Path) -> list[str]:
     end, lines = time.monotonic() + ANSWER_TIME, []
     for n in alive:
         note = text_of(note_file(folder, n))
-        if stopped(workers[n].pid):
+        if is_stopped(workers[n].pid):
             lines.append(f"rank {n} is stopped by a signal")
             continue
         while len(text_of(stack_file(folder, n))) == before[n] and time.monotonic() < end:
@@ -124,10 +125,10 @@ def location_of(stack: str) -> str:
     If that line calls a library, the innermost function of the library follows in parentheses.
     """
     frames = FRAME.findall(stack)
-    own = [f for f in frames if not f[0].startswith(FOREIGN) and PACKAGES not in f[0]]
+    audited = [f for f in frames if not f[0].startswith(FOREIGN) and PACKAGES not in f[0]]
     if not frames:
         return ""
-    path, line, function = (own or frames)[0]
+    path, line, function = (audited or frames)[0]
     text = linecache.getline(path, int(line)).strip()
-    inside = "" if frames[0] == (path, line, function) else f" (in {frames[0][2]})"
-    return f"line {line} of {Path(path).name}, {function}: {text}{inside}".rstrip(": ")
+    callee = "" if frames[0] == (path, line, function) else f" (in {frames[0][2]})"
+    return f"line {line} of {Path(path).name}, {function}: {text}{callee}".rstrip(": ")

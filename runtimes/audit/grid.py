@@ -9,7 +9,7 @@ from ringloom.runtimes.audit.case import Case, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class Grid:
     """The positions, ranks and local indices of rows (queries) and columns (keys) of a matrix.
 
     `rows`: slots that hold a query. `wanted`: allowed pairs. Columns after all positions are
@@ -31,8 +31,13 @@ class Place:
         """True for columns that are padding: bool [columns]."""
         return np.asarray(self.keys >= self.tokens)
 
+    def query_name(self, row: int) -> str:
+        """Returns the name of the query in a row, with its rank and local index."""
+        rank, index = self.query_ranks[row], self.query_indices[row]
+        return f"query {self.queries[row]} (rank {rank}, row {index})"
 
-def place(case: Case) -> Place:
+
+def grid_of(case: Case) -> Grid:
     """Returns the description of the matrices of a case."""
     q, kv, work = case.side("q"), case.side("kv"), case.work
     rows = np.flatnonzero(q.positions >= 0)
@@ -40,7 +45,7 @@ def place(case: Case) -> Place:
     first, keys = kv.first_slots(), np.arange(kv.width)
     wanted = np.zeros((len(rows), kv.width), bool)
     wanted[:, : work.kv_seq] = work.allowed(q.positions[rows], keys[: work.kv_seq])
-    return Place(
+    return Grid(
         rows=rows,
         queries=q.positions[rows],
         query_ranks=q.ranks[rows],
