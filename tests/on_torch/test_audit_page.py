@@ -58,7 +58,7 @@ def test_the_loads_of_documents_are_those_that_the_page_says(page: list[list[str
     assert loads(order) == [26, 62]
     assert "rank 0 attends 26 pairs, and rank 1 attends 62" in TEXT
     assert loads("per-document") == [44, 44]
-    assert "gives each rank 44 pairs" in TEXT
+    assert "each rank attends 44 pairs" in TEXT
 
 
 def test_the_order_of_documents_is_that_of_the_balancer(page: list[list[str]]) -> None:
