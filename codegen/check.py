@@ -25,7 +25,7 @@ from ringloom.planner.ir import ACCUMULATORS, QUERY_SIDE
 from ringloom.planner.ir import Attend as Rectangle
 from ringloom.planner.loops.expand import Expansion
 from ringloom.planner.loops.form import HELD, OWN, Ints
-from ringloom.planner.loops.values import has_same_blocks
+from ringloom.planner.loops.values import have_same_blocks
 from ringloom.planner.masks.mask import SideName
 
 __all__ = ["ProgramError", "check"]
@@ -80,7 +80,7 @@ class Machine(Registers):
             self.fail("the forward pass does not leave the inputs that the backward pass needs")
         for register, blocks in held.items():
             expected = named[register.side][HELD, None].table
-            if not has_same_blocks(*(x.reshape(len(x), -1) for x in (blocks, expected))):
+            if not have_same_blocks(*(x.reshape(len(x), -1) for x in (blocks, expected))):
                 self.fail(f"the forward pass leaves the wrong blocks for {register}")
         own = {Register(side, OWN): named[side][OWN, None].table for side in SIDES}
         self.tables |= {**own, **held}

@@ -176,13 +176,15 @@ class Expressions:
         text, name = self.words.number(e), self.axes[axis]
         return text if text == name else f"({text}) % {self.sizes[axis]}"
 
-    def peer_coordinates(self, words: Words, by: Sequence[Expr], sign: int) -> tuple[str, ...]:
+    def peer_coordinates(
+        self, words: Words, distance: Sequence[Expr], sign: int
+    ) -> tuple[str, ...]:
         """Prints the coordinates of the rank at a distance ahead (sign 1) or behind (-1)."""
         texts = list[str]()
-        for axis, (e, name, size) in enumerate(zip(by, words.axes, self.sizes, strict=True)):
+        for axis, (e, name, size) in enumerate(zip(distance, words.axes, self.sizes, strict=True)):
             if any(e.axes) or e.table:
                 raise PlanError("the distance of a message depends on the rank")
-            unit = tuple(int(n == axis) for n in range(len(by)))
+            unit = tuple(int(n == axis) for n in range(len(distance)))
             end = Expr(sign * e.constant, sign * e.step, unit, 0, (), e.period, e.phase)
             number = words.number(end)
             texts.append(name if e == Expr() else f"({number}) % {size}")
@@ -239,7 +241,7 @@ class Expressions:
             axes = tuple(a // unit for a in e.axes)
             scaled = Expr(e.constant // unit, e.step // unit, axes)
         elif unit > 1:
-            raise PlanError("listed pieces cannot be counted in larger units")
+            raise PlanError("pieces that a table lists cannot be grouped into larger units")
         number, size = self.words.number(scaled), self.size(side)
         if scaled == Expr(1):
             return size
@@ -329,7 +331,7 @@ class Expressions:
                 route, of = op.message.route, op.message.exchanged
                 if isinstance(route, Gather | Swap) and of and of.value == OWN:
                     return route.axis
-        raise PlanError("an exchange sends tokens that several exchanges brought")
+        raise PlanError("an exchange sends tokens that several earlier exchanges received")
 
     # ---- attends
 

@@ -1,4 +1,4 @@
-"""split_loops   For(steps, body)   -->  runs of steps that do the same
+"""split_loops   For(steps, body)   -->  runs of steps with the same operations
 
 For targets that trace loops. A target can roll a loop if all of its steps send the same messages
 between the same ranks and take the same tokens. A loop is therefore split where ranks take other

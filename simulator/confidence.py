@@ -221,7 +221,7 @@ def interval(
         [model, *(part for key, part in parts.items() if key not in ends or part * sign > 0)]
         for sign in (-1, 1)
     )
-    return _around(seconds, faster)[0], _around(seconds, slower)[1]
+    return _interval_around(seconds, faster)[0], _interval_around(seconds, slower)[1]
 
 
 def ratio_interval(
@@ -233,10 +233,10 @@ def ratio_interval(
     """
     keys = sorted(first.keys() | second.keys())  # the last digit of a sum depends on the order
     parts = [first.get(key, 0.0) - second.get(key, 0.0) for key in keys]
-    return _around(ratio, [ratio_error(name, pass_), *parts])
+    return _interval_around(ratio, [ratio_error(name, pass_), *parts])
 
 
-def _around(value: float, parts: Sequence[float]) -> Interval:
+def _interval_around(value: float, parts: Sequence[float]) -> Interval:
     half = math.sqrt(sum(part * part for part in parts))
     return value * math.exp(-half), value * math.exp(half)
 

@@ -251,7 +251,7 @@ def _owner(node: ast.stmt) -> str:
             return "__name__"
         case ast.Assign() | ast.AnnAssign():
             return ""
-    raise LookupError(f"line {node.lineno} neither defines a name nor registers on one")
+    raise LookupError(f"line {node.lineno} neither defines a name nor registers a function")
 
 
 def _root_name(node: ast.expr) -> str:

@@ -195,7 +195,7 @@ def _match_named(shards: Sequence[Ints], tokens: int, ranks: int) -> Named | Non
 
 
 def _candidates(first: Ints, tokens: int, ranks: int) -> Iterator[Named]:
-    """Yields layouts in groups of any size; the shard of rank 0 (`first`) determines the grain."""
+    """Yields layouts of rank groups of every size; the shard of rank 0 (`first`) sets the grain."""
     for members in (m for m in range(1, ranks + 1) if ranks % m == 0):
         for across in (False, True)[: min(members, ranks // members)]:
             for name, pieces in PIECES.items():

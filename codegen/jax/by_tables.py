@@ -37,8 +37,8 @@ def schedule(program: Program) -> list[str | Part]:
     in_slots = slots.tables(program.forward, program.backward)
     lines = [print_data("TABLES: dict[str, Any]", in_slots)]
     if program.dynamic:
-        two_documents = (program.max_calls or 0) >= 2 * most_tiles(in_slots)
-        cut = "KV_SEQ // 3" if two_documents else 0
+        fits_two_documents = (program.max_calls or 0) >= 2 * most_tiles(in_slots)
+        cut = "KV_SEQ // 3" if fits_two_documents else 0
         lines.append(f"IDENTITY = {identity(program)}  # of the tables")
         lines.append(f"CUT = {cut}  # first token of the second document in the self-check")
     text = HEADING + "\n".join(lines) + "\n"

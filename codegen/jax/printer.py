@@ -147,7 +147,7 @@ class Printer(Operands):
         """Returns lax.cond(...) of all cases; values stay the same where no case applies."""
         targets = writes(op)
         if any(writes(case) != targets for _, case in op.cases):
-            raise PlanError("cases change different values")
+            raise PlanError("the cases of a choice assign different values")
         names = [self.names[register] for register in targets]
         choice = names[0] if len(names) == 1 else f"({', '.join(names)})"
         for tests, case in reversed(op.cases):

@@ -20,7 +20,7 @@ from ringloom.planner.errors import PlanError
 from ringloom.planner.ir import ACCUMULATORS, TENSORS
 from ringloom.planner.loops.expand import Expansion, find_pairs
 from ringloom.planner.loops.form import OWN, Attend, Expr, Ints, Part, Return, Root, Send, When
-from ringloom.planner.loops.values import has_same_blocks
+from ringloom.planner.loops.values import have_same_blocks
 
 Delivery = Send | Return  # a message of sums
 
@@ -184,7 +184,7 @@ def _sums(
 def _is_owned(rows: Expansion, part: Part, side: str, t: int, ranks: np.ndarray) -> bool:
     """Returns True if ranks own all blocks of their value."""
     own, value = rows.values[side].named[OWN, None].table, rows.value(part, side, t).table
-    return has_same_blocks(*(table.reshape(len(table), -1)[ranks] for table in (own, value)))
+    return have_same_blocks(*(table.reshape(len(table), -1)[ranks] for table in (own, value)))
 
 
 def _is_sent_next(rows: Expansion, sums: Register, t: int, deliveries: Sequence[Delivery]) -> bool:

@@ -43,7 +43,7 @@ PLAIN = Takes()
 
 
 class Run(NamedTuple):
-    """Rows or columns `at` of a rectangle, and their positions: ranges of equal length."""
+    """Some rows or columns of a rectangle (`at`) and their positions, ranges of equal length."""
 
     at: range
     positions: range

@@ -11,7 +11,7 @@ from ringloom.planner.ir import Attend, Plan, Step
 from ringloom.planner.loops.expand import Expansion
 from ringloom.planner.loops.form import Ints, Loops
 from ringloom.planner.loops.meetings import live_pairs
-from ringloom.planner.loops.values import has_same_blocks, message_codes
+from ringloom.planner.loops.values import have_same_blocks, message_codes
 
 
 def check(loops: Loops, plan: Plan) -> Expansion:
@@ -68,7 +68,7 @@ def _has_equal_rectangles(expanded: Sequence[Attend], planned: Sequence[Attend])
     (ranks, *sides), (planned_ranks, *planned_sides) = (
         _sorted_columns(*rows) for rows in (expanded, planned)
     )
-    return np.array_equal(ranks, planned_ranks) and all(map(has_same_blocks, sides, planned_sides))
+    return np.array_equal(ranks, planned_ranks) and all(map(have_same_blocks, sides, planned_sides))
 
 
 def _has_equal_pairs(plan: Plan, expanded: Step, planned: Step) -> bool:

@@ -23,7 +23,7 @@ from ringloom.planner.loops.form import (
     Start,
 )
 from ringloom.planner.loops.places import Value, Values
-from ringloom.planner.loops.values import Copies, has_same_blocks, held_blocks, slice_part
+from ringloom.planner.loops.values import Copies, have_same_blocks, held_blocks, slice_part
 from ringloom.planner.partitions import Side
 
 SIDES = ("q", "kv")
@@ -114,7 +114,7 @@ class Expansion:
         blocks = hstack([self.blocks(p, s.side, t, src) for p in s.parts])
         if not s.sums:
             self.in_transit[s.name, s.side, t + 1].append((dst, blocks))
-        elif s.into and not has_same_blocks(self.blocks(s.into, s.side, t, dst), blocks):
+        elif s.into and not have_same_blocks(self.blocks(s.into, s.side, t, dst), blocks):
             raise PlanError(
                 f"step {t}: sums are added to {s.into.value}, but belong to other blocks"
             )

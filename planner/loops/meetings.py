@@ -10,7 +10,7 @@ from ringloom.planner.columns import distinct_values, has_duplicates
 from ringloom.planner.ir import Attend
 from ringloom.planner.loops.form import Ints
 from ringloom.planner.loops.places import Value
-from ringloom.planner.loops.values import has_same_blocks
+from ringloom.planner.loops.values import have_same_blocks
 
 
 def split_by_value(
@@ -54,7 +54,7 @@ class Meeting:
         order = np.argsort(rows.rank)
         allowed = self._on_attending_ranks
         sides = (allowed.q, rows.q[order]), (allowed.kv, rows.kv[order])
-        return all(has_same_blocks(*pair) for pair in sides)
+        return all(have_same_blocks(*pair) for pair in sides)
 
     @property
     def idle(self) -> Ints:

@@ -70,7 +70,7 @@ def _fit(reading: Reading, group: Group, items: list[Record]) -> list[Statement]
 
 
 def _fit_stepwise(reading: Reading, group: Group, items: list[Record]) -> list[Statement]:
-    """Returns statements for the longest run of first steps that fits, then for the others."""
+    """Returns statements for the longest prefix of the steps that fits, then for the others."""
     steps, statements = sorted({i.t for i in items}), list[Statement]()
     while steps:
         covered, failing = 1, len(steps) + 1  # numbers of steps that fit, and that do not fit

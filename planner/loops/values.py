@@ -80,7 +80,7 @@ def message_codes(move: Move, ranks: int, blocks: int) -> Ints:
     return np.sort(pair * blocks + block)
 
 
-def has_same_blocks(a: Ints, b: Ints) -> bool:
+def have_same_blocks(a: Ints, b: Ints) -> bool:
     """Returns True if each row of one table has the blocks of the same row of the other."""
     if np.array_equal(a, b):
         return True

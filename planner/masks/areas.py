@@ -107,29 +107,29 @@ def _clip_to_pieces(pieces: Ints, rows: Runs) -> Iterator[tuple[Runs, Ints, Ints
         yield strips.take(hit), np.stack([lo, hi])[:, hit], low[hit], high[hit]
 
 
-def _count_between(left: Runs, right: Runs, lo: Ints, hi: Ints) -> Ints:
+def _count_between(queries: Runs, keys: Runs, lo: Ints, hi: Ints) -> Ints:
     """Counts the pairs with lo <= j - i <= hi of each query run with its key run: [n]."""
-    count = left.size * right.size
+    count = queries.size * keys.size
     above, below = (
-        row_index(right.stop - 1 - left.start > hi),
-        row_index(right.start - left.stop + 1 < lo),
+        row_index(keys.stop - 1 - queries.start > hi),
+        row_index(keys.start - queries.stop + 1 < lo),
     )
-    count[above] = _count_below(left.take(above), right.take(above), hi[above])
-    count[below] -= _count_below(left.take(below), right.take(below), lo[below] - 1)
+    count[above] = _count_below(queries.take(above), keys.take(above), hi[above])
+    count[below] -= _count_below(queries.take(below), keys.take(below), lo[below] - 1)
     return count
 
 
-def _count_below(left: Runs, right: Runs, most: Ints) -> Ints:
+def _count_below(queries: Runs, keys: Runs, most: Ints) -> Ints:
     """Counts the pairs with j - i <= most of each query run with its key run: [n]."""
-    shift = most - right.start + left.start
+    shift = most - keys.start + queries.start
     # The step of a run with one position is arbitrary, so use the step of the other run.
-    step = np.where(right.size == 1, left.step, right.step)
+    step = np.where(keys.size == 1, queries.step, keys.step)
     first = shift // step + 1
-    count = _sum_ramp(first + left.size - 1, right.size) - _sum_ramp(first - 1, right.size)
-    general = np.flatnonzero((left.step != right.step) & (left.size > 1) & (right.size > 1))
+    count = _sum_ramp(first + queries.size - 1, keys.size) - _sum_ramp(first - 1, keys.size)
+    general = np.flatnonzero((queries.step != keys.step) & (queries.size > 1) & (keys.size > 1))
     if general.size:
         count[general] = _sum_clamped_floors(
-            left.take(general), right.take(general), shift[general]
+            queries.take(general), keys.take(general), shift[general]
         )
     return count
 
@@ -140,14 +140,14 @@ def _sum_ramp(last: Ints, most: Ints) -> Ints:
     return np.asarray(side * (side + 1) // 2 + np.maximum(last - most, 0) * most)
 
 
-def _sum_clamped_floors(left: Runs, right: Runs, shift: Ints) -> Ints:
-    """Sums clamp((shift + left.step a) // right.step + 1, 0, right.size) over a < left.size."""
-    first = np.clip(-(shift // left.step), 0, left.size)
-    span = right.step * (right.size - 1)
-    last = np.clip(-((shift - span) // left.step), first, left.size)
+def _sum_clamped_floors(queries: Runs, keys: Runs, shift: Ints) -> Ints:
+    """Sums clamp((shift + queries.step a) // keys.step + 1, 0, keys.size) over a < queries.size."""
+    first = np.clip(-(shift // queries.step), 0, queries.size)
+    span = keys.step * (keys.size - 1)
+    last = np.clip(-((shift - span) // queries.step), first, queries.size)
     rising = last - first
-    floors = _sum_floors(rising, right.step, left.step, shift + first * left.step)
-    return np.asarray(floors + rising + (left.size - last) * right.size)
+    floors = _sum_floors(rising, keys.step, queries.step, shift + first * queries.step)
+    return np.asarray(floors + rising + (queries.size - last) * keys.size)
 
 
 def _sum_floors(n: Ints, m: Ints, a: Ints, b: Ints) -> Ints:

@@ -47,7 +47,7 @@ class Region:
         lo: ArrayLike = -FAR,
         hi: ArrayLike = FAR,
     ) -> Region:
-        """Returns the region of disjoint pieces, given by columns: [K] or a number each."""
+        """Returns the region of disjoint pieces; each column is an array [K] or one number."""
         return Region.of(np.stack(np.broadcast_arrays(i0, i1, j0, j1, lo, hi), axis=-1))
 
     def __len__(self) -> int:

@@ -99,18 +99,18 @@ def _returns(plan: Plan) -> Returns:
 
 def _forwarded_copies(plan: Plan, moves: Sequence[tuple[int, Move]]) -> Table | None:
     """Returns the KV copies that ranks forward; None if a rank gets or forwards a copy twice."""
-    received, sent, owners = Table(plan, "DKV"), Table(plan, "DKV"), plan.partition.kv.owners
+    received, forwarded, owners = Table(plan, "DKV"), Table(plan, "DKV"), plan.partition.kv.owners
     for _, move in moves:
         has_block, block_owner = move.blocks >= 0, owners[move.blocks]
         owner = block_owner.max(axis=1, where=has_block, initial=-1)
         is_relay = move.src != owner
         has_several_owners = (has_block & (block_owner != owner[:, None])).any()
         is_repeated = _mark(received, move.dst, move.blocks)
-        is_forked = _mark(sent, move.src[is_relay], move.blocks[is_relay])
+        is_forked = _mark(forwarded, move.src[is_relay], move.blocks[is_relay])
         goes_back = (move.dst == owner).any()
         if plan.start or has_several_owners or is_repeated or is_forked or goes_back:
             return None
-    return sent
+    return forwarded
 
 
 def _mark(table: Table, rank: Ints, blocks: Ints) -> bool:

@@ -67,7 +67,7 @@ def _as_initial_copy(move: Move) -> InitialCopy:
 
 
 def _attended_with_others(plan: Plan, side: SideName) -> Callable[[Move], Bits]:
-    """Returns a function that marks messages attended together with other blocks: bool [rows].
+    """Returns a function that marks messages of blocks attended with other blocks: bool [rows].
 
     The function looks at the first rectangle in which the destination of inputs, or the source of
     sums, attends a block.

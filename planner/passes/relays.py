@@ -18,7 +18,7 @@ from ringloom.planner.passes.pieces import bringing_moves
 from ringloom.planner.passes.trim import drop_empty, drop_unused, without_empty_transfers
 from ringloom.planner.plans import one_plan
 
-Moves = list[tuple[int, Move]]  # moves of the same tensors, with their steps
+StepMoves = list[tuple[int, Move]]  # moves of the same tensors, with their steps
 NOTHING, MIXED = 0, -1  # a rank received no message, or several; else a message number from 1
 
 
@@ -70,7 +70,7 @@ def _idle_sources(plan: Plan, tensor: str) -> Bits:
     return np.concatenate(idle)
 
 
-def _trace_routes(plan: Plan, moves: Moves, idle: Bits) -> tuple[Index, Bits]:
+def _trace_routes(plan: Plan, moves: StepMoves, idle: Bits) -> tuple[Index, Bits]:
     """Returns, for each message, the previous message of its route, or -1; and marks relays.
 
     The previous message brought exactly the same blocks to the source. `idle` marks messages whose
@@ -93,13 +93,13 @@ def _trace_routes(plan: Plan, moves: Moves, idle: Bits) -> tuple[Index, Bits]:
     return before, idle & (before >= 0)
 
 
-def _numbers(moves: Moves) -> list[Index]:
+def _numbers(moves: StepMoves) -> list[Index]:
     """Numbers the messages of all moves; returns the numbers of each move."""
     ends = np.cumsum([len(move) for _, move in moves])
     return np.split(np.arange(ends[-1]), ends[:-1])
 
 
-def _from_to(moves: Moves) -> tuple[Index, Index]:
+def _from_to(moves: StepMoves) -> tuple[Index, Index]:
     """Returns the source and the destination of each message."""
     src, dst = (np.concatenate([getattr(m, end) for _, m in moves]) for end in ("src", "dst"))
     return src, dst
@@ -131,7 +131,7 @@ def _last_messages(next_message: Index) -> Index:
     return last
 
 
-def _with_later(marked: Bits, before: Index, moves: Moves) -> Bits:
+def _with_later(marked: Bits, before: Index, moves: StepMoves) -> Bits:
     """Marks the given messages and all later messages on their routes.
 
     before: the previous message on the route of each message, or -1.
@@ -142,7 +142,7 @@ def _with_later(marked: Bits, before: Index, moves: Moves) -> Bits:
     return marks
 
 
-def _reroute(plan: Plan, moves: Moves, source: Index, target: Index) -> Plan:
+def _reroute(plan: Plan, moves: StepMoves, source: Index, target: Index) -> Plan:
     """Returns the plan with new sources and targets for the messages of the given moves."""
     routes = ((source[numbers], target[numbers]) for numbers in _numbers(moves))
     routes = (route for route, (number, _) in zip([*routes], moves, strict=True) if number >= 0)
@@ -207,7 +207,7 @@ def _shorten_inputs(plan: Plan, tensors: tuple[str, ...], regular: bool) -> Plan
     owners are unknown.
     """
     messages = [bringing_moves(plan, copies) for copies in plan.start if copies.tensors == tensors]
-    moves: Moves = [(-1, move.only(move.src >= 0)) for move in messages]
+    moves: StepMoves = [(-1, move.only(move.src >= 0)) for move in messages]
     moves += [(number, move) for number, move in plan.moves() if move.tensors == tensors]
     users = _users(plan, tensors[0])
     idle = [~users[move.src, move.blocks].any(axis=1) for _, move in moves]
@@ -222,7 +222,7 @@ def _shorten_inputs(plan: Plan, tensors: tuple[str, ...], regular: bool) -> Plan
     return _reroute(plan, moves, np.where(relays, src[_last_messages(before)], src), dst)
 
 
-def _outside_exchanges(plan: Plan, moves: Moves) -> Bits:
+def _outside_exchanges(plan: Plan, moves: StepMoves) -> Bits:
     """Marks the messages outside complete exchanges."""
     steps = (group for _, group in groupby(moves, key=lambda item: item[0]))
     labels = [exchanges(plan.ranks, [move for _, move in group]) for group in steps]

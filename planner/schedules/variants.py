@@ -42,7 +42,7 @@ def document_variants(work: Workload, _: int, __: int) -> Iterator[str]:
 
 
 def sparse_variants(work: Workload, _: int, __: int) -> Iterator[str]:
-    """Yields the schedule, which sends only visible keys, if the mask is not full or causal."""
+    """Yields the schedule if the mask is neither full nor causal; it sends only visible keys."""
     if work.mask.fixed_length:
         yield ""
 

@@ -45,7 +45,7 @@ def slice_kv_heads(work: Workload, counts: Sequence[int]) -> list[range]:
 
 def find_routes(parts: Parts, relay: int) -> Routes:
     """Routes keys once to each node of `relay` ranks, to the rank that received the fewest keys."""
-    node = relay or parts.ranks
+    per_node = relay or parts.ranks
     rounds = [defaultdict[tuple[int, int], list[int]](list) for _ in range(2)]
     received = np.zeros(parts.ranks)
     users, tokens = parts.users, parts.tokens
@@ -53,26 +53,26 @@ def find_routes(parts: Parts, relay: int) -> Routes:
         home, size = int(parts.kv_home[part]), int(tokens[part])
         by_node = defaultdict[int, list[int]](list)
         for user in np.flatnonzero(users[part]).tolist():
-            by_node[user // node].append(user)
-        for user in by_node.pop(home // node, []):
+            by_node[user // per_node].append(user)
+        for user in by_node.pop(home // per_node, []):
             if user != home:
                 rounds[0][home, user].append(part)
         for members in by_node.values():
-            receiver = min(members, key=lambda u: (received[u], (u - home) % node))
+            receiver = min(members, key=lambda u: (received[u], (u - home) % per_node))
             rounds[0][home, receiver].append(part)
             received[receiver] += size
             for user in members:
                 if user != receiver:
                     rounds[1][receiver, user].append(part)
-    return Routes(tuple(_sort_messages(r, node, parts.ranks) for r in rounds))
+    return Routes(tuple(_sort_messages(r, per_node, parts.ranks) for r in rounds))
 
 
-def _sort_messages(rows: dict[tuple[int, int], list[int]], node: int, ranks: int) -> Rows:
+def _sort_messages(rows: dict[tuple[int, int], list[int]], per_node: int, ranks: int) -> Rows:
     """Sorts messages: to other nodes first, then by distance, so that all ranks are busy."""
 
     def sort_key(row: tuple[tuple[int, int], list[int]]) -> tuple[bool, int, tuple[int, int]]:
         (src, dst), _ = row
-        return src // node == dst // node, (dst - src) % ranks, (src, dst)
+        return src // per_node == dst // per_node, (dst - src) % ranks, (src, dst)
 
     return sorted(rows.items(), key=sort_key)
 

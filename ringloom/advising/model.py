@@ -105,8 +105,8 @@ def _model(config: Mapping[str, Any]) -> Model:
         raise RingloomError(f"the config has {experts[0]}: mixtures of experts are not modelled")
     if family not in FAMILIES:
         raise RingloomError(
-            f"model_type {brief(family)} is not one of {', '.join(FAMILIES)}: if the layers equal"
-            " those of Llama, with gated feed-forward layers, use llama instead"
+            f"model_type {brief(family)} is not one of {', '.join(FAMILIES)}: if its layers are"
+            " the same as Llama's, with gated feed-forward layers, set it to llama"
         )
     width, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
     layers = _size(config, "num_hidden_layers")

@@ -146,7 +146,7 @@ class Measured:
     def baselines(self) -> Mapping[str, float]:
         """Returns the seconds that simpler models predict: see `BASELINES`."""
         flop_rate = self.machine.peak(self.work.dtype) * self.ranks
-        compute = transfers = alphas = overlapped = 0.0
+        compute = transfers = alphas = overlapped_s = 0.0
         predictions = self.predicted.passes or (self.predicted,)
         across_nodes = self.ranks > self.machine.ranks_per_node
         for pass_plan, prediction in zip(self.plans, predictions, strict=True):
@@ -155,11 +155,11 @@ class Measured:
             link = prediction.busiest_link
             compute, transfers = compute + busy, transfers + link
             alphas += self.machine.links[across_nodes].alpha * (len(pass_plan.steps) if link else 0)
-            overlapped += max(busy, link)
+            overlapped_s += max(busy, link)
         return {
             "peak": self.flop / flop_rate,
             "serial": compute + transfers + alphas,
-            "formula": overlapped,
+            "formula": overlapped_s,
         }
 
 

@@ -15,7 +15,7 @@ class Line:
     `digits`: number of decimals that the paper prints. `arithmetic`: our number follows from
     numbers or formulas of the paper, without a plan or a model, so it predicts nothing. `points`:
     the numbers are percentages, and their error is the difference (2 points between 1% and 3%).
-    `context`: the setting is not fully known.
+    `context`: the line only gives context, because its setting is not fully known.
     """
 
     what: str

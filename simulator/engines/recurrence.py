@@ -49,7 +49,7 @@ class Sums:
 def run(
     costs: Costs, ports: Ports, speed: Floats, *, overlap: bool = True, record: bool = False
 ) -> tuple[Timeline, Sums]:
-    """Times all rows; `speed` [ranks] are factors on the ranks' rates; `record` keeps every row."""
+    """Times all rows; `speed` [ranks] multiplies the ranks' rates; `record` keeps every row."""
     engine = Recurrence(costs.plan, ports, costs.prologue / speed, overlap, record)
     for number, (messages, calls) in enumerate(Rounds(costs, speed)):
         engine.step(number, messages, calls)

@@ -63,7 +63,7 @@ class Calls(NamedTuple):
 
 
 class Rounds:
-    """The rounds of each step of a plan; `speed` [ranks] are factors on the ranks' rates."""
+    """The rounds of each step of a plan; `speed` [ranks] multiplies the ranks' rates."""
 
     def __init__(self, costs: Costs, speed: Floats) -> None:
         plan, self._costs, self._speed = costs.plan, costs, speed

@@ -33,7 +33,7 @@ class RankStep:
 class Tasks:
     """All rows of a plan, and the steps in which each rank has tasks.
 
-    `rounds` are the rows of each step; `speed` [ranks] are factors on the ranks' rates.
+    `rounds` are the rows of each step; `speed` [ranks] multiplies the ranks' rates.
     """
 
     def __init__(self, costs: Costs, speed: Floats) -> None:

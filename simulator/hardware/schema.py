@@ -214,7 +214,7 @@ class Hardware:
         return unit.clip(constant.value / factor), unit.clip(constant.value * factor)
 
     def option(self, key: str, pass_: Pass = "forward") -> float:
-        """Returns a constant: of this pass if given, otherwise of both passes, or the default."""
+        """Returns the constant for this pass, else the one for both passes, else the default."""
         of_pass = key.replace("attention.", f"attention.{pass_}_")
         values = [self[name] for name in (of_pass, key) if name in self.constants]
         return values[0] if values else OPTIONAL[key][1]

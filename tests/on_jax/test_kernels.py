@@ -43,7 +43,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         part = __import__(f"ringloom.codegen.jax.parts.{name}", fromlist=[name])
         monkeypatch.setattr(part, "SCALE", SCALE, raising=False)
         module.__dict__.update({k: v for k, v in vars(part).items() if not k.startswith("__")})
-    (splash, _), triton = module.splash(), module.triton()
+    (splash, _), triton = module.splash_modules(), module.triton()
     backward, make = triton._mha_backward, splash.make_splash_mha_single_device
     monkeypatch.setattr(splash, "make_splash_mha_single_device", partial(make, interpret=True))
     monkeypatch.setattr(triton, "mha", partial(triton.mha, interpret=True))
@@ -154,7 +154,7 @@ def test_a_stand_in_for_the_output_has_its_product_with_dout(
     ("platform", "present", "absent"),
     [
         ("tpu", {"attend_tpu"}, {"attend_cpu", "attend_cudnn", "attend_triton", "triton"}),
-        ("gpu", {"attend_cudnn", "attend_triton"}, {"attend_cpu", "attend_tpu", "splash"}),
+        ("gpu", {"attend_cudnn", "attend_triton"}, {"attend_cpu", "attend_tpu", "splash_modules"}),
         ("cpu", {"attend_cpu"}, {"attend_tpu", "attend_cudnn", "splash", "triton"}),
         ("all", {"attend_cpu", "attend_tpu", "attend_cudnn", "attend_triton"}, set()),
     ],

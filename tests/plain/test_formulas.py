@@ -16,7 +16,7 @@ from ringloom.planner.masks import Full
 from ringloom.planner.planning import NO_PASSES, plan
 from ringloom.planner.workload import Workload
 from ringloom.reproduce.formulas import interpolation, symbolic
-from ringloom.reproduce.formulas.counts import cells_speedup, critical_pairs, idle
+from ringloom.reproduce.formulas.counts import cells_speedup, critical_pairs, measure_idle
 from ringloom.reproduce.formulas.interpolation import P, c
 from ringloom.reproduce.formulas.symbolic import (
     crossovers,
@@ -113,7 +113,7 @@ def test_work_rounds_and_idle_shares_are_what_the_plan_counts(
     assert said["rounds"] == measured.rounds
     assert said["pairs"] == critical_pairs(measured)
     assert said["all_pairs"] == seq * (seq + 1) // 2 * heads
-    shares = idle(measured)
+    shares = measure_idle(measured)
     assert float(said["idle_cells"]) == pytest.approx(shares.cells_of_schedule, abs=1e-12)
     assert float(said["idle_cells_of_square"]) == pytest.approx(shares.cells_of_square, abs=1e-12)
     assert float(said["idle_areas"]) == pytest.approx(shares.areas, abs=1e-12)

@@ -17,7 +17,7 @@ from ringloom.codegen.jax.parts.kernels_gpu import (
     triton,
     triton_blocks,
 )
-from ringloom.codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu, splash
+from ringloom.codegen.jax.parts.kernels_tpu import attend_backward_tpu, attend_tpu, splash_modules
 from ringloom.codegen.jax.parts.masked import with_output
 
 HEAD_DIM = V_HEAD_DIM = 1
@@ -60,7 +60,7 @@ if ALL_PLATFORMS:
     def on_platform(direction, causal, q, *arrays):
         """Run the forward kernel (direction 0) or backward kernel (1) of the target platform."""
         kernels = {"default": (attend_cpu, attend_backward_cpu)}
-        if q.dtype.itemsize < 8 and importable(splash):
+        if q.dtype.itemsize < 8 and importable(splash_modules):
             kernels["tpu"] = attend_tpu, attend_backward_tpu
         if q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 128:
             if importable(cudnn):

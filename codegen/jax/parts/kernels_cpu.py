@@ -17,7 +17,7 @@ if not ALL_PLATFORMS:
 
 
 def attend_cpu(causal, q, k, v):
-    """Attend each block of rows to blocks of keys, with a running softmax."""
+    """Compute attention of each block of queries over blocks of keys, with a running softmax."""
 
     def head(q, k, v):
         parts = []

@@ -54,7 +54,7 @@ def attend_backward_cudnn(causal, q, dout, out, lse, k, v):
 
 
 def call_cudnn(primitive, causal, *arrays, **options):
-    """Call a cuDNN primitive on [batch, heads, tokens, dim], without bias, lengths and pages."""
+    """Call a cuDNN primitive on [batch, heads, tokens, dim], without bias, lengths or pages."""
     mask_types, layout = cudnn().MaskType, cudnn().AttentionLayout.BNTH.value
     mask = mask_types.CAUSAL if causal else mask_types.NO_MASK
     options |= {"scale": SCALE, "seed": 42, "dropout_rate": 0.0, "sliding_window_length": None}

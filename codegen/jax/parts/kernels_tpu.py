@@ -21,7 +21,7 @@ if not ALL_PLATFORMS:
             return (attend_tpu, attend_backward_tpu)[direction](causal, q, *arrays)
 
 
-def splash():
+def splash_modules():
     """Return the modules of JAX's splash attention and its masks."""
     from jax.experimental.pallas.ops.tpu.splash_attention import (
         splash_attention_kernel,
@@ -44,7 +44,9 @@ def attend_backward_tpu(causal, q, dout, out, lse, k, v):
 
     def run(q, k, v, out, lse, dout):
         residuals = q, k, v, hidden, None, out, lse, kernel.dq_mask_info, kernel.dkv_mask_info
-        return splash()[0]._splash_attention_bwd(**kernel.kwargs, res=residuals, do=dout)[3:6]
+        return splash_modules()[0]._splash_attention_bwd(**kernel.kwargs, res=residuals, do=dout)[
+            3:6
+        ]
 
     with jax.enable_x64(False):
         kernel, hidden = splash_kernel(causal, q, k)
@@ -60,7 +62,10 @@ def pad_to_128(x):
 
 def splash_kernel(causal, q, k):
     """Return the kernel for one batch entry, and the segments that hide padded keys, if any."""
-    (kernels, masks), (rows, cols) = splash(), (x.shape[2] + -x.shape[2] % 128 for x in (q, k))
+    (kernels, masks), (rows, cols) = (
+        splash_modules(),
+        (x.shape[2] + -x.shape[2] % 128 for x in (q, k)),
+    )
     size, kv_size = math.gcd(rows, 1024), math.gcd(cols, 1024)
     sizes = kernels.BlockSizes(*(size, kv_size, min(kv_size, 512)) * 2, size, kv_size)
     mask = (masks.CausalMask if causal else masks.FullMask)((rows, cols))

@@ -32,7 +32,7 @@ def attention(
     """Compute exact attention over a sequence that is sharded over `axis` of a mesh.
 
     q and the result: [batch, heads, tokens, head_dim], k and v: [batch, KV heads, ...]; tokens in
-    layout order, shard after shard; `batch_axis` and `head_axis`: mesh axes that also shard these.
+    layout order, shard after shard. Axes `batch_axis` and `head_axis` shard batch and heads.
     sinks: [heads], one more logit per head.
     Shapes are global and equal on all hosts. Raises ValueError for a length that does not fit the
     layout, wrong head counts, mixed or non-float dtypes, and meshes of the wrong size.

@@ -48,7 +48,7 @@ MAX_SCORES = 4 << 30  # bytes of the dense scores
 @click.option(
     "--time-limit",
     type=Number(0, min_open=True),
-    help="With --backend torch: maximum seconds of the run.  [default: 300]",
+    help="With --backend torch: maximum duration in seconds.  [default: 300]",
 )
 def command(
     source: str,

@@ -36,8 +36,8 @@ def command(source: str, output: str | None, **options: Any) -> None:
         described = [(p, _summary(p), *_loops(p)) for p in plans]
     pictures = [x for p, summary, text, _ in described for x in _pictures(p, summary, text)]
     summaries = [summary | loops for _, summary, _, loops in described]
-    written = f"written to {output}" if output else None
-    show({"plans": summaries, "verified": True}, *pictures, text=written)
+    note = f"written to {output}" if output else None
+    show({"plans": summaries, "verified": True}, *pictures, text=note)
 
 
 def _pictures(plan: Plan, summary: dict[str, Any], loops: str) -> list[Any]:

@@ -56,7 +56,7 @@ def path_picture(name: str, legs: tuple[Leg, ...]) -> Table:
 
 
 def describe_sums(tensor: str, widths: dict[int, int]) -> str:
-    """Returns the messages of a tensor: DKV in 32 bit (56 messages), finished in 16 bit (8)."""
+    """Describes messages of a tensor: DKV in 32 bit (56 messages), finished in 16 bit (8)."""
     widest = max(widths)
     parts = [
         f"{'finished ' * (width < widest)}in {width} bit ({count} message{'s' * (count > 1)})"

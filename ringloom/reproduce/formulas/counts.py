@@ -38,7 +38,7 @@ class Idle:
     areas: float  # pairs: 1 - mean / busiest, round by round
 
 
-def idle(plan: Plan) -> Idle:
+def measure_idle(plan: Plan) -> Idle:
     """Returns the idle share; a cell is a rank in a round, idle if it attends nothing."""
     load, ranks = loads(plan), plan.ranks
     idle_cells = int((load == 0).sum())

@@ -24,7 +24,7 @@ from ringloom.planner.planning import plan
 from ringloom.planner.workload import Workload
 from ringloom.reproduce import DATA
 from ringloom.reproduce.fitting import least_squares
-from ringloom.reproduce.formulas.counts import cells_speedup, idle, sent_blocks
+from ringloom.reproduce.formulas.counts import cells_speedup, measure_idle, sent_blocks
 from ringloom.reproduce.models import baselines
 from ringloom.reproduce.models.baselines import Shape
 from ringloom.reproduce.models.training import (
@@ -114,7 +114,7 @@ def schedule() -> Iterator[Line]:
 def idle_shares() -> Iterator[Line]:
     """Yields idle fractions by three ways of counting, for even and odd P."""
     for ranks in (7, 8, 16):
-        ring, balanced = (idle(_trimmed_plan(name, ranks)) for name in ("ring", "balanced"))
+        ring, balanced = (measure_idle(_trimmed_plan(name, ranks)) for name in ("ring", "balanced"))
         even = ranks % 2 == 0
         printed = (ranks**2 - ranks) / (2 * ranks**2)
         for label, published, ours in (
@@ -137,7 +137,7 @@ def speedups() -> Iterator[Line]:
     for name, published, measured in (("ring", 4.5, 4.5), ("balanced", 7.2, 7.5)):
         plan = _trimmed_plan(name, 8)
         yield Line(f"{name}, cells", published, cells_speedup(plan), 1)
-        yield Line(f"{name}, areas", None, 8 * (1 - idle(plan).areas))
+        yield Line(f"{name}, areas", None, 8 * (1 - measure_idle(plan).areas))
         yield Line(f"{name}, measured", measured, attention_speedup(name, 8, 32 * K), 1)
 
 

@@ -123,7 +123,7 @@ def _evaluate(formula: str, sizes: Mapping[str, int]) -> float:
     "flop relative to a context of s1 = 4k tokens: (6h + s2) / (6h + s1)",
 )
 def flops() -> Iterator[Line]:
-    """Yields the training flop per dataset of longer sequences, per width h (figure 5).
+    """Yields the training flop at longer contexts relative to 4k, for each width h (figure 5).
 
     A sequence takes 24 b s h^2 + 4 b s^2 h flop per layer (appendix B).
     """

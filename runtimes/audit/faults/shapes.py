@@ -93,7 +93,7 @@ def _kind_of_lost(grid: Grid, attended: Array, lost: Array) -> str:
 def is_rectangular(lost: Array, wanted: Array) -> bool:
     """Returns True if the lost pairs are all the wanted pairs of some rows and some columns.
 
-    Fewer than `MIN_BLOCK` pairs are not a block, unless they are all wanted pairs.
+    Fewer than `MIN_BLOCK` pairs do not count as rectangular, unless they are all the wanted pairs.
     """
     rows, columns = lost.any(axis=1), lost.any(axis=0)
     if not rows.any():

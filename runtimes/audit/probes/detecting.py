@@ -120,9 +120,10 @@ def infer_positions(work: Workload, attended: Array) -> tuple[Ints, Ints]:
     same_sides = work.seq == work.kv_seq
     hashes = tuple(_hashes(pairs, same_sides) for pairs in (attended, wanted))
     orders = []
-    for slots, positions in zip(*hashes, strict=True):
-        order = np.empty(len(slots), np.int64)
-        order[np.argsort(slots, kind="stable")] = np.argsort(positions, kind="stable")
+    for slot_hashes, position_hashes in zip(*hashes, strict=True):
+        order = np.empty(len(slot_hashes), np.int64)
+        slots = np.argsort(slot_hashes, kind="stable")
+        order[slots] = np.argsort(position_hashes, kind="stable")
         orders.append(order)
     return orders[0], orders[1]
 

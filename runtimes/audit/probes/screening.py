@@ -158,7 +158,7 @@ def _queries_off(
     slots: Array,
     loud: Array,
 ) -> Wrong:
-    """Returns the columns of queries that are unexpected in the gradients of any key.
+    """Returns the columns of queries that contribute unexpectedly to the gradient of some key.
 
     Gradients of a KV head are sums over its query heads.
     """
@@ -204,8 +204,8 @@ def factors_of(case: Case, sums: Array, wanted: Array, unit: Array) -> Array:
     ratio = np.where(is_known, sums / np.where(is_known, wanted, 1), np.nan)
     ratio[~is_known.any(axis=1)] = 1
     median = np.nanmedian(ratio, axis=1)
-    agreeing = (is_known & ~_differs(case, sums, median[:, None] * wanted, unit)).sum(axis=1)
-    is_certain = agreeing >= np.maximum(MIN_AGREEING, is_known.sum(axis=1) / 2)
+    agreeing_count = (is_known & ~_differs(case, sums, median[:, None] * wanted, unit)).sum(axis=1)
+    is_certain = agreeing_count >= np.maximum(MIN_AGREEING, is_known.sum(axis=1) / 2)
     default = float(np.median(median[is_certain])) if is_certain.any() else 1.0
     has_default = ~_differs(case, sums, default * wanted, unit).any(axis=1)
     return np.where(is_certain, median, np.where(has_default, default, 1.0))

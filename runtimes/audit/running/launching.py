@@ -129,8 +129,8 @@ def _watch_ranks(workers: Sequence[BaseProcess], folder: Path, timeout: float) -
             ):
                 return Report((fault,))
         is_late = now > progress_time + timeout
-        if is_late and (early := {"", watching.IMPORTS} & {*latest}):
-            action = "importing" if watching.IMPORTS in early else "starting ranks"
+        if is_late and (early := {"", watching.IMPORTING} & {*latest}):
+            action = "importing" if watching.IMPORTING in early else "starting ranks"
             return Report(could_not_run=f"{action} took longer than the timeout of {timeout:g} s")
         if is_late:
             return Report((watching.hang_fault(workers, folder, timeout),))
@@ -181,7 +181,7 @@ def _torch_rank(
     torch.set_num_threads(max(1, torch.get_num_threads() // case.ranks))
     wait = timedelta(seconds=timeout + MARGIN)
     dist.init_process_group("gloo", f"file://{folder}/rendezvous", wait, case.ranks, rank)
-    note(watching.IMPORTS)
+    note(watching.IMPORTING)
     attend = load_function(target)
     asker = Asker(attend, case, rank, dist.group.WORLD, timeout + MARGIN, note)
     report: Report = lead(asker, examine)
@@ -195,6 +195,6 @@ def _jax_rank(
     from ringloom.runtimes.audit.examining import examine
     from ringloom.runtimes.audit.running.on_jax import Asker
 
-    note(watching.IMPORTS)
+    note(watching.IMPORTING)
     asker = Asker.on_devices(load_function(target), case, note)
     return examine(asker)

@@ -27,7 +27,7 @@ from ringloom.runtimes.torch.faults import (
 )
 
 RAISED = "raised "
-IMPORTS = "imports the function"
+IMPORTING = "imports the function"
 BACKWARD = "in the function, backward"
 ARRIVED = "waits for the other ranks"
 GRACE = 3.0  # seconds in which ranks must end after a rank raised an error

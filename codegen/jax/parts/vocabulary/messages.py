@@ -7,7 +7,7 @@ from jax import lax
 
 
 def exchange(x, axis, pairs, other=None):
-    """Send arrays between pairs of sender and receiver.
+    """Send arrays from the sender to the receiver of each pair.
 
     A rank that receives nothing returns `other`; by default, zeros.
     """

@@ -19,7 +19,7 @@ MESH: tuple[int, ...] = (1,)
 
 @dataclass
 class PendingMessage:
-    """Tensors in transit: works to wait for, sent tensors to keep unchanged, received tensors."""
+    """Tensors in transit: handles to wait for, sent tensors to keep unchanged, received tensors."""
 
     works: list[Any]
     sent: list[Tensor]
