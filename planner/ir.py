@@ -147,7 +147,7 @@ class Node:
     def _fields(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
 
-    def only(self, rows: NDArray[Any] | slice) -> Self:
+    def select(self, rows: NDArray[Any] | slice) -> Self:
         """Returns the node with some of its rows, given by index or by a bool mask [n]."""
         if isinstance(rows, np.ndarray) and rows.dtype == np.bool_:
             if rows.all():

@@ -178,7 +178,7 @@ def _busiest(costs: Costs, speeds: Floats, enough: float) -> float:
     for rank in (pairs.argmax(), None) if enough < math.inf else (None,):
         seconds = np.zeros(costs.plan.ranks)
         for _, attend in costs.plan.attends():
-            node = attend if rank is None else attend.only(attend.rank == rank)
+            node = attend if rank is None else attend.select(attend.rank == rank)
             np.add.at(seconds, node.rank, costs.attend(node))
         if (least := float((seconds / speeds).max())) >= enough:
             return least

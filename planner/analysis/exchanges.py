@@ -38,7 +38,7 @@ class Exchanges:
             return
         is_exchange = self._shares[move.tensors][_owners(move)] > 0
         yield from (
-            (move.only(rows), exchanged)
+            (move.select(rows), exchanged)
             for rows, exchanged in ((is_exchange, True), (~is_exchange, False))
             if rows.any()
         )

@@ -38,7 +38,7 @@ class Exchanges(Expansion):
         while len(move) and (result := find(t, move)):
             exchange, rows = result
             self.run_statement(exchange, t)
-            move = move.only(~rows)
+            move = move.select(~rows)
         return move
 
     def _find_exchange(self, t: int, move: Move) -> tuple[Exchange, Bools] | None:
@@ -50,7 +50,7 @@ class Exchanges(Expansion):
         for axis, n in enumerate(self.mesh):
             is_on_axis = is_single_axis & (delta[:, axis] > 0)
             is_complete = n > 1 and is_on_axis.sum() == self.ranks * (n - 1)
-            if is_complete and (exchange := self._exchange_along(t, move.only(is_on_axis), axis)):
+            if is_complete and (exchange := self._exchange_along(t, move.select(is_on_axis), axis)):
                 self.exchanges.append(exchange)
                 return exchange, is_on_axis
         return None
@@ -76,7 +76,7 @@ class Exchanges(Expansion):
         )
         rows = np.isin(pairs, expected_pairs)
         blocks = 1 + max(int(x.blocks.max(initial=0)) for x in (move, expected))
-        a, b = (message_codes(x, self.ranks, blocks) for x in (move.only(rows), expected))
+        a, b = (message_codes(x, self.ranks, blocks) for x in (move.select(rows), expected))
         return rows if len(expected) and np.array_equal(a, b) else None
 
     def _exchange_along(self, t: int, move: Move, axis: int) -> Exchange | None:

@@ -155,7 +155,7 @@ class Expansion:
             self.has_sums[name][rank[:, None], blocks] = True
         self.earlier_sums.clear()
         sums = self.has_sums[s.side][move.src[:, None], move.blocks] & (move.blocks >= 0)
-        return move.only(np.asarray(sums.any(axis=1)))
+        return move.select(np.asarray(sums.any(axis=1)))
 
     def deliver(self) -> None:
         """Makes values in transit readable."""

@@ -67,7 +67,7 @@ class Meeting:
     def _on_attending_ranks(self) -> Attend:
         """All allowed pairs of the two values on ranks that attend."""
         assert self.all_pairs
-        return self.all_pairs.only(np.isin(self.all_pairs.rank, self.attend.rank))
+        return self.all_pairs.select(np.isin(self.all_pairs.rank, self.attend.rank))
 
     @property
     def _is_covered(self) -> bool:

@@ -92,7 +92,7 @@ class Reading(Exchanges):
         else:
             for shift in shifts:
                 by = tuple(int(x) for x in np.unravel_index(shift, mesh))
-                yield Way("shift", by), move.only(code == shift)
+                yield Way("shift", by), move.select(code == shift)
 
     def _root_way(self, move: Move) -> Way | None:
         """Returns the way of messages from one root (sums: to one root) along an axis, or None."""

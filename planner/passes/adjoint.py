@@ -127,7 +127,7 @@ def _follow_kv(
     """Returns messages of DKV that follow KV, then go from the last rank to the owner."""
     returns, owners = defaultdict[int, list[Move]](list), plan.partition.kv.owners
     for _, move in moves:
-        relays = move.only(move.src != owners[move.blocks.max(axis=1)])
+        relays = move.select(move.src != owners[move.blocks.max(axis=1)])
         _add_returns(returns, ready, relays.blocks, relays.src, relays.dst)
     for _, move in moves:
         last_copies = np.where(forwarded[move.dst, move.blocks], -1, move.blocks)

@@ -57,7 +57,7 @@ class Parts(NamedTuple):
     q: Bits  # [parts, a]
     kv: Bits  # [parts, b]
 
-    def only(self, selection: Bits | Index) -> "Parts":
+    def select(self, selection: Bits | Index) -> "Parts":
         """Returns a subset of the parts."""
         return Parts(self.rectangle[selection], self.q[selection], self.kv[selection])
 
@@ -103,8 +103,8 @@ def _cut(plan: Plan, price: Price) -> tuple[Plan, bool]:
     rows = np.flatnonzero(~table.full(after))
     if not len(rows):
         return cut, False
-    first, distinct_of = _distinct_rectangles(cut, after.only(rows))
-    originals, pieces = before.only(rows[first]), after.only(rows[first])
+    first, distinct_of = _distinct_rectangles(cut, after.select(rows))
+    originals, pieces = before.select(rows[first]), after.select(rows[first])
     splits = [*_splits(table, pieces)]
     if not 0 < sum(len(split.rectangle) for split in splits) <= MOST_PARTS:
         return cut, False
@@ -122,15 +122,15 @@ def _cheapest_parts(
     candidates = np.unique(np.concatenate([split.rectangle for split in splits]))
     count, costs = len(pieces), price(cut)
     least = np.zeros(count)
-    least[candidates] = _cost(plan, price(plan), originals.only(candidates)) * LARGEST_GAIN
+    least[candidates] = _cost(plan, price(plan), originals.select(candidates)) * LARGEST_GAIN
     cheapest = list[Parts]()
     for split in splits:
         part_costs = _cost(cut, costs, _make_rectangles(pieces, split.rectangle, split))
         cost = np.bincount(split.rectangle, weights=part_costs, minlength=count)
         gains = (np.bincount(split.rectangle, minlength=count) > 0) & (cost < least)
         least[gains] = cost[gains]
-        cheapest = [parts.only(~gains[parts.rectangle]) for parts in cheapest]
-        cheapest.append(split.only(gains[split.rectangle]))
+        cheapest = [parts.select(~gains[parts.rectangle]) for parts in cheapest]
+        cheapest.append(split.select(gains[split.rectangle]))
     return Parts.joined(cheapest)
 
 
@@ -175,7 +175,7 @@ def _splits(table: Tiles, node: Attend) -> Iterator[Parts]:
         components.append(_find_components(live, rows.start))
         halves += [_group_rows(mask, rows.start) for mask in (full, live & ~full)]
     for parts in map(Parts.joined, (components, halves)):
-        yield parts.only(np.bincount(parts.rectangle, minlength=len(node))[parts.rectangle] > 1)
+        yield parts.select(np.bincount(parts.rectangle, minlength=len(node))[parts.rectangle] > 1)
 
 
 def _find_components(live: Bits, start: int) -> Parts:
@@ -227,22 +227,22 @@ def _replace_rectangles(
     node: all rectangles of the plan; rows: the rectangles to replace if they have parts;
     distinct_of: for each of these rows, the number of the rectangle in `parts`.
     """
-    parts = parts.only(np.argsort(parts.rectangle, kind="stable"))
+    parts = parts.select(np.argsort(parts.rectangle, kind="stable"))
     count = np.bincount(parts.rectangle, minlength=int(distinct_of.max()) + 1)
     row, index = ragged_index(count[distinct_of])
-    pieces = node.only(rows)  # drops unused table columns
+    pieces = node.select(rows)  # drops unused table columns
     first_part = (np.cumsum(count) - count)[distinct_of]
-    cut = _make_rectangles(pieces, row, parts.only(first_part[row] + index))
+    cut = _make_rectangles(pieces, row, parts.select(first_part[row] + index))
     is_kept = np.ones(len(node), np.bool_)
     is_kept[rows[count[distinct_of] > 0]] = False
     numbers = np.concatenate([np.flatnonzero(is_kept), rows[row]])
     order = np.argsort(numbers, kind="stable")
-    results, numbers = Attend.joined([node.only(is_kept), cut]).only(order), numbers[order]
+    results, numbers = Attend.joined([node.select(is_kept), cut]).select(order), numbers[order]
     steps, start = list[Step](), 0
     for step in plan.steps:
         first, start = start, start + sum(map(len, step.attends))
         if not is_kept[first:start].all():
             rows_of_step = slice(*np.searchsorted(numbers, [first, start]).tolist())
-            step = Step((results.only(rows_of_step),), step.moves)
+            step = Step((results.select(rows_of_step),), step.moves)
         steps.append(step)
     return fit_buffers(replace(plan, steps=tuple(steps)))

@@ -34,7 +34,7 @@ def per_piece(plan: Plan) -> Plan:
         if move.blocks.shape[1] == 1:
             return [move]
         keep_whole = is_shared[move.side](move)
-        unchanged, divisible = move.only(keep_whole), move.only(~keep_whole)
+        unchanged, divisible = move.select(keep_whole), move.select(~keep_whole)
         return [
             unchanged,
             *(_by_columns(divisible, pieces[move.side](divisible)) if len(divisible) else ()),

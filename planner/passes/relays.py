@@ -179,7 +179,7 @@ def keep_local(plan: Plan) -> Plan:
         is_local = (is_owned | ~has_block).all(axis=1) & (
             has_block.sum(axis=1) < np.bincount(owners, minlength=plan.ranks)[move.src]
         )
-        return move.only(~is_local)
+        return move.select(~is_local)
 
     steps = (Step(s.attends, tuple(map(keep_remote, s.moves))) for s in plan.steps)
     return drop_empty(replace(plan, steps=tuple(steps)))
@@ -207,7 +207,7 @@ def _shorten_inputs(plan: Plan, tensors: tuple[str, ...], regular: bool) -> Plan
     owners are unknown.
     """
     messages = [bringing_moves(plan, copies) for copies in plan.start if copies.tensors == tensors]
-    moves: StepMoves = [(-1, move.only(move.src >= 0)) for move in messages]
+    moves: StepMoves = [(-1, move.select(move.src >= 0)) for move in messages]
     moves += [(number, move) for number, move in plan.moves() if move.tensors == tensors]
     users = _users(plan, tensors[0])
     idle = [~users[move.src, move.blocks].any(axis=1) for _, move in moves]

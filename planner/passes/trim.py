@@ -110,7 +110,7 @@ def _needed_messages(plan: Plan, moves: list[Move], needed: Needed, regular: boo
         parts = np.split(keep, np.cumsum([len(moves[n]) for n in numbers])[:-1])
         for n, rows in zip(numbers, parts, strict=True):
             marks[n] = rows
-    return [move.only(rows) for move, rows in zip(moves, marks, strict=True)]
+    return [move.select(rows) for move, rows in zip(moves, marks, strict=True)]
 
 
 def _is_read_later(needed: Needed, move: Move) -> Bits:
@@ -150,7 +150,7 @@ def without_empty_transfers(plan: Plan) -> tuple[Plan, bool]:
         for number, group in transfers(plan, tensor, copies):
             for move, _, parts in group:
                 rows: Bits = np.asarray((parts > 0).any(axis=1))
-                filtered[number, id(move)] = move.only(rows)
+                filtered[number, id(move)] = move.select(rows)
         all_owned = all_owned and not away_from_owners(copies).size
     steps = (
         Step(step.attends, tuple(filtered.get((number, id(m)), m) for m in step.moves))

@@ -90,7 +90,7 @@ def _kernel_calls(costs: Costs, rank: int) -> tuple[float, float]:
     """Returns the number of kernel calls of a rank, and their seconds at speed 1."""
     calls, seconds = 0.0, 0.0
     for _, attend in costs.plan.attends():
-        node = attend.only(attend.rank == rank)
+        node = attend.select(attend.rank == rank)
         if len(node):
             counts = costs.rectangles.of(node)
             calls += float(counts[0].sum())

@@ -140,7 +140,7 @@ def _in_rounds(node: AnyNode, *columns: Ints) -> list[AnyNode]:
     """Splits a node into rounds, in which each rank occurs at most once per column."""
     if all(np.bincount(column).max(initial=0) < 2 for column in columns):
         return [node]
-    return [node.only(rows) for rows in rounds(*columns)]
+    return [node.select(rows) for rows in rounds(*columns)]
 
 
 def rounds(*columns: Ints) -> list[Index]:

@@ -282,7 +282,7 @@ def test_heads_that_some_ranks_attend_later_are_exact() -> None:
     steps = [*forward.steps]
     at = next(n for n, step in enumerate(steps) if step.attends)
     (attend,) = steps[at].attends
-    early, later = (attend.only(attend.rank % 2 == n) for n in (1, 0))
+    early, later = (attend.select(attend.rank % 2 == n) for n in (1, 0))
     steps[at : at + 1] = Step((early,), steps[at].moves), Step((later,))
     pair = verify_pair(verify(replace(forward, buffers=(), steps=tuple(steps))), backward)
     inputs = draw(work, 3)

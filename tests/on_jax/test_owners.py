@@ -40,7 +40,7 @@ def test_gradients_begin_in_the_shape_of_keys_that_a_backward_pass_holds() -> No
     steps = [*backward.steps]
     at = next(n for n, step in enumerate(steps) if step.attends)
     (attend,) = steps[at].attends
-    halves = [attend.only(attend.rank // 2 == n) for n in (0, 1)]
+    halves = [attend.select(attend.rank // 2 == n) for n in (0, 1)]
     steps[at : at + 1] = Step((halves[0],)), Step((halves[1],), steps[at].moves)
     pair = verify_pair(forward, verify(replace(backward, buffers=(), steps=tuple(steps))))
     assert "as tables" not in emit(pair, "jax")

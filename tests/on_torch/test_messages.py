@@ -43,7 +43,7 @@ def sent(network: Network) -> Traffic:
 
 
 def planned(plans: Iterable[Plan], with_statistics: bool = False) -> Traffic:
-    """Counts the bytes of the plans' messages; with 8 bytes per row and head beside DOUT, if asked."""
+    """Counts the bytes of the messages, with 8 more per row and head beside DOUT if asked."""
     traffic = Traffic()
     for one in plans:
         for _, move in one.moves():

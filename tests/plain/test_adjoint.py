@@ -52,7 +52,7 @@ def test_gradients_of_copies_that_spread_go_back_over_the_reversed_routes() -> N
     r = np.arange(4)
     first, rest = Move(("KV",), [[0]], [0], [1]), Move(("KV",), [[0], [0]], [1, 1], [2, 3])
     attends = [Attend(r[:n], r[:n, None], np.zeros((n, 1), int)) for n in (1, 2, 4)]
-    parts = attends[0], attends[1].only(r[:2] == 1), attends[2].only(r >= 2)
+    parts = attends[0], attends[1].select(r[:2] == 1), attends[2].select(r >= 2)
     steps = Step((parts[0],), (first,)), Step((parts[1],), (rest,)), Step((parts[2],), ())
     back = routes(adjoint(hand_made(CAUSAL, 4, "forward", *steps)), "DKV")
     assert back == {(0, 2, 1), (0, 3, 1), (0, 1, 0)}

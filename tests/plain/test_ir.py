@@ -80,7 +80,7 @@ def test_steps_in_which_nothing_happens_fall_away() -> None:
 def test_rows_of_nodes_are_joined() -> None:
     narrow, wide = Attend([0], [0], [2]), Attend([1, 2], [[1, 3], [2, -1]], [0, 1])
     assert Attend.joined([narrow, wide]) == Attend([0, 1, 2], [[0, -1], [1, 3], [2, -1]], [2, 0, 1])
-    none = narrow.only(np.zeros(len(narrow), bool))
+    none = narrow.select(np.zeros(len(narrow), bool))
     assert Attend.joined([none, wide]) == wide
     copies, more = Move("KV", [[0, 1]], [0], [1]), Move("KV", [2], [2], [0])
     step = Step((wide,), (copies, Move("Q", [1], [1], [0]), more)).joined()

@@ -91,7 +91,7 @@ class Draft:
         ranks = columns[self.rng.choice([name for name, x in columns.items() if x.ndim == 1])]
         every = self.rng.choice([n for n in (2, self.ranks // 2, self.ranks) if n > 1])
         low = ranks % every < self.rng.randrange(1, every)
-        return (node.only(rows) for rows in (low, ~low))
+        return (node.select(rows) for rows in (low, ~low))
 
 
 # ---- when
