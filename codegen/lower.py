@@ -66,8 +66,10 @@ class _Lowering:
     def __init__(self, rows: Expansion, kept: Kept, padded: bool) -> None:
         sides = [*map(rows.plan.partition.side, rows.values)]
         self.uneven = any(len({*side.sizes.tolist()}) > 1 for side in sides)
-        if self.uneven and not padded:
-            raise PlanError("pieces have different numbers of tokens")
+        shards = [side.shards(rows.plan.ranks) for side in sides]
+        unequal_shards = any(len({*map(len, tokens)}) > 1 for tokens in shards)
+        if (self.uneven or unequal_shards) and not padded:
+            raise PlanError("ranks hold different numbers of tokens")
         self.tiled = self.uneven or any(map(is_scattered, sides))
         self.rows, self.kept, self.loops = rows, kept, rows.loops
         refuse(rows)
