@@ -31,7 +31,7 @@ from ringloom.simulator.costs.prices import Costs
 from ringloom.simulator.engines.discrete_event import run_events
 from ringloom.simulator.engines.recurrence import Sums, run
 from ringloom.simulator.engines.tasks import RankStep, Tasks
-from ringloom.simulator.engines.transfers import MOST
+from ringloom.simulator.engines.transfers import MOST_CHUNKS
 from ringloom.simulator.hardware import hardware
 from ringloom.simulator.network.ports import node_ports
 from ringloom.simulator.network.routes import Routes, Traffic
@@ -118,7 +118,7 @@ class InSimPy:
         if self.alone[m]:
             yield self.env.timeout(size / self.path[m].bandwidth)
             return
-        pieces = max(1, min(MOST, -(-size // CHUNK)))
+        pieces = max(1, min(MOST_CHUNKS, -(-size // CHUNK)))
         for piece in range(pieces):
             through = self.env.event()
             self.env.process(self.chunk(m, size / pieces, 0, 0.0, 0.0, through))

@@ -254,7 +254,7 @@ def test_simulate_says_the_interval_and_what_it_rests_on(ringloom: CommandLine) 
     assert low < document["makespan_s"] < high
     assert document["interval_basis"]["chip"] is None
     said = " ".join(ringloom("simulate", "zigzag", *work).split())
-    assert f"by {document['interval_basis']['words']}" in said
+    assert f"based on {document['interval_basis']['words']}" in said
     assert document["uncalibrated"] == ["attention.host", "attention.forward"]
 
 

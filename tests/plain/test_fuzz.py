@@ -43,8 +43,8 @@ def unread(what: str, value: Any, *_: Any) -> str:
 
 Plant = tuple[str, object, str, Callable[..., Any], str]
 PLANTS: list[Plant] = [
-    ("topology", topology, "number", anything, "OverflowError"),
-    ("trace", recorded, "name", unread, "AssertionError"),
+    ("topology", topology, "require_number", anything, "OverflowError"),
+    ("trace", recorded, "require_name", unread, "AssertionError"),
     ("mask", Mask, "pairs", more, "AssertionError"),
     ("mask", Chunked, "up_to", forever, "TooLong: more than 0.5 s"),
     ("mask", Chunked, "up_to", gigabytes, "MemoryError"),
