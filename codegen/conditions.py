@@ -105,6 +105,8 @@ def _mark(test: Test, t: int, coordinates: Ints) -> Flags:
         case Every(first, every, width):
             return np.full(len(coordinates), (t - first) % every < width)
         case Bound(axis, low, high):
+            if not RANK <= axis < coordinates.shape[1] - 1:
+                raise IndexError(f"a condition names axis {axis}")
             return Guard(bounds=((axis, low, high),)).at(t, coordinates)
         case Span(first, last):
             return Guard(spans=tuple(zip(first, last, strict=True))).at(t, coordinates)

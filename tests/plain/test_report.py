@@ -293,7 +293,7 @@ BAD = [
     (lambda d: [e.update(ts=10**400) for e in d["traceEvents"]], "the start 1000.* is not between"),
     (
         lambda d: d["otherData"].update(hardware="\x1b[31m"),
-        "a text of one line that can",
+        "hardware must be one line of printable text",
     ),
     (
         lambda d: [e.update(pid=-1) for e in d["traceEvents"]],
