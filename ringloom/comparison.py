@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from importlib import import_module
 from io import StringIO
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +148,13 @@ class Comparison:
         names = [in_lines(row.schedule) for row in rows]
         times = [1e3 * row.makespan_s for row in rows]
         busy = [1e3 * row.makespan_s * (1 - row.idle_fraction) for row in rows]
-        axes.barh(names, times, color="#b8c0c8", label="idle (average)")
-        axes.barh(names, busy, color=COMPUTE, label="busy")
+        heights = [max(1.0, 0.9 * len(name.splitlines())) for name in names]  # for long names
+        centres = [
+            end - height / 2 for end, height in zip(accumulate(heights), heights, strict=True)
+        ]
+        axes.barh(centres, times, color="#b8c0c8", label="idle (average)")
+        axes.barh(centres, busy, color=COMPUTE, label="busy")
+        axes.set_yticks(centres, names)
         bound = 1e3 * max((row.bound_s for row in rows), default=0.0)
         axes.axvline(bound, color=axes.xaxis.label.get_color(), lw=1.5, label="lower bound")
         axes.invert_yaxis()  # the fastest on top

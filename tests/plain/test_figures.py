@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
@@ -27,6 +29,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 ELSEWHERE = """
 import sys
+from dataclasses import replace
+from itertools import pairwise
 from ringloom.cli import main
 from ringloom.cli.papers import figures
 assert main(["figures", "-o", sys.argv[1], "--format", "svg"]) == 0
@@ -150,3 +154,16 @@ def test_ranks_are_whole_numbers_and_bytes_in_a_unit_that_fits(ranks: int, label
     assert (scale.ax.get_ylabel(), scale.vmin) == (labels, 0)
     assert one.plot_memory().get_ylabel() == "memory (KiB)"
     plt.close("all")
+
+
+def test_names_of_several_lines_leave_room_for_each_other() -> None:
+    long = "allgather:layout=contiguous:node=4:keep=1"
+    names = [long, "llama3:stride=4:layout=contiguous", *("ring", "zigzag", "striped", "burst") * 2]
+    work = rl.Workload(seq=4096, heads=8, mask=rl.Causal())
+    (case,) = rl.compare(work, 8, "h100", ["ring"]).cases
+    cases = tuple(replace(case, row=replace(case.row, schedule=name)) for name in names)
+    axes = replace(rl.compare(work, 8, "h100", ["ring"]), cases=cases).plot()
+    axes.figure.canvas.draw()
+    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+    assert len(boxes) == len(names)
+    assert not any(a.overlaps(b) for a, b in pairwise(boxes))
