@@ -174,6 +174,8 @@ class Printer(Operands):
             case Clear(sums):
                 if sums.register.of == "OUT":
                     raise PlanError("only some tokens of a partial output are sent")
+                if sums.pieces is None or sums.heads is not None:
+                    raise PlanError("only some heads of partial gradients are sent")
                 return f"clear({self.names[sums.register]}, {self.tokens(sums)})"
             case Post(message):
                 return self.message(message)
